@@ -1,0 +1,58 @@
+# One command is enough on a machine with Python and git: each target makes its own environment.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -X dev -m pytest -q
+
+.PHONY: help test test-versions test-frameworks check bench clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+# $(call environment,directory,extras): a fast installer, then the project with its extras
+define environment
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@test -x $(1)/bin/uv || $(1)/bin/python -m pip install -q --disable-pip-version-check uv
+	@VIRTUAL_ENV=$(abspath $(1)) $(1)/bin/uv pip install -q -e '.[$(2)]'
+endef
+
+test: ## run the tests, with coverage of the core and the engine
+	$(call environment,$(VENV),dev)
+	$(BIN)/coverage erase
+	$(BIN)/python -X dev -m coverage run -m pytest -q --ignore tests/frameworks
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report --include '*/stoppable/_core/*' --fail-under 100
+	$(BIN)/coverage report --include '*/stoppable/_engine/*' --fail-under 95
+
+test-versions: ## run the tests on every other Python from 3.11 to 3.13 that is installed
+	@set -e; for version in 3.11 3.12 3.13; do \
+		python=$$(command -v python$$version || true); \
+		if [ -z "$$python" ] || ! $$python -c '' 2>/dev/null; then echo "python$$version is not installed: skipped"; continue; fi; \
+		$(MAKE) --no-print-directory test-version PYTHON=$$python VENV=.venv-$$version; \
+	done
+
+test-version:
+	$(call environment,$(VENV),dev)
+	$(PYTEST) --ignore tests/frameworks
+
+test-frameworks: ## run the stop through real agent frameworks
+	$(call environment,.venv-frameworks,dev$(comma)frameworks)
+	.venv-frameworks/bin/python -m pytest -q tests/frameworks
+
+check: ## lint, types, layers
+	$(call environment,$(VENV),dev$(comma)check)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: ## measure against a floor and against peers; writes bench/results/
+	$(call environment,.venv-bench,bench)
+	.venv-bench/bin/python bench/core.py
+
+clean: ## remove the environments and caches
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+
+comma := ,

@@ -1,0 +1,72 @@
+"""stoppable: the stop button for AI agents."""
+
+from stoppable import _engine as _engine
+from stoppable._core.boundary import boundary, check, should_stop
+from stoppable._core.context import current_run, detached
+from stoppable._core.hooks import on_interrupt, on_stop
+from stoppable._core.outcome import Outcome
+from stoppable._core.partial import append_partial, set_partial
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.run import Run
+from stoppable._core.shield import shielded
+from stoppable._core.state import Fate, Mode, Rung, Status
+from stoppable._core.stop import Answer, Node, Receipt
+from stoppable._core.token import Token
+from stoppable._engine.agents import agent, call, spawn
+from stoppable._engine.handle import RunHandle
+from stoppable._engine.open_run import open_run
+from stoppable._engine.runner import run
+from stoppable._engine.waits import sleep
+from stoppable.errors import (
+    AgentStopped,
+    InvalidArgument,
+    RunEnded,
+    RunFailed,
+    RunLost,
+    RunStopped,
+    StoppableError,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentStopped",
+    "Answer",
+    "Fate",
+    "InvalidArgument",
+    "Limits",
+    "Mode",
+    "Node",
+    "Outcome",
+    "Policy",
+    "Reason",
+    "ReasonKind",
+    "Receipt",
+    "Run",
+    "RunEnded",
+    "RunFailed",
+    "RunHandle",
+    "RunLost",
+    "RunStopped",
+    "Rung",
+    "Status",
+    "StoppableError",
+    "Token",
+    "agent",
+    "append_partial",
+    "boundary",
+    "call",
+    "check",
+    "current_run",
+    "detached",
+    "on_interrupt",
+    "on_stop",
+    "open_run",
+    "run",
+    "set_partial",
+    "should_stop",
+    "shielded",
+    "sleep",
+    "spawn",
+]

@@ -1,0 +1,208 @@
+"""The points where a stop lands: boundaries and checks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from stoppable._core import context, port
+from stoppable._core.context import OUTSIDE, Scope
+from stoppable._core.gate import Member, Role
+from stoppable._core.run import Run
+from stoppable._core.state import Fate, Rung
+from stoppable.errors import InvalidArgument
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_get = context.current.get  # bound once: a check is one call of it
+
+
+def should_stop() -> bool:
+    """Return whether the current run was told to stop; a True counts as a delivery."""
+    scope = _get()
+    return scope._closed and scope._answer()
+
+
+def check() -> None:
+    """Raise AgentStopped if the current run was told to stop, every time (G5)."""
+    scope = _get()
+    if scope.__class__ is Run:
+        port.join(scope)  # type: ignore[arg-type]
+    if scope._closed:
+        scope._raise_stopped()
+
+
+class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
+    """A point where an outside effect starts: a model call, a tool, a store, a process, a sub-run.
+
+    As a context manager or a decorator (functions and generators, sync and async). It raises AgentStopped on entry if
+    the run was told to stop and never on the way out, so that an answer that was paid for is kept (G11). While it is
+    open it is listed as in flight.
+    """
+
+    __slots__ = ("_run", "fate", "kind", "name")
+
+    role = Role.BOUNDARY
+
+    def __init__(self, kind: str, name: str | None = None) -> None:
+        self.kind = kind
+        self.name = name or ""
+        self.fate: Fate | None = None
+        self._run: Run | None = None
+
+    @property
+    def label(self) -> str:
+        """How it is listed: its kind, and its name if it has one."""
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+    def __repr__(self) -> str:
+        return f"<boundary {self.label}>"
+
+    def __enter__(self) -> Self:
+        scope = _get()
+        if scope.__class__ is not Run:
+            self._enter_elsewhere(scope)
+            return self
+        if self._run is not None:
+            self._refuse_reuse()
+        run = self._run = cast(Run, scope)
+        port.join(run)
+        run._members[self] = True  # publish, then read: see gate.py
+        if run._budget is not None:
+            run._budget.spend(self.kind)
+        if run._closed:
+            self._skip()
+            run._raise_stopped()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        run = self._run
+        if run is not None:
+            self._run = None
+            run._members.pop(self, None)
+            if run._closed:
+                self.fate = _fate(run, kind)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, tb)
+
+    def _enter_elsewhere(self, scope: Scope) -> None:
+        """Enter in a shield, which may be entered after the stop, or outside any run, which does nothing."""
+        run = scope._run_here()
+        if run is None:
+            if scope is OUTSIDE and port.is_worker_thread():
+                _warn_lost_context(self.label)
+            return
+        if self._run is not None:
+            self._refuse_reuse()
+        self._run = run
+        port.join(run)
+        run._members[self] = True
+        if run._budget is not None:
+            run._budget.spend(self.kind)
+        if scope._closed:
+            self._skip()
+            scope._raise_stopped()
+        elif run._closed:
+            for stop in run._stops():
+                stop.after.append((run, self.label))
+
+    def _skip(self) -> None:
+        """Withdraw before the effect; a stop whose snapshot has it lists it as skipped."""
+        run, self._run = self._run, None
+        if run is not None:
+            run._members.pop(self, None)
+        self.fate = Fate.SKIPPED
+
+    def _refuse_reuse(self) -> None:
+        raise InvalidArgument(f"{self!r} is already entered: call boundary(…) anew for each `with`")
+
+    def __call__(self, function: F) -> F:
+        """Make every call of a function a boundary; its name defaults to the function's qualified name."""
+        if not callable(function):
+            raise InvalidArgument(f"{function!r} is not a function: use @boundary(kind, name) above a function")
+        kind, name = self.kind, self.name or function.__qualname__
+        return cast(F, functools.wraps(function)(_decorated(kind, name, function)))
+
+
+def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            with boundary(kind, name):
+                return await function(*args, **kwargs)
+
+        return call_async
+
+    if inspect.isasyncgenfunction(function):
+
+        async def iterate_async(*args: Any, **kwargs: Any) -> Any:
+            chunks = function(*args, **kwargs)
+            with boundary(kind, name):
+                try:
+                    async for chunk in chunks:
+                        yield chunk
+                        check()
+                finally:
+                    await chunks.aclose()
+
+        return iterate_async
+
+    if inspect.isgeneratorfunction(function):
+
+        def iterate(*args: Any, **kwargs: Any) -> Any:
+            chunks = function(*args, **kwargs)
+            with boundary(kind, name):
+                try:
+                    for chunk in chunks:
+                        yield chunk
+                        check()
+                finally:
+                    chunks.close()
+
+        return iterate
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with boundary(kind, name):
+            return function(*args, **kwargs)
+
+    return call
+
+
+_FORCED = {Rung.INTERRUPT: Fate.INTERRUPTED, Rung.CANCEL: Fate.CANCELLED, Rung.KILL: Fate.KILLED}
+
+
+def _fate(run: Run, error: type[BaseException] | None) -> Fate:
+    """Say how a boundary ended that was open at a stop."""
+    if error is None:
+        return Fate.FINISHED
+    rung = run.rung
+    if rung in _FORCED:
+        return _FORCED[rung]
+    # Before any force: an error is the effect's own end, anything harder is somebody unwinding it (N12).
+    return Fate.FINISHED if issubclass(error, Exception) else Fate.CANCELLED
+
+
+_warned = False
+
+
+def _warn_lost_context(label: str) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            f"boundary {label!r} was entered on a thread that belongs to no run while runs are live: a stop cannot "
+            "reach it. Start the thread with stoppable.to_thread() or wrap the function with stoppable.bind(); if it "
+            "is meant to outlive the run, use stoppable.detached()",
+            RuntimeWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,82 @@
+"""Which run the calling code belongs to."""
+
+from __future__ import annotations
+
+import contextvars
+from types import TracebackType
+from typing import TYPE_CHECKING, Never, Protocol, Self
+
+if TYPE_CHECKING:
+    from stoppable._core.run import Run
+
+
+class Scope(Protocol):
+    """What the context variable holds: a run, a shield in a run, or one of the two places outside any run.
+
+    ``_closed`` is what every check reads; it is an attribute, not a method, so that a check costs about as much as an
+    empty call.
+    """
+
+    @property
+    def _closed(self) -> bool: ...
+
+    def _run_here(self) -> Run | None: ...
+
+    def _answer(self) -> bool: ...
+
+    def _raise_stopped(self) -> Never: ...
+
+
+class Outside:
+    """Outside any run: never stopped, everything is harmless."""
+
+    __slots__ = ("_name",)
+
+    _closed = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<{self._name}>"
+
+    def _run_here(self) -> None:
+        return None
+
+    def _answer(self) -> bool:
+        return False
+
+    def _raise_stopped(self) -> Never:
+        raise AssertionError(f"{self!r} is never closed")
+
+
+OUTSIDE = Outside("outside any run")
+DETACHED = Outside("detached from its run")
+
+current: contextvars.ContextVar[Scope] = contextvars.ContextVar("stoppable", default=OUTSIDE)
+
+
+def current_run() -> Run | None:
+    """Return the run that the calling code belongs to, or None outside any run."""
+    return current.get()._run_here()
+
+
+class detached:  # noqa: N801 - reads as a statement: `with detached():`
+    """Work that must outlive the run: what is called or started inside belongs to no run."""
+
+    __slots__ = ("_reset",)
+
+    def __enter__(self) -> Self:
+        self._reset = current.set(DETACHED)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        current.reset(self._reset)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, tb)

@@ -1,0 +1,30 @@
+"""How a run ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from stoppable._core.reason import Reason
+from stoppable._core.state import Rung, Status
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Generic[T_co]):
+    """The terminal record of a run; written once and never changed (G2).
+
+    ``reason`` is why it was stopped, also when the stop came too late. ``rung`` is the highest one climbed. ``clean``
+    is True only if every ``finally`` is known to have run to its end (G7). ``error`` is the body's own, also when it
+    was raised while stopping (G8).
+    """
+
+    status: Status
+    reason: Reason | None = None
+    rung: Rung | None = None
+    clean: bool = True
+    result: T_co | None = None
+    partial: object = None
+    error: BaseException | None = None
+    at: float = 0.0

@@ -1,0 +1,59 @@
+"""What a run has so far."""
+
+from __future__ import annotations
+
+import threading
+
+from stoppable._core import context
+from stoppable.errors import InvalidArgument
+
+
+class Partial:
+    """A value that was set, and what was appended to it since; appending is atomic."""
+
+    __slots__ = ("_base", "_chunks")
+
+    def __init__(self, base: object = None) -> None:
+        self._base = base
+        self._chunks: list[object] = []
+
+    def append(self, delta: object) -> None:
+        """Extend it: text by text, a list by one item."""
+        base = self._base
+        if base is not None and not isinstance(base, list) and not (isinstance(base, str) and isinstance(delta, str)):
+            raise InvalidArgument(
+                f"cannot append {type(delta).__name__} to a partial that is {type(base).__name__}: "
+                "append text to text or items to a list, or replace the whole with set_partial()"
+            )
+        self._chunks.append(delta)
+
+    def value(self) -> object:
+        """Return it whole: text if all of it is text, otherwise a list."""
+        chunks = list(self._chunks)
+        base = self._base
+        if not chunks:
+            return base
+        if isinstance(base, list):
+            return [*base, *chunks]
+        texts = [chunk for chunk in chunks if isinstance(chunk, str)]
+        return (base or "") + "".join(texts) if len(texts) == len(chunks) else chunks
+
+
+def set_partial(value: object) -> None:
+    """Replace what the current run has so far; it is in the outcome, however the run ends (G11)."""
+    run = context.current_run()
+    if run is not None:
+        run._partial = Partial(value)
+
+
+def append_partial(delta: object) -> None:
+    """Extend what the current run has so far: text by text, anything else as an item of a list (G11)."""
+    run = context.current_run()
+    if run is not None:
+        if run._partial is None:
+            with _first_append:
+                run._partial = run._partial or Partial()
+        run._partial.append(delta)
+
+
+_first_append = threading.RLock()  # most runs have no partial, so it is made when the first thread needs it

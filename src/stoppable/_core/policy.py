@@ -1,0 +1,67 @@
+"""How long each rung of the ladder lasts, and how much a run may use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from stoppable._core.state import Mode, Rung
+from stoppable.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The seconds a rung is given before the next one is climbed.
+
+    A graceful stop waits ``grace`` after SIGNAL, ``interrupt`` after INTERRUPT, ``cancel`` after CANCEL and ``kill``
+    after KILL. Harder modes skip the first waits; a cooperative stop never climbs.
+    """
+
+    grace: float = 10.0
+    interrupt: float = 1.0
+    cancel: float = 5.0
+    kill: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("grace", "interrupt", "cancel", "kill"):
+            seconds(getattr(self, name), name)
+
+    def schedule(self, mode: Mode, grace: float | None = None) -> Iterator[tuple[Rung, float]]:
+        """Yield the rungs above SIGNAL, each with its seconds after the stop was requested."""
+        if mode is Mode.COOPERATIVE:
+            return
+        gentle = mode is Mode.GRACEFUL
+        at = (self.grace if grace is None else grace) if gentle else 0.0
+        yield Rung.INTERRUPT, at
+        at += self.interrupt if gentle else 0.0
+        yield Rung.CANCEL, at
+        at += 0.0 if mode is Mode.KILL else self.cancel
+        yield Rung.KILL, at
+        yield Rung.LOST, at + self.kill
+
+    def total(self, mode: Mode, grace: float | None = None) -> float:
+        """Return the seconds after which a stop in this mode has a terminal status (G6)."""
+        return max((at for _, at in self.schedule(mode, grace)), default=math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a run with its whole subtree may use; going over it is a stop of kind ``limit``."""
+
+    seconds: float | None = None
+    boundaries: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None:
+            seconds(self.seconds, "seconds")
+        for kind, count in self.boundaries.items():
+            if not isinstance(count, int) or count < 0:
+                raise InvalidArgument(f"the limit of {kind!r} boundaries is {count!r}: use a whole number from 0 up")
+
+
+def seconds(value: float, name: str) -> float:
+    """Return a duration, or raise an error that says what a duration is."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InvalidArgument(f"{name} is {value!r}: use a number of seconds from 0 up")
+    return value

@@ -1,0 +1,79 @@
+"""What the core asks of the engine above it; the engine puts its own functions here when it is imported.
+
+The core knows neither asyncio nor threads. Alone, it stops runs but climbs no ladder and calls hooks in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from stoppable._core.gate import Member, Role
+
+if TYPE_CHECKING:
+    from stoppable._core.hooks import Hook
+    from stoppable._core.run import Run
+    from stoppable._core.state import Rung
+    from stoppable._core.stop import Stop
+
+
+class Participant(Member):
+    """Whatever executes a part of a run and can be climbed against."""
+
+    __slots__ = ()
+
+    role = Role.PARTICIPANT
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+        """Do what CANCEL or KILL means to participants of this class, each on behalf of the outermost stopped run."""
+        raise NotImplementedError
+
+    def alive(self) -> bool:
+        """Return whether it can still execute anything."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Return a line that names it and says where it stands, for the receipt of a lost run."""
+        raise NotImplementedError
+
+    def shield_entered(self, until: float) -> None:
+        """Hold CANCEL back until the shield is left, or until its time is over."""
+        raise NotImplementedError
+
+    def shield_left(self) -> None:
+        """Let a CANCEL through that was held back."""
+        raise NotImplementedError
+
+
+def _no_participant() -> Participant | None:
+    return None
+
+
+def _no_join(run: Run) -> None:
+    pass
+
+
+def _no_climb(stop: Stop) -> None:
+    pass
+
+
+def _call_in_place(hooks: Sequence[Hook]) -> None:
+    for hook in hooks:
+        hook.call()
+
+
+def _is_worker_thread() -> bool:
+    return False
+
+
+participant: Callable[[], Participant | None] = _no_participant
+"""The participant that executes the calling code."""
+join: Callable[[Run], None] = _no_join
+"""Make the executing participant one of the run's, if it is not yet."""
+climb: Callable[[Stop], None] = _no_climb
+"""Start the ladder of a stop."""
+dispatch: Callable[[Sequence[Hook]], None] = _call_in_place
+"""Call hooks, away from whoever stops: a hook may hang."""
+is_worker_thread: Callable[[], bool] = _is_worker_thread
+"""Whether runs are live and this thread is none of theirs: where lost context shows itself."""

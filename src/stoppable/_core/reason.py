@@ -1,0 +1,42 @@
+"""Why a run was stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stoppable._core import clock
+
+
+class ReasonKind(StrEnum):
+    """Who or what stops runs."""
+
+    USER = "user"
+    LIMIT = "limit"
+    PARENT = "parent"
+    SHUTDOWN = "shutdown"
+    DISCONNECT = "disconnect"
+    POLICY = "policy"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why, by whom and when; the first reason of a run stays its reason (G3)."""
+
+    kind: ReasonKind = ReasonKind.USER
+    message: str = ""
+    actor: str | None = None
+    at: float = 0.0
+    cause: str | None = None
+
+    def __str__(self) -> str:
+        text = self.message or f"stopped by {self.kind}"
+        return f"{text} ({self.actor})" if self.actor else text
+
+    @classmethod
+    def of(cls, value: Reason | str | None, *, kind: ReasonKind = ReasonKind.USER, actor: str | None = None) -> Reason:
+        """Return a reason from what a caller gave: a text, a whole reason, or nothing."""
+        if isinstance(value, Reason):
+            return value
+        return cls(kind=kind, message=value or "", actor=actor, at=clock.now())

@@ -1,0 +1,102 @@
+"""The values a run moves through: statuses with their transition table, modes, rungs, fates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from stoppable.errors import InvalidArgument
+
+
+class Status(StrEnum):
+    """Where a run stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run has ended for good (G2)."""
+        return not TRANSITIONS[self]
+
+
+_END = frozenset({Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST})
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = MappingProxyType(
+    {
+        Status.PENDING: frozenset({Status.RUNNING, Status.STOPPED, Status.LOST}),
+        Status.RUNNING: frozenset({Status.STOPPING, Status.COMPLETED, Status.FAILED, Status.LOST}),
+        # completed and failed only if the stop was never delivered; the run edge decides that.
+        Status.STOPPING: _END,
+        **dict.fromkeys(_END, frozenset[Status]()),
+    }
+)
+
+
+class _Ranked(StrEnum):
+    """A StrEnum whose members are ordered as they are written, not by the alphabet."""
+
+    rank: int
+
+    def __new__(cls, value: str) -> _Ranked:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.rank = len(cls.__members__)
+        return member
+
+    def __lt__(self, other: str) -> bool:
+        return self.rank < type(self)(other).rank
+
+    def __le__(self, other: str) -> bool:
+        return self.rank <= type(self)(other).rank
+
+    def __gt__(self, other: str) -> bool:
+        return self.rank > type(self)(other).rank
+
+    def __ge__(self, other: str) -> bool:
+        return self.rank >= type(self)(other).rank
+
+
+class Mode(_Ranked):
+    """How hard a stop is meant; a later stop may only raise it (G6)."""
+
+    COOPERATIVE = "cooperative"
+    GRACEFUL = "graceful"
+    IMMEDIATE = "immediate"
+    KILL = "kill"
+
+    @classmethod
+    def of(cls, value: str) -> Mode:
+        """Return the mode of that name, or raise an error that lists the modes."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise InvalidArgument(f"unknown mode {value!r}: use {', '.join(cls)}") from None
+
+
+class Rung(_Ranked):
+    """The steps of the ladder that is climbed while something of a stopped run is alive."""
+
+    SIGNAL = "signal"
+    INTERRUPT = "interrupt"
+    CANCEL = "cancel"
+    KILL = "kill"
+    LOST = "lost"
+
+
+class Fate(StrEnum):
+    """What became of a node that was alive when the stop came."""
+
+    FINISHED = "finished"
+    SKIPPED = "skipped"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    KILLED = "killed"
+    ABANDONED = "abandoned"
+    UNREACHABLE = "unreachable"

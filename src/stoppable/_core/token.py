@@ -1,0 +1,39 @@
+"""The read-only view of whether a run has been told to stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stoppable._core.reason import Reason
+from stoppable._core.stop import Stop
+
+if TYPE_CHECKING:
+    from stoppable._core.run import Run
+
+
+class Token:
+    """Tells, on any thread and for ever, whether its run was told to stop (G3); it cannot stop anything."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run has been told to stop. Looking does not count as a delivery; ``should_stop()`` does."""
+        return self.reason is not None
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why; the first reason stays."""
+        stop = self._run._first(Stop)
+        return None if stop is None else stop.reason
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Every reason given so far, the first one first."""
+        return tuple(entry.reason for entry in list(self._run._log) if isinstance(entry, Stop))
+
+    def __repr__(self) -> str:
+        return f"<Token of run {self._run.id}: {'stopped' if self.stopped else 'not stopped'}>"

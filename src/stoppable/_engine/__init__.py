@@ -1,0 +1,10 @@
+"""L1: how a stop reaches running code: asyncio tasks, threads, and the one control thread that climbs the ladder."""
+
+from stoppable._core import port
+from stoppable._engine import control, ladder, tasks
+
+port.climb = ladder.climb
+port.dispatch = control.dispatch
+port.join = tasks.join
+port.participant = tasks.current
+port.is_worker_thread = tasks.is_worker_thread

@@ -1,0 +1,211 @@
+"""Start agents as runs: @agent, spawn, call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+from asyncio import Task
+from collections.abc import AsyncIterator, Awaitable, Callable
+from enum import Enum
+from typing import Any, TypeVar, TypeVarTuple, cast, overload
+
+from stoppable._core import context
+from stoppable._core.boundary import check
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.run import Run
+from stoppable._core.state import Status
+from stoppable._engine.handle import RunHandle
+from stoppable._engine.scope import BlockingEdge, drive
+from stoppable._engine.streams import Channel
+from stoppable.errors import InvalidArgument, RunFailed
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_BODY = "__stoppable_body__"
+
+
+class Kind(Enum):
+    """How an agent is written."""
+
+    ASYNC = "async def"
+    ASYNC_GENERATOR = "async def with yield"
+    BLOCKING = "def"
+
+
+def agent(function: F) -> F:
+    """Mark a function or an async generator as an agent: called inside a run it is a child run of its own.
+
+    Outside a run, calling it is a plain call. An error of its body reaches the caller unchanged.
+    """
+    match kind_of(function):
+        case Kind.ASYNC:
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                if context.current_run() is None:
+                    return await function(*args, **kwargs)
+                return (await drive(child_run(function), function, args, kwargs)).answer()
+
+        case Kind.ASYNC_GENERATOR:
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                if context.current_run() is None:
+                    async for item in function(*args, **kwargs):
+                        yield item
+                    return
+                handle = _start_stream(child_run(function), function, args, kwargs, lazy=True)
+                try:
+                    async for item in handle.stream():
+                        yield item
+                finally:
+                    handle.run.stop(reason=Reason.of("its consumer left", kind=ReasonKind.DISCONNECT))
+                    await handle.outcome()
+
+        case Kind.BLOCKING:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                if context.current_run() is None:
+                    return function(*args, **kwargs)
+                return _block(child_run(function), function, args, kwargs).answer()
+
+    setattr(wrapper, _BODY, function)
+    return cast(F, wrapper)
+
+
+@overload
+async def spawn(agent: Callable[[*Ts], AsyncIterator[T]], *args: *Ts) -> RunHandle[None]: ...
+@overload
+async def spawn(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> RunHandle[T]: ...
+@overload
+async def spawn(agent: Callable[[*Ts], T], *args: *Ts) -> RunHandle[T]: ...
+async def spawn(agent: Callable[..., Any], *args: Any) -> RunHandle[Any]:
+    """Start an agent as a child of the current run, or as a root, beside the calling code.
+
+    Keyword arguments go through ``functools.partial``. A blocking agent gets a thread of its own.
+    """
+    body = body_of(agent)
+    return start(child_run(body), body, args)
+
+
+@overload
+async def call(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
+@overload
+async def call(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
+async def call(agent: Callable[..., Any], *args: Any) -> Any:
+    """Run an agent as a child of the current run and return its value; raises as ``RunHandle.result()`` does.
+
+    Outside a run it is a plain call, for a blocking agent on a thread.
+    """
+    body = body_of(agent)
+    if kind_of(body) is not Kind.ASYNC:
+        return await (await spawn(agent, *args)).result()
+    if context.current_run() is None:
+        return await body(*args)
+    run = child_run(body)
+    edge = await drive(run, body, args, {})
+    outcome = run.outcome
+    if outcome is not None and outcome.status is Status.FAILED:
+        raise RunFailed(run.id, outcome) from outcome.error
+    return edge.answer()
+
+
+def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
+    """Start a body as a run, in a task or a thread of its own."""
+    match kind_of(body):
+        case Kind.ASYNC:
+            return RunHandle(run, _task(run, body, args, {}))
+        case Kind.ASYNC_GENERATOR:
+            return _start_stream(run, body, args, {}, lazy=False)
+        case Kind.BLOCKING:
+            copied = contextvars.copy_context()
+            # A daemon of our own, never the default executor: asyncio.run() would wait for it at its end.
+            thread = threading.Thread(
+                target=copied.run, args=(_block, run, body, args, {}), name=f"stoppable {run.name}", daemon=True
+            )
+            thread.start()
+            return RunHandle(run, thread)
+
+
+def _task(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[Any]:
+    task = asyncio.get_running_loop().create_task(drive(run, body, args, kwargs), name=f"stoppable {run.name}")
+    task.add_done_callback(functools.partial(_settle_if_it_never_began, run))
+    return task
+
+
+def _settle_if_it_never_began(run: Run, task: Task[Any]) -> None:
+    # A task that is cancelled before its first step never enters its edge.
+    if task.cancelled() and run.started_at is None:
+        run.stop(reason=Reason.of("cancelled before it began", kind=ReasonKind.EXTERNAL))
+        run._skip()
+
+
+def _start_stream(
+    run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool
+) -> RunHandle[Any]:
+    channel: Channel[Any] = Channel(run, lazy=lazy)
+    return RunHandle(run, _task(run, functools.partial(channel.pump, body), args, kwargs), channel)
+
+
+def _block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
+    """Execute a blocking body as a run, on the current thread."""
+    edge = BlockingEdge(run)
+    if edge.open():
+        result, error = None, None
+        try:
+            result = body(*args, **kwargs)
+        except BaseException as caught:
+            error = caught
+        try:
+            edge.close(result, error)
+        finally:
+            del error  # a traceback that holds the frame that holds the traceback
+    return edge
+
+
+def child_run(body: Callable[..., Any]) -> Run:
+    """Enter the gate of the current run with a child; a root outside any run."""
+    check()
+    parent = context.current_run()
+    if parent is not None and parent._budget is not None:
+        parent._budget.spend("subrun")
+    return Run(name_of(body), parent)
+
+
+def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what an agent executes: the function under ``@agent``, with what a partial or a method bound to it."""
+    if isinstance(agent, functools.partial):
+        body = body_of(agent.func)
+        return agent if body is agent.func else functools.partial(body, *agent.args, **agent.keywords)
+    if not callable(agent):
+        raise InvalidArgument(f"{agent!r} is not an agent: pass a function, and its arguments after it")
+    body = getattr(agent, _BODY, None)
+    if body is None:
+        return agent
+    return functools.partial(body, agent.__self__) if inspect.ismethod(agent) else cast("Callable[..., Any]", body)
+
+
+def kind_of(function: Callable[..., Any]) -> Kind:
+    """Return how an agent is written."""
+    if not callable(function):
+        raise InvalidArgument(f"{function!r} is not an agent: use a function")
+    inner = function.func if isinstance(function, functools.partial) else function
+    inner = inner if inspect.isroutine(inner) else type(inner).__call__
+    if inspect.iscoroutinefunction(inner):
+        return Kind.ASYNC
+    if inspect.isasyncgenfunction(inner):
+        return Kind.ASYNC_GENERATOR
+    return Kind.BLOCKING
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name a run of this agent is listed under."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return name.rpartition("<locals>.")[2]

@@ -1,0 +1,86 @@
+"""What holds a run from outside it."""
+
+from __future__ import annotations
+
+from asyncio import Task
+from collections.abc import AsyncIterator
+from threading import Thread
+from typing import Any, Generic, TypeVar, cast
+
+from stoppable._core import context
+from stoppable._core.outcome import Outcome
+from stoppable._core.reason import Reason
+from stoppable._core.run import Run
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Receipt
+from stoppable._engine.scope import raise_ended
+from stoppable._engine.streams import Channel
+from stoppable._engine.waits import ended
+from stoppable.errors import InvalidArgument, RunFailed
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class RunHandle(Generic[T_co]):
+    """A run that was started on its own: stop it, or wait for it, from any task."""
+
+    __slots__ = ("_carrier", "_channel", "run")
+
+    def __init__(self, run: Run, carrier: Task[Any] | Thread, channel: Channel[Any] | None = None) -> None:
+        self.run = run
+        self._carrier = carrier  # asyncio itself keeps only a weak reference to a task
+        self._channel = channel
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.run.id
+
+    @property
+    def status(self) -> Status:
+        """Where the run stands now."""
+        return self.run.status
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What became of the stops of this run so far, or None if nobody stopped it."""
+        return self.run.receipt
+
+    async def stop(
+        self,
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+    ) -> Receipt:
+        """Stop the run with its subtree; the gate is closed when it returns, the end is told by ``outcome()``."""
+        return self.run.stop(mode, reason, actor, grace)
+
+    async def outcome(self) -> Outcome[T_co]:
+        """Wait for the end and return it; never raises because the run was stopped."""
+        return cast("Outcome[T_co]", await ended(self.run))
+
+    async def result(self) -> T_co:
+        """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost.
+
+        An awaiter that is itself inside the stopped subtree gets AgentStopped.
+        """
+        outcome = await self.outcome()
+        match outcome.status:
+            case Status.COMPLETED:
+                return cast("T_co", outcome.result)
+            case Status.FAILED:
+                raise RunFailed(self.id, outcome) from outcome.error
+            case _:
+                raise_ended(self.run, context.current.get())
+
+    async def stream(self) -> AsyncIterator[Any]:
+        """Yield what a generator agent yields; ends as ``result()`` does. For one consumer, on the run's own loop."""
+        if self._channel is None:
+            raise InvalidArgument(f"{self.run.name} is not a generator agent: use result()")
+        async for item in self._channel.read():
+            yield item
+        await self.result()
+
+    def __repr__(self) -> str:
+        return f"<RunHandle {self.id} {self.run.name!r} {self.status}>"

@@ -1,0 +1,74 @@
+"""Climbs the rungs of a stop while anything it reached is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stoppable._core import port
+from stoppable._core.hooks import Hook, Moment
+from stoppable._core.run import Run
+from stoppable._core.state import Rung
+from stoppable._core.stop import Stop
+from stoppable._engine import control
+
+
+class Ladder:
+    """One stop on its way up. Several may climb the same run; a rung is climbed once, so the earliest time counts."""
+
+    __slots__ = ("_rungs", "_stop", "_timer")
+
+    def __init__(self, stop: Stop) -> None:
+        self._stop = stop
+        self._rungs: Iterator[tuple[Rung, float]] = stop.target.policy.schedule(stop.mode, stop.grace)
+        self._timer: control.Timer | None = None
+
+    def start(self) -> None:
+        """Arm the first rung."""
+        self._arm()
+        if self._timer is not None:
+            target = self._stop.target
+            target._add_hook(Hook(target, Moment.END, self._cancel))
+
+    def _arm(self) -> None:
+        step = next(self._rungs, None)
+        if step is not None:
+            rung, after = step
+            self._timer = control.get().call_at(self._stop.requested_at + after, lambda: self._climb(rung))
+
+    def _cancel(self) -> None:
+        # Lets go of the tree at once, instead of when the timer would have been due.
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _climb(self, rung: Rung) -> None:
+        if self._stop.target.outcome is not None:
+            return
+        climbed = [run for run in dict.fromkeys(self._stop.nodes) if run._climb(rung)]
+        match rung:
+            case Rung.INTERRUPT:
+                Run._call([hook for run in climbed for hook in run._take_hooks(Moment.INTERRUPT)])
+            case Rung.CANCEL | Rung.KILL:
+                self._force(rung, climbed)
+            case Rung.LOST:
+                for run in reversed(climbed):
+                    run._lose()
+            case Rung.SIGNAL:
+                raise AssertionError("SIGNAL is the stop itself")
+        self._arm()
+
+    def _force(self, rung: Rung, runs: list[Run]) -> None:
+        # A task that executes several nested runs gets one cancel, for the outermost of them (G7).
+        outermost: dict[type[port.Participant], dict[port.Participant, Run]] = {}
+        for run in runs:
+            for participant in run._participants():
+                outermost.setdefault(type(participant), {}).setdefault(participant, run)
+        for kind, targets in outermost.items():
+            kind.climb(rung, targets)
+        # A participant that can no longer do anything (its event loop was closed) is not coming to say so.
+        for run in runs:
+            run._settle()
+
+
+def climb(stop: Stop) -> None:
+    """Start the ladder of a stop."""
+    Ladder(stop).start()

@@ -1,0 +1,82 @@
+"""The run edge around a block of existing code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from stoppable._core import clock, context
+from stoppable._core.boundary import check
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.run import Run
+from stoppable._engine import control
+from stoppable._engine.scope import BlockingEdge, Edge, children_gone
+
+
+class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job") as run:`
+    """Make a block a run: a child of the current run, or a root.
+
+    At its end it raises RunStopped or RunLost if the run was stopped; an error of the block passes unchanged.
+    """
+
+    __slots__ = ("_edge", "_limits", "_run")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        run_id: str | None = None,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        check()
+        self._limits = limits
+        self._run = Run(
+            name, context.current_run(), run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy
+        )
+
+    def __enter__(self) -> Run:
+        return self._enter(BlockingEdge(self._run))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        assert isinstance(self._edge, BlockingEdge)
+        self._edge.close(None, error)
+        return self._ended(error)
+
+    async def __aenter__(self) -> Run:
+        return self._enter(Edge(self._run))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        assert isinstance(self._edge, Edge)
+        await self._edge.close(None, await children_gone(self._run, error))
+        return self._ended(error)
+
+    def _enter(self, edge: Edge | BlockingEdge) -> Run:
+        self._edge = edge
+        if not edge.open():
+            edge.answer()
+        limit_time(self._run, self._limits)
+        return self._run
+
+    def _ended(self, error: BaseException | None) -> bool:
+        outcome = self._run.outcome
+        if outcome is not None and outcome.error is error is not None and not self._run.token.stopped:
+            return False  # the block's own error goes on, with its traceback as it is
+        self._edge.answer()
+        return True
+
+
+def limit_time(run: Run, limits: Limits | None) -> None:
+    """Stop a run when its seconds are over."""
+    if limits is not None and limits.seconds is not None:
+        reason = f"limit of {limits.seconds} seconds"
+        control.get().call_at(clock.now() + limits.seconds, lambda: _stop_at_limit(run, reason))
+
+
+def _stop_at_limit(run: Run, reason: str) -> None:
+    run.stop(reason=Reason.of(reason, kind=ReasonKind.LIMIT))

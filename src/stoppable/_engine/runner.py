@@ -1,0 +1,65 @@
+"""The blocking runner for scripts, with Ctrl-C as its stop button."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar, TypeVarTuple, overload
+
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.run import Run
+from stoppable._core.state import Mode
+from stoppable._engine.agents import body_of, name_of, start
+from stoppable.errors import StoppableError
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
+
+
+@overload
+def run(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
+@overload
+def run(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
+def run(agent: Callable[..., Any], *args: Any) -> Any:
+    """Run an agent to its end and return its value; for scripts.
+
+    Ctrl-C once is a graceful stop, twice an immediate one. The third press is a kill and raises KeyboardInterrupt at
+    once, whatever the agent does. Raises RunStopped, RunFailed or RunLost.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise StoppableError("run() blocks and is for scripts: inside async code use `await stoppable.call(…)`")
+    body = body_of(agent)
+    root = Run(name_of(body))
+
+    async def main() -> Any:
+        with _stop_button(root):
+            return await start(root, body, args).result()
+
+    return asyncio.run(main())
+
+
+@contextmanager
+def _stop_button(root: Run) -> Iterator[None]:
+    """Make Ctrl-C climb the modes of a run while the block runs."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread gets signals
+        return
+    presses = iter(_PRESSES)
+
+    def press(signum: int, frame: FrameType | None) -> None:
+        mode = next(presses, Mode.KILL)
+        root.stop(mode, Reason.of("Ctrl-C", kind=ReasonKind.USER))
+        if mode is Mode.KILL:
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

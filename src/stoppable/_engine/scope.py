@@ -1,0 +1,277 @@
+"""The run edge: what a body's way out means (the table in docs/semantics.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Never
+
+from stoppable._core import context
+from stoppable._core.context import Scope
+from stoppable._core.outcome import Outcome
+from stoppable._core.port import Participant
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.run import Run
+from stoppable._core.shield import shielded
+from stoppable._core.state import Status
+from stoppable._engine import control, tasks
+from stoppable._engine.threads import ThreadParticipant
+from stoppable._engine.waits import ended, wait_for_end
+from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
+
+_OUTSIDERS = (CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
+_KINDS: dict[type[BaseException], ReasonKind] = {
+    CancelledError: ReasonKind.EXTERNAL,
+    GeneratorExit: ReasonKind.DISCONNECT,
+    KeyboardInterrupt: ReasonKind.SHUTDOWN,
+    SystemExit: ReasonKind.SHUTDOWN,
+}
+
+
+class _Edge:
+    """The entry to and the exit from one run, whatever executes it.
+
+    ``open`` and ``close`` bracket the body; between them the calling code belongs to the run. ``close`` writes the
+    outcome and raises only what is not ours to keep: somebody else's cancel, a KeyboardInterrupt, a SystemExit, a
+    GeneratorExit. ``answer`` gives the outcome to whoever awaits the run.
+    """
+
+    __slots__ = ("_passing", "_reset", "run")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._passing: AgentStopped | None = None
+
+    def _open(self, participant: Participant) -> bool:
+        """Begin the run; False if it was stopped before it began."""
+        run = self.run
+        outer = context.current.get()
+        inner: Scope = run
+        if isinstance(outer, shielded) and not outer._closed and outer._run_here() is run.parent:
+            inner = outer._over(run)  # a clean-up may start runs of its own
+        elif run._closed:
+            run._skip()
+            return False
+        run._main = participant
+        run._start()
+        self._reset: contextvars.Token[Scope] = context.current.set(inner)
+        return True
+
+    def _close(
+        self, result: object, stop: AgentStopped | None, outsider: BaseException | None, rest: BaseException | None
+    ) -> None:
+        """End the run with what its body ended with."""
+        run = self.run
+        if stop is not None and not any(stop.target == ancestor.id for ancestor in run._lineage()):
+            stop, rest = None, rest or _stray(stop)
+        if outsider is not None:
+            run.stop(reason=Reason.of(f"{type(outsider).__name__} from outside", kind=_kind(outsider)))
+        if stop is not None or outsider is not None:
+            run._deliver(raised=True)
+        self._passing = stop
+        run._end(result, rest)
+
+    def _leave(self) -> None:
+        # Left in another context than it was entered in, as async fixtures and generators do, the run ends all the
+        # same: the other context goes away by itself.
+        with contextlib.suppress(ValueError):
+            context.current.reset(self._reset)
+
+    def answer(self) -> Any:
+        """Return the value, or raise what whoever awaits the run must see."""
+        outcome = self.run.outcome
+        if outcome is not None and outcome.status is Status.COMPLETED:
+            return outcome.result
+        if outcome is not None and outcome.status is Status.FAILED:
+            assert outcome.error is not None, "a failed run has an error"
+            raise outcome.error
+        outer = context.current.get()
+        if self._passing is not None and self._passing.target != self.run.id:
+            here = outer._run_here()
+            if here is not None:
+                here._deliver(raised=True)  # it crosses into that run's code
+            raise self._passing
+        raise_ended(self.run, outer)
+
+
+class Edge(_Edge):
+    """The edge of a run that an asyncio task executes."""
+
+    __slots__ = ("_cancelling", "_participant")
+
+    def open(self) -> bool:
+        """Begin the run in the current task; False if it was stopped before it began."""
+        control.get().ensure_started()
+        participant = tasks.current()
+        if participant is None:
+            raise StoppableError("this needs a running asyncio task; in blocking code use `with open_run(…)`")
+        self._participant = participant
+        self._cancelling = participant.task.cancelling()
+        participant.edges += 1
+        opened = self._open(participant)
+        if not opened:
+            participant.leave_edge()
+        return opened
+
+    async def close(self, result: object, error: BaseException | None) -> None:
+        """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
+        try:
+            self._leave()
+            stop, outsider, rest = _sort(error)
+            outsider = await self._own_cancels_taken_out(outsider)
+            self._close(result, stop, outsider, rest)
+            if outsider is not None:
+                raise outsider
+            if self.run.outcome is None:
+                await self._stragglers_gone()
+        finally:
+            self._participant.leave_edge()
+
+    async def _own_cancels_taken_out(self, outsider: BaseException | None) -> BaseException | None:
+        """Pay back the cancels we issued; what is left of the outsider is somebody else's (G9)."""
+        task = self._participant.task
+        issued = self._participant.pay_back()
+        if not issued:
+            return outsider
+        arrived = isinstance(outsider, CancelledError)
+        if issued > arrived:
+            # One of ours may not have arrived yet. Before 3.13, uncancel() does not take it back, and it would hit
+            # the caller's next await: let it arrive here.
+            try:
+                await asyncio.sleep(0)
+            except CancelledError as late:
+                if task.cancelling() > self._cancelling:
+                    return outsider or late
+        return None if arrived and task.cancelling() <= self._cancelling else outsider
+
+    async def _stragglers_gone(self) -> None:
+        """Wait for the terminal status: other tasks, threads or children of the run are still alive."""
+        try:
+            await ended(self.run)
+        except CancelledError as cancel:
+            if await self._own_cancels_taken_out(cancel) is not None:
+                raise
+            # Ours, on behalf of a run further out: answer() passes that run's stop on.
+
+
+class BlockingEdge(_Edge):
+    """The edge of a run whose body is blocking code, on whatever thread."""
+
+    __slots__ = ()
+
+    def open(self) -> bool:
+        """Begin the run on the current thread; False if it was stopped before it began."""
+        control.get().ensure_started()
+        return self._open(tasks.current() or ThreadParticipant())
+
+    def close(self, result: object, error: BaseException | None) -> None:
+        """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
+        may_wait = asyncio._get_running_loop() is None
+        if may_wait and self.run._members:
+            error = self._children_gone(error)
+        self._leave()
+        stop, outsider, rest = _sort(error)
+        self._close(result, stop, outsider, rest)
+        if outsider is not None:
+            raise outsider
+        if may_wait:
+            wait_for_end(self.run)
+
+    def _children_gone(self, error: BaseException | None) -> BaseException | None:
+        try:
+            for child in _left_behind(self.run, error):
+                wait_for_end(child)
+                if error is None and self.run._closed:
+                    self.run._raise_stopped()
+        except BaseException as caught:
+            return caught
+        return error
+
+
+def raise_ended(run: Run, outer: Scope) -> Never:
+    """Raise what an awaiter of a stopped run gets: its own stop if it has one, otherwise RunStopped or RunLost."""
+    if outer._closed:
+        outer._raise_stopped()
+    # Blocking code on an event loop's thread cannot wait for what is left of the run: it is told "stopping".
+    outcome = run.outcome or Outcome(status=run.status, reason=run.token.reason, clean=False, partial=run.partial)
+    raise (RunLost if outcome.status is Status.LOST else RunStopped)(run.id, outcome)
+
+
+async def drive(
+    run: Run, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Edge:
+    """Execute a body as a run, in the current task."""
+    edge = Edge(run)
+    if edge.open():
+        result, error = None, None
+        try:
+            result = await function(*args, **kwargs)
+        except BaseException as caught:
+            error = caught
+        try:
+            error = await children_gone(run, error)
+            await edge.close(result, error)
+        finally:
+            del error  # a traceback that holds the frame that holds the traceback
+    return edge
+
+
+async def children_gone(run: Run, error: BaseException | None) -> BaseException | None:
+    """Wait for the children a body left behind; an error stops them first. Returns the error to end the run with.
+
+    What must outlive the run is started in ``detached()``; anything else would be out of reach of its Stop.
+    """
+    if run._members:
+        try:
+            for child in _left_behind(run, error):
+                await ended(child)
+                if error is None and run._closed:
+                    run._raise_stopped()
+        except BaseException as caught:
+            return caught
+    return error
+
+
+def _left_behind(run: Run, error: BaseException | None) -> Iterator[Run]:
+    """Yield the children to wait for, one after the other, as long as there are any."""
+    if isinstance(error, (AgentStopped, *_OUTSIDERS)):
+        return  # a stop is on its way to them, or will be; the ladder waits for them
+    while children := [child for child in run._children() if child.outcome is None]:
+        for child in children if error is not None else ():
+            child.stop(reason=Reason.of(f"its parent failed: {error!r}", kind=ReasonKind.PARENT))
+        yield children[0]
+
+
+def _sort(error: BaseException | None) -> tuple[AgentStopped | None, BaseException | None, BaseException | None]:
+    """Split a body's exception into a stop, an outsider and an error of its own."""
+    if error is None:
+        return None, None, None
+    if isinstance(error, AgentStopped):
+        return error, None, None
+    if isinstance(error, _OUTSIDERS):
+        return None, error, None
+    if isinstance(error, BaseExceptionGroup):
+        stops, others = error.split(AgentStopped)
+        outsiders, rest = (None, None) if others is None else others.split(_OUTSIDERS)
+        return _leaf(stops), _leaf(outsiders), rest
+    return None, None, error
+
+
+def _leaf(group: BaseException | None) -> Any:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+def _kind(outsider: BaseException) -> ReasonKind:
+    return next(kind for cls, kind in _KINDS.items() if isinstance(outsider, cls))
+
+
+def _stray(stop: AgentStopped) -> Exception:
+    """Turn a stop that is none of this run's into an error: the run awaited code of another run."""
+    error = RunStopped(stop.target, Outcome(status=Status.STOPPED, reason=stop.reason))
+    error.__cause__ = stop
+    return error

@@ -1,0 +1,164 @@
+"""Asyncio tasks as participants."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from asyncio import AbstractEventLoop, Task
+from collections.abc import Mapping
+from typing import Any
+
+from stoppable._core import clock
+from stoppable._core.port import Participant
+from stoppable._core.run import Ended, Run
+from stoppable._core.state import Rung
+from stoppable._engine import control
+from stoppable.errors import AgentStopped
+
+_get_running_loop = asyncio._get_running_loop
+_current_task = asyncio.current_task
+
+_by_task: dict[Task[Any], TaskParticipant] = {}
+
+
+class TaskParticipant(Participant):
+    """A task that executes runs.
+
+    Everything but ``climb`` and ``alive`` happens on the thread of its loop, while the task is suspended or in the
+    task itself: that is why a cancel can be aimed at one run (G13).
+    """
+
+    __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "edges", "issued", "loop", "task")
+
+    def __init__(self, task: Task[Any], loop: AbstractEventLoop) -> None:
+        self.task = task
+        self.loop = loop
+        self.edges = 0
+        self.issued = 0  # cancels of ours that nobody has paid back yet
+        self._joined: list[Run] | None = None
+        self._shields: list[float] | None = None
+        self._unwinding: Run | None = None
+        self._held_back: Run | None = None
+
+    def alive(self) -> bool:
+        """Return whether the task can still take a step."""
+        return not self.task.done() and not self.loop.is_closed()
+
+    def describe(self) -> str:
+        """Name the task and the line where it is suspended."""
+        stack = self.task.get_stack(limit=1)
+        where = f" at {stack[-1].f_code.co_filename}:{stack[-1].f_lineno}" if stack else ""
+        return f"task {self.task.get_name()}{where}"
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+        """Cancel tasks, each on the thread of its loop.
+
+        All tasks of a loop are cancelled in one callback, the outer ones first: a TaskGroup or gather that passes its
+        own cancel down then meets children that have not yet seen ours, and asyncio makes one of the two. Otherwise
+        the second would break their clean-up (G7).
+        """
+        loops: dict[AbstractEventLoop, list[tuple[TaskParticipant, Run]]] = {}
+        for participant, run in targets.items():
+            assert isinstance(participant, cls)
+            loops.setdefault(participant.loop, []).append((participant, run))
+        for loop, pairs in loops.items():
+            with contextlib.suppress(RuntimeError):  # a closed loop: its tasks will never take another step
+                loop.call_soon_threadsafe(cls._cancel_all, rung, pairs)
+
+    @staticmethod
+    def _cancel_all(rung: Rung, pairs: list[tuple[TaskParticipant, Run]]) -> None:
+        for participant, run in pairs:
+            participant._cancel(rung, run)
+
+    def _cancel(self, rung: Rung, run: Run) -> None:
+        if self.task.done() or run._first(Ended) is not None:
+            return
+        if rung is Rung.CANCEL:
+            if self._unwinding is not None and self._unwinding._first(Ended) is None:
+                return  # it is on its way out already; a second cancel would break its clean-up (G7)
+            shield_ends = max(self._shields, default=0.0) if self._shields else 0.0
+            if shield_ends > clock.now():
+                self._held_back = run
+                control.get().call_at(shield_ends, lambda: self.climb(rung, {self: run}))
+                return
+        self._unwinding = run
+        self.issued += 1
+        self.task.cancel()
+
+    def shield_entered(self, until: float) -> None:
+        """Hold CANCEL back."""
+        if self._shields is None:
+            self._shields = []
+        self._shields.append(until)
+
+    def shield_left(self) -> None:
+        """Let a CANCEL through that was held back."""
+        if self._shields:
+            self._shields.pop()
+        run, self._held_back = self._held_back, None
+        if run is not None:
+            self._cancel(Rung.CANCEL, run)
+
+    def pay_back(self) -> int:
+        """Take back the cancels we issued, and say how many they were (G9)."""
+        count, self.issued = self.issued, 0
+        for _ in range(count):
+            self.task.uncancel()
+        return count
+
+    def join(self, run: Run) -> None:
+        """Be one of a run's participants from now to the end of the task."""
+        if self._joined is None:
+            self._joined = []
+            self.task.add_done_callback(self._done)
+        self._joined.append(run)
+        run._members[self] = True
+
+    def leave_edge(self) -> None:
+        """Forget the task once no edge and no joined run needs it."""
+        self.edges -= 1
+        if self.edges == 0 and self._joined is None:
+            _by_task.pop(self.task, None)
+
+    def _done(self, task: Task[Any]) -> None:
+        _by_task.pop(task, None)
+        # Asking a task for its exception marks it as seen. For a stop that is wanted: in a task nobody awaits it is no
+        # noise. For any other error it is not, hence the look at the attribute first.
+        if isinstance(task._exception, AgentStopped):
+            task.exception()
+        for run in self._joined or ():
+            run._withdraw(self)
+            run._settle()
+
+
+def current() -> TaskParticipant | None:
+    """Return the participant for the task that executes the calling code; None outside a task."""
+    loop = _get_running_loop()
+    task = None if loop is None else _current_task(loop)
+    if loop is None or task is None:
+        return None
+    participant = _by_task.get(task)
+    if participant is None:
+        participant = _by_task[task] = TaskParticipant(task, loop)
+    return participant
+
+
+def join(run: Run) -> None:
+    """Make the executing task one of the run's participants, if it is not yet."""
+    loop = _get_running_loop()
+    if loop is None:
+        return
+    task = _current_task(loop)
+    main = run._main
+    if task is None or (main.__class__ is TaskParticipant and main.task is task):  # type: ignore[union-attr]
+        return
+    participant = current()
+    if participant is not None and participant not in run._members:
+        participant.join(run)
+
+
+def is_worker_thread() -> bool:
+    """Return whether runs are live in the process while this is a bare thread that belongs to none."""
+    return bool(_by_task) and _get_running_loop() is None and threading.current_thread() is not threading.main_thread()

@@ -1,0 +1,92 @@
+"""Waiting for the end of a run, and waiting that a stop cuts short."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from stoppable._core import context
+from stoppable._core.boundary import check
+from stoppable._core.hooks import Hook, Moment
+from stoppable._core.outcome import Outcome
+from stoppable._core.policy import seconds as checked_seconds
+from stoppable._core.run import Run
+from stoppable._engine import control
+
+
+async def ended(run: Run) -> Outcome:
+    """Wait for the terminal status of a run, in any loop."""
+    outcome = run.outcome
+    if outcome is None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        resolve = _resolver(future)
+
+        def wake() -> None:
+            if asyncio._get_running_loop() is loop:
+                resolve()
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(resolve)
+
+        with Hook(run, Moment.END, wake) as hook:
+            run._add_hook(hook)
+            await future
+        outcome = run.outcome
+    assert outcome is not None, "the hook is called after the end"
+    return outcome
+
+
+def wait_for_end(run: Run) -> Outcome:
+    """Wait for the terminal status of a run, on a thread; in every mode but cooperative the ladder bounds it."""
+    event = threading.Event()
+    with Hook(run, Moment.END, event.set) as hook:
+        run._add_hook(hook)
+        while (outcome := run.outcome) is None:
+            event.wait(timeout=60)
+    return outcome
+
+
+async def until(future: asyncio.Future[None]) -> None:
+    """Wait for a future of the running loop; a stop of the current run ends the wait and raises AgentStopped."""
+    check()
+    scope = context.current.get()
+    if not isinstance(scope, Run):
+        await future  # outside any run, or in a shield: nothing cuts it short
+        return
+    loop = future.get_loop()
+    resolve = _resolver(future)
+
+    def wake() -> None:
+        # Always through the loop's self-pipe: a signal handler may stop the run while the loop sleeps in select().
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(resolve)
+
+    with Hook(scope, Moment.STOP, wake) as hook:
+        scope._add_hook(hook)
+        await future
+    check()
+
+
+async def sleep(seconds: float) -> None:
+    """Sleep; a stop of the run wakes it at once and raises AgentStopped. Outside a run it is a plain sleep."""
+    if checked_seconds(seconds, "seconds") == 0:
+        check()
+        await asyncio.sleep(0)
+        check()
+        return
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    timer = control.get().call_later_in(loop, seconds, _resolver(future))
+    try:
+        await until(future)
+    finally:
+        timer.cancel()
+
+
+def _resolver(future: asyncio.Future[None]) -> Callable[[], None]:
+    def resolve() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    return resolve

@@ -1,0 +1,69 @@
+"""The errors of stoppable.
+
+BaseException
+└── AgentStopped                  inside a run: this code has been told to stop
+Exception
+└── StoppableError
+    ├── InvalidArgument           (ValueError) a mode, a time or an agent that makes no sense
+    └── RunEnded                  whoever awaits a run that did not complete
+        ├── RunStopped            it was stopped, and everything of it is dead
+        ├── RunLost               it was stopped, and something of it may still be alive
+        └── RunFailed             its body raised; the error is the ``__cause__``
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stoppable._core.outcome import Outcome
+    from stoppable._core.reason import Reason
+
+
+class AgentStopped(BaseException):
+    """Unwinds a run's code after a stop; raised by checks and boundaries, never seen outside a run.
+
+    It derives from ``BaseException`` because agent frameworks swallow or retry an ``Exception`` and some
+    re-wrap a ``CancelledError`` (docs/decisions/0001).
+    """
+
+    def __init__(self, target: str, reason: Reason) -> None:
+        super().__init__(target, reason)
+        self.target = target
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"run {self.target} was told to stop: {self.reason}"
+
+
+class StoppableError(Exception):
+    """Base of every error that stoppable raises outside a run."""
+
+
+class InvalidArgument(StoppableError, ValueError):
+    """A value that makes no sense; the message says which ones do."""
+
+
+class RunEnded(StoppableError):
+    """A run that was awaited ended without completing."""
+
+    def __init__(self, run_id: str, outcome: Outcome) -> None:
+        super().__init__(run_id, outcome)
+        self.run_id = run_id
+        self.outcome = outcome
+
+    def __str__(self) -> str:
+        detail = self.outcome.error if self.outcome.reason is None else self.outcome.reason
+        return f"run {self.run_id} is {self.outcome.status}: {detail}"
+
+
+class RunStopped(RunEnded):
+    """The run was stopped; its result or partial is in ``outcome``."""
+
+
+class RunLost(RunEnded):
+    """The run was stopped but is not known to be dead; ``outcome`` names what may still be running."""
+
+
+class RunFailed(RunEnded):
+    """The run's body raised; the original error is ``outcome.error`` and the ``__cause__``."""

@@ -1,0 +1,43 @@
+"""A clock that moves only when told to."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from stoppable._core import clock
+from stoppable._core.clock import Clock
+from stoppable._engine import control
+from stoppable._engine.control import Control
+
+
+class FakeClock:
+    """Time that stands still until ``advance()``; ladders, limits and ``sleep()`` inside the block follow it.
+
+    What is due is called in order, on the thread that advances, before ``advance()`` returns.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._control = Control(threaded=False)
+
+    def now(self) -> float:
+        """Return the time it was advanced to."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move on, stopping at every moment at which something is due."""
+        end = self._now + seconds
+        self._control.run_due()
+        while (due := self._control.next_due()) is not None and due <= end:
+            self._now = max(self._now, due)
+            self._control.run_due()
+        self._now = end
+
+    def __enter__(self) -> Self:
+        self._previous: tuple[Clock, Control] = clock.use(self), control.use(self._control)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        clock.use(self._previous[0])
+        control.use(self._previous[1])
