@@ -44,20 +44,24 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
     open it is listed as in flight.
     """
 
-    __slots__ = ("_run", "fate", "kind", "name")
+    __slots__ = ("_fate", "_run", "kind", "name")
 
     role = Role.BOUNDARY
 
     def __init__(self, kind: str, name: str | None = None) -> None:
         self.kind = kind
         self.name = name or ""
-        self.fate: Fate | None = None
         self._run: Run | None = None
 
     @property
     def label(self) -> str:
         """How it is listed: its kind, and its name if it has one."""
         return f"{self.kind}:{self.name}" if self.name else self.kind
+
+    @property
+    def fate(self) -> Fate | None:
+        """What became of it, if it was open when a stop came."""
+        return getattr(self, "_fate", None)
 
     def __repr__(self) -> str:
         return f"<boundary {self.label}>"
@@ -69,9 +73,13 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
             return self
         if self._run is not None:
             self._refuse_reuse()
-        run = self._run = cast(Run, scope)
+        run = self._run = cast("Run", scope)
         port.join(run)
-        run._members[self] = True  # publish, then read: see gate.py
+        # As Gate._admit does it, without the call: publish, then read.
+        members = run._members
+        if members is None:
+            members = run._make_members()
+        members[self] = True
         if run._budget is not None:
             run._budget.spend(self.kind)
         if run._closed:
@@ -83,9 +91,9 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         run = self._run
         if run is not None:
             self._run = None
-            run._members.pop(self, None)
+            del run._members[self]  # type: ignore[union-attr]
             if run._closed:
-                self.fate = _fate(run, kind)
+                self._fate = _fate(run, kind)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -106,7 +114,7 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
             self._refuse_reuse()
         self._run = run
         port.join(run)
-        run._members[self] = True
+        run._admit(self)
         if run._budget is not None:
             run._budget.spend(self.kind)
         if scope._closed:
@@ -120,8 +128,8 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         """Withdraw before the effect; a stop whose snapshot has it lists it as skipped."""
         run, self._run = self._run, None
         if run is not None:
-            run._members.pop(self, None)
-        self.fate = Fate.SKIPPED
+            run._withdraw(self)
+        self._fate = Fate.SKIPPED
 
     def _refuse_reuse(self) -> None:
         raise InvalidArgument(f"{self!r} is already entered: call boundary(…) anew for each `with`")
@@ -131,7 +139,7 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         if not callable(function):
             raise InvalidArgument(f"{function!r} is not a function: use @boundary(kind, name) above a function")
         kind, name = self.kind, self.name or function.__qualname__
-        return cast(F, functools.wraps(function)(_decorated(kind, name, function)))
+        return cast("F", functools.wraps(function)(_decorated(kind, name, function)))
 
 
 def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,9 +193,8 @@ def _fate(run: Run, error: type[BaseException] | None) -> Fate:
     """Say how a boundary ended that was open at a stop."""
     if error is None:
         return Fate.FINISHED
-    rung = run.rung
-    if rung in _FORCED:
-        return _FORCED[rung]
+    if run._rung is not None:
+        return _FORCED.get(run._rung, Fate.ABANDONED)
     # Before any force: an error is the effect's own end, anything harder is somebody unwinding it (N12).
     return Fate.FINISHED if issubclass(error, Exception) else Fate.CANCELLED
 

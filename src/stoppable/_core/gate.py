@@ -1,68 +1,72 @@
-"""The gate: orders everything that happens to a run, without a lock.
+"""The gate: what a stop must reach, and whether a run still lets anything in.
 
-Two facts of CPython carry it, on every thread and inside a signal handler: appending to a list is atomic, and so is
-putting a key into a dict or popping it.
+Entering takes no lock. Whoever comes publishes itself among the members first and reads ``_closed`` afterwards; whoever
+closes sets ``_closed`` first and takes the snapshot afterwards. So either the newcomer sees the flag, or the snapshot
+has the newcomer, and nothing slips in unseen (G1). Putting a key into a dict, popping it and copying its keys are atomic
+in CPython; popping a member is the claim to it, which exactly one caller gets.
 
-``_members``  What a stop must reach: child runs, participants, open boundaries, hooks. Whoever comes publishes itself
-              first and reads ``_closed`` afterwards; whoever closes sets ``_closed`` first and takes the snapshot
-              afterwards. So either the newcomer sees the flag or the snapshot has the newcomer, and nothing slips in
-              unseen (G1). Popping a member is the claim to it: exactly one caller gets True.
-``_log``      What happened, append-only. The order of its entries is the order of events for everybody: the first stop
-              is the reason (G3), a delivery counts if it stands before the end (G8), the first outcome is the outcome
-              (G2).
-
-A lock would do the same at twice the cost, and would deadlock a signal handler that stops the run it interrupted.
+Everything rarer (a stop, its delivery, the end of a run) happens under ``lock``: one for the process, held for a few
+lines, never while calling out. It is re-entrant because a signal handler may stop a run while it interrupts a thread that
+holds it. Python runs signal handlers only at calls and at the top of loops, so a test and the assignment after it are one
+step to them.
 """
 
 from __future__ import annotations
 
+import threading
 from enum import Enum
 from typing import ClassVar, TypeVar
 
-T = TypeVar("T")
+lock = threading.RLock()
 
 
 class Role(Enum):
-    """What a member is to the run; read in place of ``isinstance``, because a stop looks at every member of a tree."""
+    """What a member is to the run; read in place of ``isinstance`` where a stop looks at every member of a tree."""
 
-    RUN = "run"
     PARTICIPANT = "participant"
     BOUNDARY = "boundary"
     HOOK = "hook"
 
 
 class Member:
-    """Whatever can stand in a gate; compared by identity."""
+    """Whatever a run has besides its children; compared by identity."""
 
     __slots__ = ()
 
     role: ClassVar[Role]
 
 
-class Gate(Member):
-    """The members and the log of one run."""
+M = TypeVar("M", bound=Member)
 
-    __slots__ = ("_closed", "_log", "_members")
 
-    role = Role.RUN
+class Gate:
+    """The members of one run."""
 
-    def __init__(self) -> None:
-        self._closed = False
-        self._members: dict[Member, bool] = {}
-        self._log: list[object] = []
+    __slots__ = ("_closed", "_members")
 
-    def _admit(self, member: Member) -> bool:
-        """Publish a member, then say whether the gate is still open."""
-        self._members[member] = True
-        return not self._closed
+    _closed: bool
+    _members: dict[Member, bool] | None  # made for the first member: most of a large tree has none
+
+    def _admit(self, member: Member) -> None:
+        """Publish a member; the caller reads ``_closed`` next."""
+        members = self._members
+        if members is None:
+            members = self._make_members()
+        members[member] = True
+
+    def _make_members(self) -> dict[Member, bool]:
+        with lock:
+            members = self._members
+            if members is None:
+                members = self._members = {}
+            return members
 
     def _withdraw(self, member: Member) -> bool:
         """Take a member out; True for the one caller that did."""
-        return self._members.pop(member, False)
+        members = self._members
+        return members is not None and members.pop(member, False)
 
-    def _first(self, kind: type[T]) -> T | None:
-        """Return the first entry of a kind in the log."""
-        for entry in self._log:
-            if isinstance(entry, kind):
-                return entry
-        return None
+    def _list(self, kind: type[M]) -> list[M]:
+        """Return the members of one kind that are here now."""
+        members = self._members
+        return [member for member in list(members) if isinstance(member, kind)] if members else []

@@ -25,46 +25,68 @@ class Moment(Enum):
 
     STOP = "stop"
     INTERRUPT = "interrupt"
-    END = "end"
 
 
 class Hook(Member):
-    """One callback of one run; called at most once (G12), and removed by leaving it as a context manager."""
+    """Something to do at one moment of one run, at most once (G12); leaving it as a context manager removes it."""
 
-    __slots__ = ("_callback", "_context", "_run", "moment")
+    __slots__ = ("moment", "run")
 
     role = Role.HOOK
 
-    def __init__(self, run: Run, moment: Moment, callback: Callable[[], object]) -> None:
+    def __init__(self, run: Run, moment: Moment) -> None:
+        self.run = run
         self.moment = moment
-        self._run = run
-        self._callback = callback
-        self._context: contextvars.Context | None = None
 
     def call(self) -> None:
-        """Call it; what it raises is logged, so that one failing hook stops no other."""
-        try:
-            if self._context is None:
-                self._callback()
-            else:
-                self._context.run(self._callback_detached)
-        except Exception:
-            _logger.exception("a hook of run %s failed", self._run.id)
-
-    def _callback_detached(self) -> None:
-        # A hook cleans up after the run; its boundaries must not raise because the run is stopped.
-        context.current.set(context.DETACHED)
-        self._callback()
+        """Do it; must return at once and raise nothing."""
+        raise NotImplementedError
 
     def remove(self) -> None:
-        """Forget the callback, unless it was already called."""
-        self._run._withdraw(self)
+        """Forget it, unless it was already called."""
+        self.run._withdraw(self)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.remove()
+
+
+class Callback(Hook):
+    """A hook that calls one of our own functions."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, run: Run, moment: Moment, function: Callable[[], object]) -> None:
+        super().__init__(run, moment)
+        self._function = function
+
+    def call(self) -> None:
+        """Call it."""
+        self._function()
+
+
+class UserHook(Callback):
+    """A hook that calls a user's function, which may raise or hang."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, run: Run, moment: Moment, function: Callable[[], object]) -> None:
+        super().__init__(run, moment, function)
+        self._context = contextvars.copy_context()
+
+    def call(self) -> None:
+        """Call it where it was registered; what it raises is logged, so that one failing hook stops no other."""
+        try:
+            self._context.run(self._call_detached)
+        except Exception:
+            _logger.exception("a hook of run %s failed", self.run.id)
+
+    def _call_detached(self) -> None:
+        # A hook cleans up after the run; its boundaries must not raise because the run is stopped.
+        context.current.set(context.DETACHED)
+        self._function()
 
 
 class NoHook:
@@ -102,7 +124,6 @@ def _user_hook(moment: Moment, callback: Callable[[], object]) -> Hook | NoHook:
     run = context.current_run()
     if run is None:
         return NoHook()
-    hook = Hook(run, moment, callback)
-    hook._context = contextvars.copy_context()
+    hook = UserHook(run, moment, callback)
     run._add_hook(hook)
     return hook

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 from stoppable._core import context
+from stoppable._core.gate import lock
 from stoppable.errors import InvalidArgument
 
 
@@ -36,7 +35,8 @@ class Partial:
         if isinstance(base, list):
             return [*base, *chunks]
         texts = [chunk for chunk in chunks if isinstance(chunk, str)]
-        return (base or "") + "".join(texts) if len(texts) == len(chunks) else chunks
+        head = [base] if isinstance(base, str) else []
+        return "".join(head + texts) if len(texts) == len(chunks) else chunks
 
 
 def set_partial(value: object) -> None:
@@ -51,9 +51,6 @@ def append_partial(delta: object) -> None:
     run = context.current_run()
     if run is not None:
         if run._partial is None:
-            with _first_append:
+            with lock:  # made when the first thread needs it: most runs have no partial
                 run._partial = run._partial or Partial()
         run._partial.append(delta)
-
-
-_first_append = threading.RLock()  # most runs have no partial, so it is made when the first thread needs it

@@ -17,7 +17,7 @@ _FORCED = {Rung.INTERRUPT: Fate.INTERRUPTED, Rung.CANCEL: Fate.CANCELLED, Rung.K
 
 def write(run: Run, answer: Answer) -> Receipt:
     """Return the receipt as it stands now; the nodes are told once the run has ended."""
-    stops = [entry for entry in list(run._log) if isinstance(entry, Stop)]
+    stops = run._stops()
     outcome = run.outcome
     status = run.status
     ended_at = None if outcome is None else outcome.at
@@ -36,7 +36,7 @@ def write(run: Run, answer: Answer) -> Receipt:
         too_late=status in {Status.COMPLETED, Status.FAILED},
         requested_at=stops[0].requested_at,
         acknowledged_at=stops[0].acknowledged_at,
-        delivered_at=run._delivered_at(),
+        delivered_at=run._delivered_at,
         ended_at=ended_at,
     )
 

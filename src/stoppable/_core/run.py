@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Never
 
 from stoppable._core import clock, port, receipt
 from stoppable._core.budget import Budget
-from stoppable._core.gate import Gate, Role
-from stoppable._core.hooks import Hook, Moment
+from stoppable._core.gate import Gate, Role, lock
+from stoppable._core.hooks import Hook, Moment, UserHook
+from stoppable._core.ids import new_id
 from stoppable._core.outcome import Outcome
 from stoppable._core.partial import Partial
 from stoppable._core.policy import Limits, Policy, seconds
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.state import TRANSITIONS, Mode, Rung, Status
+from stoppable._core.state import Mode, Rung, Status
 from stoppable._core.stop import Answer, Receipt, Stop
 from stoppable._core.token import Token
 from stoppable.errors import AgentStopped
 
+# Bound once: before 3.12, reading a member off an enum takes longer than the call it is passed to.
+_PENDING, _RUNNING, _STOPPING = Status.PENDING, Status.RUNNING, Status.STOPPING
+_COMPLETED, _FAILED, _STOPPED, _LOST = Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST
+
 _DEFAULT_POLICY = Policy()
 _NO_LABELS: Mapping[str, str] = {}
-_LOG_CAP = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """Log: the run's code learned of the stop; ``raised`` if by an AgentStopped that unwinds it."""
-
-    at: float
-    raised: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Climbed:
-    """Log: the ladder reached a rung for this run."""
-
-    at: float
-    rung: Rung
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Log: the body has ended, with a value or an error."""
-
-    at: float
-    result: object
-    error: BaseException | None
+_LATER_STOPS_KEPT = 64
 
 
 class Run(Gate):
@@ -55,9 +33,20 @@ class Run(Gate):
 
     __slots__ = (
         "__weakref__",
+        "_at",
         "_budget",
+        "_children",
+        "_cut",
+        "_delivered_at",
+        "_ended",
+        "_later",
         "_main",
+        "_on_end",
+        "_outcome",
         "_partial",
+        "_raised",
+        "_rung",
+        "_stop",
         "id",
         "labels",
         "name",
@@ -78,18 +67,30 @@ class Run(Gate):
         limits: Limits | None = None,
         policy: Policy | None = None,
     ) -> None:
-        super().__init__()
-        self.id = run_id or os.urandom(16).hex()
+        self.id = run_id or new_id()
         self.name = name
         self.parent = parent
         self.started_at: float | None = None
+        self._closed = False
+        self._members = None
+        self._children: list[Run] | None = None
+        self._at = 0  # where it stands among its parent's children
         self._main: port.Participant | None = None
         self._partial: Partial | None = None
+        self._stop: Stop | None = None  # the first one: it keeps the reason
+        self._later: list[Stop] | None = None
+        self._delivered_at: float | None = None
+        self._raised = False  # an AgentStopped was raised in it: its code may be unwinding
+        self._cut = False  # force may have hit a clean-up
+        self._rung: Rung | None = None
+        self._ended: tuple[object, BaseException | None] | None = None
+        self._outcome: Outcome | None = None
+        self._on_end: list[Callable[[], None]] | None = None
+        self._budget: Budget | None = None
         if parent is None:
             self.owner = owner
             self.labels = labels or _NO_LABELS
             self.policy = policy or _DEFAULT_POLICY
-            self._budget: Budget | None = None
         else:
             self.owner = owner or parent.owner
             self.labels = {**parent.labels, **labels} if labels else parent.labels
@@ -97,8 +98,8 @@ class Run(Gate):
             self._budget = parent._budget
         if limits is not None:
             self._budget = Budget(self, limits, self._budget)
-        if parent is not None and not parent._admit(self):
-            self._inherit(parent)
+        if parent is not None:
+            parent._adopt(self)
 
     # What it is
 
@@ -110,17 +111,16 @@ class Run(Gate):
     @property
     def status(self) -> Status:
         """Where the run stands now."""
-        outcome = self.outcome
-        if outcome is not None:
-            return outcome.status
+        if self._outcome is not None:
+            return self._outcome.status
         if self.started_at is None:
-            return Status.PENDING
-        return Status.RUNNING if self._first(Stop) is None else Status.STOPPING
+            return _PENDING
+        return _RUNNING if self._stop is None else _STOPPING
 
     @property
     def outcome(self) -> Outcome | None:
         """How the run ended, or None while it has not."""
-        return self._first(Outcome)
+        return self._outcome
 
     @property
     def partial(self) -> object:
@@ -136,7 +136,7 @@ class Run(Gate):
     @property
     def receipt(self) -> Receipt | None:
         """What became of the stops of this run so far, or None if nobody stopped it."""
-        return None if self._first(Stop) is None else receipt.write(self, Answer.ACCEPTED)
+        return None if self._stop is None else receipt.write(self, Answer.ACCEPTED)
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.name!r} {self.status}>"
@@ -155,77 +155,71 @@ class Run(Gate):
         Works from any thread and from a signal handler. The gate is closed when it returns; the ladder climbs on its
         own. A stop of the same or a lower mode changes nothing and returns the same receipt.
         """
-        stop = Stop(
-            self, Mode.of(mode), Reason.of(reason, actor=actor), None if grace is None else seconds(grace, "grace")
-        )
-        if self.outcome is not None:
-            return receipt.write(self, Answer.ALREADY_FINISHED)
-        earlier = self._stops()
-        if len(self._log) > _LOG_CAP and any(stop.mode <= other.mode for other in earlier):
-            return receipt.write(self, Answer.ALREADY_STOPPING)
-        answer = self._request(stop)
-        if answer is Answer.ALREADY_FINISHED:
-            return receipt.write(self, answer)
-        # Somebody else's equal stop may still be marking the tree: mark it again rather than wait for them.
-        if answer is not Answer.ALREADY_STOPPING or not any(s.target is self and s.acknowledged_at for s in earlier):
-            hooks = self._mark(stop)
-            if answer is not Answer.ALREADY_STOPPING:
-                port.climb(stop)
+        grace = None if grace is None else seconds(grace, "grace")
+        stop = Stop(self, Mode.of(mode), Reason.of(reason, actor=actor), grace)
+        hooks: list[Hook] = []
+        with lock:
+            answer = self._request(stop)
+            if answer in {Answer.ACCEPTED, Answer.ESCALATED}:
+                hooks = self._mark(stop)
+        if stop.acknowledged_at is not None:
+            port.climb(stop)
             self._call(hooks)
         return receipt.write(self, answer)
 
     def _request(self, stop: Stop) -> Answer:
-        """Put a stop into the log; what stands before it decides what it changes."""
-        self._log.append(stop)
-        answer = Answer.ACCEPTED
-        delivered = False
-        for entry in self._log:
-            match entry:
-                case Delivered():
-                    delivered = True
-                case Ended() if not delivered:
-                    return Answer.ALREADY_FINISHED
-                case Stop() if entry is stop:
-                    return answer
-                case Stop() if stop.mode <= entry.mode:
-                    answer = Answer.ALREADY_STOPPING
-                case Stop() if answer is Answer.ACCEPTED:
-                    answer = Answer.ESCALATED
-                case _:
-                    pass
-        raise AssertionError("the stop was appended")
+        """Say what a stop changes, given those before it."""
+        if self._outcome is not None or (self._ended is not None and self._delivered_at is None):
+            return Answer.ALREADY_FINISHED
+        earlier = self._stops()
+        if not earlier:
+            return Answer.ACCEPTED
+        if stop.mode > max(earlier, key=lambda other: other.mode.rank).mode:
+            return Answer.ESCALATED
+        if len(earlier) <= _LATER_STOPS_KEPT:
+            self._note(stop)
+            if not any(other.target is self for other in earlier):
+                # An ancestor's stop reached it first; this one still answers with what is in flight here.
+                self._mark_in_flight(stop)
+        return Answer.ALREADY_STOPPING
 
     def _mark(self, stop: Stop) -> list[Hook]:
-        """Close the gates of the whole subtree; return the hooks that are due, all of them ours to call (G12)."""
+        """Close the gates of the whole subtree; return the hooks that are due, each ours to call (G12)."""
         hooks: list[Hook] = []
         nodes = stop.nodes
         nodes.append(self)
         for run in nodes:  # grows while it is walked
-            if run is not self:
-                run._log.append(stop)
+            if run._stop is None:
+                run._stop = stop
+            else:
+                run._note(stop)
             run._closed = True
-            if not run._members:
-                continue
-            for member in list(run._members):
-                role = member.role
-                if role is Role.RUN:
-                    nodes.append(member)  # type: ignore[arg-type]  # the role says what it is, at a tenth of the cost
-                elif role is Role.BOUNDARY:
-                    stop.in_flight.append((run, member))  # type: ignore[arg-type]
-                elif role is Role.HOOK and member.moment is Moment.STOP and run._withdraw(member):  # type: ignore[attr-defined]
-                    hooks.append(member)  # type: ignore[arg-type]
+            if run._children:
+                nodes += run._children
+            if run._members:
+                run._reach_members(stop, hooks)
         stop.acknowledged_at = clock.now()
         return hooks
 
-    def _inherit(self, parent: Run) -> None:
-        """Be born stopped, because the parent's gate was closed (G4)."""
-        for stop in parent._stops():
-            self._log.append(stop)
-            stop.nodes.append(self)
-        self._closed = True
+    def _reach_members(self, stop: Stop, hooks: list[Hook]) -> None:
+        for member in list(self._members or ()):
+            if member.role is Role.BOUNDARY:
+                stop.in_flight.append((self, member))  # type: ignore[arg-type]
+            elif isinstance(member, Hook) and member.moment is Moment.STOP and self._withdraw(member):
+                hooks.append(member)
+
+    def _mark_in_flight(self, stop: Stop) -> None:
+        nodes = [self]
+        for run in nodes:
+            nodes += run._children or ()
+            stop.in_flight += [(run, member) for member in list(run._members or ()) if member.role is Role.BOUNDARY]  # type: ignore[misc]
+
+    def _note(self, stop: Stop) -> None:
+        if self._stop is not stop:
+            self._later = [*(self._later or ()), stop]
 
     def _stops(self) -> list[Stop]:
-        return [entry for entry in list(self._log) if isinstance(entry, Stop)]
+        return [] if self._stop is None else [self._stop, *(self._later or ())]
 
     # What its own code sees
 
@@ -234,189 +228,191 @@ class Run(Gate):
 
     def _answer(self) -> bool:
         """Answer True to ``should_stop()``, which is a delivery."""
-        self._deliver(raised=False)
+        self._deliver()
         return True
 
     def _raise_stopped(self) -> Never:
         """Raise AgentStopped, which is a delivery."""
         self._deliver(raised=True)
-        raise self._stopped_error()
+        if self._stop is None:
+            raise AgentStopped(self.id, Reason.of("the run has finished", kind=ReasonKind.POLICY))
+        raise AgentStopped(self._stop.target.id, self._stop.reason)
 
-    def _stopped_error(self) -> AgentStopped:
-        stop = self._first(Stop)
-        if stop is None:
-            return AgentStopped(self.id, Reason.of("the run has finished", kind=ReasonKind.POLICY))
-        return AgentStopped(stop.target.id, stop.reason)
-
-    def _deliver(self, *, raised: bool) -> None:
-        for entry in self._log:
-            if isinstance(entry, Delivered) and (entry.raised or not raised):
-                return
-        self._log.append(Delivered(clock.now(), raised))
-
-    def _delivered_at(self) -> float | None:
-        entry = self._first(Delivered)
-        return None if entry is None else entry.at
+    def _deliver(self, *, raised: bool = False) -> None:
+        """Note that the run's code learned of the stop; too late once its body has ended."""
+        with lock:
+            if self._ended is None and self._stop is not None:
+                self._raised = self._raised or raised
+                if self._delivered_at is None:
+                    self._delivered_at = clock.now()
 
     # The ladder
 
-    @property
-    def rung(self) -> Rung | None:
-        """The highest rung climbed so far."""
-        rung = None if self._first(Stop) is None else Rung.SIGNAL
-        for entry in self._log:
-            if isinstance(entry, Climbed) and (rung is None or entry.rung > rung):
-                rung = entry.rung
-        return rung
-
     def _climb(self, rung: Rung) -> bool:
-        """Note a rung; False if the run has ended or was already there."""
-        if self.outcome is not None or any(isinstance(e, Climbed) and e.rung >= rung for e in self._log):
-            return False
-        self._log.append(Climbed(clock.now(), rung))
-        self._deliver(raised=False)
-        return True
+        """Note a rung; False if the run is over or was already there."""
+        with lock:
+            if self._outcome is not None or (self._rung is not None and self._rung >= rung):
+                return False
+            self._rung = rung
+            # A cancel that comes while the code is unwinding may hit a clean-up; a kill does not ask.
+            self._cut = self._cut or rung > Rung.CANCEL or (rung is Rung.CANCEL and self._raised)
+            self._deliver()
+            return True
 
     def _kill_at(self) -> float | None:
         return min((at for stop in self._stops() if (at := stop.kill_at) is not None), default=None)
 
-    def _participants(self) -> Iterator[port.Participant]:
-        if self._main is not None:
-            yield self._main
-        for member in list(self._members):
-            if isinstance(member, port.Participant):
-                yield member
+    def _participants(self) -> list[port.Participant]:
+        main = self._main
+        return ([] if main is None else [main]) + self._list(port.Participant)
 
     # Hooks
 
     def _add_hook(self, hook: Hook) -> None:
         """Call it at its moment, or at once if that has passed."""
-        self._members[hook] = True
+        self._admit(hook)
         if self._is_past(hook.moment) and self._withdraw(hook):
             hook.call()
 
     def _is_past(self, moment: Moment) -> bool:
         match moment:
             case Moment.STOP:
-                return self._closed and self._first(Stop) is not None
+                return self._closed and self._stop is not None
             case Moment.INTERRUPT:
-                return self._first(Climbed) is not None
-            case Moment.END:
-                return self.outcome is not None
+                return self._rung is not None
 
     def _take_hooks(self, moment: Moment) -> list[Hook]:
         """Return the hooks that are due at a moment; each is given out once."""
-        return [m for m in list(self._members) if isinstance(m, Hook) and m.moment is moment and self._withdraw(m)]
+        return [hook for hook in self._list(Hook) if hook.moment is moment and self._withdraw(hook)]
 
     @staticmethod
-    def _call(hooks: list[Hook]) -> None:
+    def _call(hooks: Sequence[Hook]) -> None:
         # Ours only wake somebody and are called in place; a user's may hang, and must hang nobody else.
+        users: list[UserHook] = []
         for hook in hooks:
-            if hook._context is None:
+            if isinstance(hook, UserHook):
+                users.append(hook)
+            else:
                 hook.call()
-        users = [hook for hook in hooks if hook._context is not None]
         if users:
             port.dispatch(users)
 
     # Its beginning and end
 
-    def _start(self) -> None:
+    def _begin(self, main: port.Participant) -> None:
+        self._main = main
         self.started_at = clock.now()
-
-    def _end(self, result: object, error: BaseException | None) -> None:
-        """Note that the body has ended; whether a stop was delivered before this moment decides the status (G8)."""
-        self._main = None
-        self._log.append(Ended(clock.now(), result, error))
-        self._settle()
 
     def _skip(self) -> None:
         """End a run that was stopped before it began."""
-        self._conclude(Outcome(status=Status.STOPPED, reason=self.token.reason, rung=self.rung, at=clock.now()))
-        self._settle_up()
+        if self._conclude(_STOPPED) and self.parent is not None:
+            self.parent._settle()
+
+    def _end(self, result: object, error: BaseException | None) -> None:
+        """Note that the body has ended; whether a stop was delivered before this moment decides the status (G8)."""
+        lock.acquire()
+        self._main = None
+        self._ended = (result, error)
+        lock.release()
+        self._settle()
 
     def _lose(self) -> None:
         """Give up: something of it may still be alive."""
-        ended = self._first(Ended)
-        lost = self._outcome(Status.LOST, ended, clean=False)
-        if self._conclude(lost):
-            self._settle_up()
+        if self._conclude(_LOST) and self.parent is not None:
+            self.parent._settle()
 
     def _settle(self) -> None:
         """Write the terminal status if it is true by now, here and then up the tree."""
-        if self._try_settle():
-            self._settle_up()
-
-    def _settle_up(self) -> None:
-        # A loop, not a recursion: a chain may be thousands of runs deep.
-        run = self.parent
-        while run is not None and run._try_settle():
+        run: Run | None = self
+        while run is not None and run._settle_here():  # a loop: a chain may be thousands of runs deep
             run = run.parent
 
-    def _try_settle(self) -> bool:
-        """Conclude the run if its body has ended and nothing of the subtree is alive; True if it is over."""
-        ended = self._first(Ended)
-        if ended is None:
+    def _settle_here(self) -> bool:
+        """Conclude the run once its body has ended and nothing of the subtree is alive; True if that is news (G8)."""
+        if self._ended is None:
             return False
-        outcome = self.outcome
-        if outcome is not None:
+        if self._outcome is not None:
             # A lost run whose last participant has died no longer makes its ancestors lost.
-            return self.parent is not None and not self._is_alive() and self.parent._withdraw(self)
-        if not self._was_delivered_before(ended):
-            return self._conclude(self._outcome(Status.FAILED if ended.error else Status.COMPLETED, ended, clean=True))
-        if any(p.alive() for p in self._participants()) or any(c.outcome is None for c in self._children()):
+            return self._outcome.status is _LOST and not self._is_alive() and self._leave_parent()
+        if self._delivered_at is None:
+            return self._conclude(_COMPLETED if self._ended[1] is None else _FAILED)
+        if any(p.alive() for p in self._participants()) or not all(c._outcome for c in self._offspring()):
             return False
-        status = Status.LOST if self._is_alive() else Status.STOPPED
-        return self._conclude(self._outcome(status, ended, clean=status is Status.STOPPED and self._is_clean(ended)))
+        return self._conclude(_LOST if self._is_alive() else _STOPPED)
 
-    def _conclude(self, outcome: Outcome) -> bool:
+    def _conclude(self, status: Status) -> bool:
         """Write the terminal status, if nobody has yet: the one place where a run ends (G2)."""
-        if outcome.status not in TRANSITIONS[self.status]:
-            return False
-        self._log.append(outcome)
-        if self.outcome is not outcome:
-            return False
-        self._closed = True
-        if self.parent is not None and not (outcome.status is Status.LOST and self._is_alive()):
-            self.parent._withdraw(self)
-        for hook in self._take_hooks(Moment.END):
-            hook.call()
+        lock.acquire()
+        try:
+            if status not in self.status.followers:
+                return False
+            result, error = self._ended or (None, None)
+            stop = self._stop
+            self._outcome = Outcome(
+                status,
+                None if stop is None else stop.reason,
+                None if stop is None else self._rung or Rung.SIGNAL,
+                stop is None or (error is None and not self._cut),
+                result,
+                None if self._partial is None else self._partial.value(),
+                error,
+                clock.now(),
+            )
+            self._closed = True
+            waiters, self._on_end = self._on_end, None
+        finally:
+            lock.release()
+        if self.parent is not None and (status is not _LOST or not self._is_alive()):
+            self._leave_parent()
+        for wake in waiters or ():
+            wake()
         return True
 
-    def _outcome(self, status: Status, ended: Ended | None, *, clean: bool) -> Outcome:
-        return Outcome(
-            status=status,
-            reason=self.token.reason,
-            rung=self.rung,
-            clean=clean,
-            result=None if ended is None else ended.result,
-            partial=self.partial,
-            error=None if ended is None else ended.error,
-            at=clock.now(),
-        )
+    def _when_ended(self, wake: Callable[[], None]) -> None:
+        """Call one of our own functions at the end, or at once if the run has ended."""
+        with lock:
+            if self._outcome is None:
+                self._on_end = self._on_end or []
+                self._on_end.append(wake)
+                return
+        wake()
 
-    def _was_delivered_before(self, ended: Ended) -> bool:
-        for entry in self._log:
-            if entry is ended:
-                return False
-            if isinstance(entry, Delivered):
-                return True
-        raise AssertionError("ended is in the log")
-
-    def _is_clean(self, ended: Ended) -> bool:
-        """Whether every ``finally`` is known to have run to its end (G7); False also means "not known"."""
-        unwinding = False
-        for entry in self._log:
-            if entry is ended:
-                break
-            unwinding = unwinding or (isinstance(entry, Delivered) and entry.raised)
-            if isinstance(entry, Climbed) and entry.rung is Rung.CANCEL and unwinding:
-                return False  # the cancel may have hit a clean-up
-        return ended.error is None and self.rung not in {Rung.KILL, Rung.LOST}
+    def _forget(self, wake: Callable[[], None]) -> None:
+        """Take back a function that waits for the end."""
+        with lock:
+            if self._on_end is not None and wake in self._on_end:
+                self._on_end.remove(wake)
 
     # The tree
 
-    def _children(self) -> list[Run]:
-        return [member for member in list(self._members) if isinstance(member, Run)]
+    def _adopt(self, child: Run) -> None:
+        """Add a child; it is born stopped if this run was told to stop (G4)."""
+        with lock:
+            if self._children is None:
+                self._children = []
+            child._at = len(self._children)
+            self._children.append(child)
+            if self._closed:
+                for stop in self._stops():
+                    stop.nodes.append(child)
+                    child._stop = child._stop or stop
+                    child._note(stop)
+                child._closed = True
+
+    def _leave_parent(self) -> bool:
+        """Stop being a child, in constant time: the last child takes the free place."""
+        with lock:
+            siblings = None if self.parent is None else self.parent._children
+            if not siblings or self._at >= len(siblings) or siblings[self._at] is not self:
+                return False
+            last = siblings.pop()
+            if last is not self:
+                siblings[self._at] = last
+                last._at = self._at
+            return True
+
+    def _offspring(self) -> list[Run]:
+        return list(self._children or ())
 
     def _is_alive(self) -> bool:
         """Whether anything of the subtree may still execute."""
@@ -424,7 +420,7 @@ class Run(Gate):
         for run in nodes:
             if any(participant.alive() for participant in run._participants()):
                 return True
-            nodes += run._children()
+            nodes += run._offspring()
         return False
 
     def _lineage(self) -> Iterator[Run]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 
 from stoppable.errors import InvalidArgument
 
@@ -20,23 +18,24 @@ class Status(StrEnum):
     STOPPED = "stopped"
     LOST = "lost"
 
+    followers: tuple[Status, ...]
+    """Where a run may go from here."""
+
     @property
     def terminal(self) -> bool:
         """Whether the run has ended for good (G2)."""
-        return not TRANSITIONS[self]
+        return not self.followers
 
 
-_END = frozenset({Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST})
+_END = (Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST)
 
-TRANSITIONS: Mapping[Status, frozenset[Status]] = MappingProxyType(
-    {
-        Status.PENDING: frozenset({Status.RUNNING, Status.STOPPED, Status.LOST}),
-        Status.RUNNING: frozenset({Status.STOPPING, Status.COMPLETED, Status.FAILED, Status.LOST}),
-        # completed and failed only if the stop was never delivered; the run edge decides that.
-        Status.STOPPING: _END,
-        **dict.fromkeys(_END, frozenset[Status]()),
-    }
-)
+for _status, _followers in (
+    (Status.PENDING, (Status.RUNNING, Status.STOPPED, Status.LOST)),
+    (Status.RUNNING, (Status.STOPPING, Status.COMPLETED, Status.FAILED, Status.LOST)),
+    (Status.STOPPING, _END),  # completed and failed only if the stop was never delivered: see Run._try_settle
+    *((_terminal, ()) for _terminal in _END),
+):
+    _status.followers = _followers
 
 
 class _Ranked(StrEnum):

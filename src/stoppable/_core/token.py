@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stoppable._core.reason import Reason
-from stoppable._core.stop import Stop
 
 if TYPE_CHECKING:
     from stoppable._core.run import Run
@@ -27,13 +26,13 @@ class Token:
     @property
     def reason(self) -> Reason | None:
         """Why; the first reason stays."""
-        stop = self._run._first(Stop)
+        stop = self._run._stop
         return None if stop is None else stop.reason
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """Every reason given so far, the first one first."""
-        return tuple(entry.reason for entry in list(self._run._log) if isinstance(entry, Stop))
+        return tuple(stop.reason for stop in self._run._stops())
 
     def __repr__(self) -> str:
         return f"<Token of run {self._run.id}: {'stopped' if self.stopped else 'not stopped'}>"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import functools
 import inspect
 import threading
-from asyncio import Task
 from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import Enum
+from types import FunctionType
 from typing import Any, TypeVar, TypeVarTuple, cast, overload
 
 from stoppable._core import context
@@ -18,7 +17,7 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Status
 from stoppable._engine.handle import RunHandle
-from stoppable._engine.scope import BlockingEdge, drive
+from stoppable._engine.scope import BlockingEdge, Edge, drive, in_task
 from stoppable._engine.streams import Channel
 from stoppable.errors import InvalidArgument, RunFailed
 
@@ -49,7 +48,9 @@ def agent(function: F) -> F:
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if context.current_run() is None:
                     return await function(*args, **kwargs)
-                return (await drive(child_run(function), function, args, kwargs)).answer()
+                edge = Edge(child_run(function))
+                await drive(edge, function, args, kwargs)
+                return edge.answer()
 
         case Kind.ASYNC_GENERATOR:
 
@@ -76,7 +77,7 @@ def agent(function: F) -> F:
                 return _block(child_run(function), function, args, kwargs).answer()
 
     setattr(wrapper, _BODY, function)
-    return cast(F, wrapper)
+    return cast("F", wrapper)
 
 
 @overload
@@ -109,7 +110,8 @@ async def call(agent: Callable[..., Any], *args: Any) -> Any:
     if context.current_run() is None:
         return await body(*args)
     run = child_run(body)
-    edge = await drive(run, body, args, {})
+    edge = Edge(run)
+    await drive(edge, body, args, {})
     outcome = run.outcome
     if outcome is not None and outcome.status is Status.FAILED:
         raise RunFailed(run.id, outcome) from outcome.error
@@ -120,7 +122,7 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
     """Start a body as a run, in a task or a thread of its own."""
     match kind_of(body):
         case Kind.ASYNC:
-            return RunHandle(run, _task(run, body, args, {}))
+            return RunHandle(run, in_task(run, body, args, {}))
         case Kind.ASYNC_GENERATOR:
             return _start_stream(run, body, args, {}, lazy=False)
         case Kind.BLOCKING:
@@ -133,24 +135,11 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
             return RunHandle(run, thread)
 
 
-def _task(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[Any]:
-    task = asyncio.get_running_loop().create_task(drive(run, body, args, kwargs), name=f"stoppable {run.name}")
-    task.add_done_callback(functools.partial(_settle_if_it_never_began, run))
-    return task
-
-
-def _settle_if_it_never_began(run: Run, task: Task[Any]) -> None:
-    # A task that is cancelled before its first step never enters its edge.
-    if task.cancelled() and run.started_at is None:
-        run.stop(reason=Reason.of("cancelled before it began", kind=ReasonKind.EXTERNAL))
-        run._skip()
-
-
 def _start_stream(
     run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool
 ) -> RunHandle[Any]:
     channel: Channel[Any] = Channel(run, lazy=lazy)
-    return RunHandle(run, _task(run, functools.partial(channel.pump, body), args, kwargs), channel)
+    return RunHandle(run, in_task(run, functools.partial(channel.pump, body), args, kwargs), channel)
 
 
 def _block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
@@ -180,6 +169,8 @@ def child_run(body: Callable[..., Any]) -> Run:
 
 def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
     """Return what an agent executes: the function under ``@agent``, with what a partial or a method bound to it."""
+    if isinstance(agent, FunctionType):
+        return cast("Callable[..., Any]", agent.__dict__.get(_BODY, agent))
     if isinstance(agent, functools.partial):
         body = body_of(agent.func)
         return agent if body is agent.func else functools.partial(body, *agent.args, **agent.keywords)
@@ -193,6 +184,8 @@ def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
 
 def kind_of(function: Callable[..., Any]) -> Kind:
     """Return how an agent is written."""
+    if isinstance(function, FunctionType) and function.__code__.co_flags & inspect.CO_COROUTINE:
+        return Kind.ASYNC  # nearly all of them
     if not callable(function):
         raise InvalidArgument(f"{function!r} is not an agent: use a function")
     inner = function.func if isinstance(function, functools.partial) else function
@@ -206,6 +199,6 @@ def kind_of(function: Callable[..., Any]) -> Kind:
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name a run of this agent is listed under."""
-    inner = function.func if isinstance(function, functools.partial) else function
-    name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
-    return name.rpartition("<locals>.")[2]
+    if isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", None) or type(function).__name__

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from stoppable._core import clock
-from stoppable._core.hooks import Hook
+from stoppable._core.hooks import UserHook
 
 _logger = logging.getLogger("stoppable")
 
@@ -133,7 +133,7 @@ def use(control: Control) -> Control:
     return previous
 
 
-def dispatch(hooks: Sequence[Hook]) -> None:
+def dispatch(hooks: Sequence[UserHook]) -> None:
     """Call users' hooks on a thread of their own: one that hangs holds up neither the stop nor any ladder."""
 
     def call_all() -> None:

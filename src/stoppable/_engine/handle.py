@@ -20,6 +20,8 @@ from stoppable.errors import InvalidArgument, RunFailed
 
 T_co = TypeVar("T_co", covariant=True)
 
+_COMPLETED = Status.COMPLETED
+
 
 class RunHandle(Generic[T_co]):
     """A run that was started on its own: stop it, or wait for it, from any task."""
@@ -65,14 +67,12 @@ class RunHandle(Generic[T_co]):
 
         An awaiter that is itself inside the stopped subtree gets AgentStopped.
         """
-        outcome = await self.outcome()
-        match outcome.status:
-            case Status.COMPLETED:
-                return cast("T_co", outcome.result)
-            case Status.FAILED:
-                raise RunFailed(self.id, outcome) from outcome.error
-            case _:
-                raise_ended(self.run, context.current.get())
+        outcome = await ended(self.run)
+        if outcome.status is _COMPLETED:
+            return cast("T_co", outcome.result)
+        if outcome.status is Status.FAILED:
+            raise RunFailed(self.id, outcome) from outcome.error
+        raise_ended(self.run, context.current.get())
 
     async def stream(self) -> AsyncIterator[Any]:
         """Yield what a generator agent yields; ends as ``result()`` does. For one consumer, on the run's own loop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stoppable._core import port
-from stoppable._core.hooks import Hook, Moment
+from stoppable._core.hooks import Moment
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
@@ -26,8 +26,7 @@ class Ladder:
         """Arm the first rung."""
         self._arm()
         if self._timer is not None:
-            target = self._stop.target
-            target._add_hook(Hook(target, Moment.END, self._cancel))
+            self._stop.target._when_ended(self._cancel)
 
     def _arm(self) -> None:
         step = next(self._rungs, None)

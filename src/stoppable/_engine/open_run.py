@@ -11,7 +11,7 @@ from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._engine import control
-from stoppable._engine.scope import BlockingEdge, Edge, children_gone
+from stoppable._engine.scope import BlockingEdge, Edge
 
 
 class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job") as run:`
@@ -53,7 +53,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> bool:
         assert isinstance(self._edge, Edge)
-        await self._edge.close(None, await children_gone(self._run, error))
+        await self._edge.close(None, error)
         return self._ended(error)
 
     def _enter(self, edge: Edge | BlockingEdge) -> Run:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
-from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Iterator
+import types
+from asyncio import CancelledError, Task
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any, Never
 
 from stoppable._core import context
@@ -22,6 +22,7 @@ from stoppable._engine.threads import ThreadParticipant
 from stoppable._engine.waits import ended, wait_for_end
 from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
 
+_COMPLETED = Status.COMPLETED
 _OUTSIDERS = (CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 _KINDS: dict[type[BaseException], ReasonKind] = {
     CancelledError: ReasonKind.EXTERNAL,
@@ -55,8 +56,7 @@ class _Edge:
         elif run._closed:
             run._skip()
             return False
-        run._main = participant
-        run._start()
+        run._begin(participant)
         self._reset: contextvars.Token[Scope] = context.current.set(inner)
         return True
 
@@ -74,16 +74,30 @@ class _Edge:
         self._passing = stop
         run._end(result, rest)
 
+    def _left_behind(self, error: BaseException | None) -> Iterator[Run]:
+        """Yield the children to wait for, one after the other, as long as there are any; an error stops them first.
+
+        What must outlive the run is started in ``detached()``; anything else would be out of reach of its Stop.
+        """
+        if isinstance(error, (AgentStopped, *_OUTSIDERS)):
+            return  # a stop is on its way to them, or will be, and the ladder waits for them
+        while children := [child for child in self.run._offspring() if child.outcome is None]:
+            for child in children if error is not None else ():
+                child.stop(reason=Reason.of(f"its parent failed: {error!r}", kind=ReasonKind.PARENT))
+            yield children[0]
+
     def _leave(self) -> None:
         # Left in another context than it was entered in, as async fixtures and generators do, the run ends all the
         # same: the other context goes away by itself.
-        with contextlib.suppress(ValueError):
+        try:  # noqa: SIM105 - contextlib.suppress would cost a tenth of a whole run
             context.current.reset(self._reset)
+        except ValueError:
+            pass
 
     def answer(self) -> Any:
         """Return the value, or raise what whoever awaits the run must see."""
-        outcome = self.run.outcome
-        if outcome is not None and outcome.status is Status.COMPLETED:
+        outcome = self.run._outcome
+        if outcome is not None and outcome.status is _COMPLETED:
             return outcome.result
         if outcome is not None and outcome.status is Status.FAILED:
             assert outcome.error is not None, "a failed run has an error"
@@ -100,40 +114,60 @@ class _Edge:
 class Edge(_Edge):
     """The edge of a run that an asyncio task executes."""
 
-    __slots__ = ("_cancelling", "_participant")
+    __slots__ = ("_cancelling", "participant")
 
-    def open(self) -> bool:
+    def open(self, *, owns_task: bool = False) -> bool:
         """Begin the run in the current task; False if it was stopped before it began."""
         control.get().ensure_started()
-        participant = tasks.current()
+        participant = tasks.own() if owns_task else tasks.current()
         if participant is None:
             raise StoppableError("this needs a running asyncio task; in blocking code use `with open_run(…)`")
-        self._participant = participant
+        self.participant = participant
         self._cancelling = participant.task.cancelling()
-        participant.edges += 1
-        opened = self._open(participant)
-        if not opened:
-            participant.leave_edge()
-        return opened
+        return self._open(participant)
+
+    def never_began(self, gone: BaseException) -> None:
+        """End a run whose task was cancelled, or whose loop went away, before its first step."""
+        self.run.stop(reason=Reason.of(f"{type(gone).__name__} before it began", kind=_kind(gone)))
+        self.run._skip()
+
+    def close_at_once(self, result: object) -> bool:
+        """End a run that nobody has stopped and that has nothing to wait for; False if it is not that simple."""
+        if self.run._children or self.run._closed:
+            return False
+        self._leave()
+        self.run._end(result, None)
+        return self.run._outcome is not None
 
     async def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
-        try:
+        if self.run._ended is None:
+            if self.run._children:
+                error = await self._children_gone(error)
             self._leave()
             stop, outsider, rest = _sort(error)
             outsider = await self._own_cancels_taken_out(outsider)
             self._close(result, stop, outsider, rest)
             if outsider is not None:
                 raise outsider
-            if self.run.outcome is None:
-                await self._stragglers_gone()
-        finally:
-            self._participant.leave_edge()
+        if self.run._outcome is None:
+            await self._stragglers_gone()
+
+    async def _children_gone(self, error: BaseException | None) -> BaseException | None:
+        """Wait for the children that the body left behind; return the error to end the run with."""
+        try:
+            for child in self._left_behind(error):
+                await ended(child)
+                if error is None and self.run._closed:
+                    self.run._raise_stopped()
+        except BaseException as caught:
+            return caught
+        return error
 
     async def _own_cancels_taken_out(self, outsider: BaseException | None) -> BaseException | None:
         """Pay back the cancels we issued; what is left of the outsider is somebody else's (G9)."""
-        task = self._participant.task
-        issued = self._participant.pay_back()
+        task = self.participant.task
+        issued = self.participant.pay_back()
         if not issued:
             return outsider
         arrived = isinstance(outsider, CancelledError)
@@ -170,7 +204,7 @@ class BlockingEdge(_Edge):
     def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
         may_wait = asyncio._get_running_loop() is None
-        if may_wait and self.run._members:
+        if may_wait and self.run._children:
             error = self._children_gone(error)
         self._leave()
         stop, outsider, rest = _sort(error)
@@ -182,7 +216,7 @@ class BlockingEdge(_Edge):
 
     def _children_gone(self, error: BaseException | None) -> BaseException | None:
         try:
-            for child in _left_behind(self.run, error):
+            for child in self._left_behind(error):
                 wait_for_end(child)
                 if error is None and self.run._closed:
                     self.run._raise_stopped()
@@ -201,48 +235,47 @@ def raise_ended(run: Run, outer: Scope) -> Never:
 
 
 async def drive(
-    run: Run, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Edge:
-    """Execute a body as a run, in the current task."""
-    edge = Edge(run)
-    if edge.open():
-        result, error = None, None
+    edge: Edge,
+    function: Callable[..., Awaitable[Any]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    owns_task: bool = False,
+) -> None:
+    """Execute a body inside an edge, in the current task, which may have been made for it."""
+    if owns_task:
         try:
-            result = await function(*args, **kwargs)
-        except BaseException as caught:
-            error = caught
-        try:
-            error = await children_gone(run, error)
-            await edge.close(result, error)
-        finally:
-            del error  # a traceback that holds the frame that holds the traceback
-    return edge
+            await _first_step()
+        except BaseException as gone:
+            edge.never_began(gone)
+            raise
+    try:
+        if edge.open(owns_task=owns_task):
+            result, error = None, None
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException as caught:
+                error = caught
+            if error is not None or not edge.close_at_once(result):
+                await edge.close(result, error)
+    finally:
+        error = None  # a traceback that holds the frame that holds the traceback
+        if owns_task:
+            edge.participant.leave()
 
 
-async def children_gone(run: Run, error: BaseException | None) -> BaseException | None:
-    """Wait for the children a body left behind; an error stops them first. Returns the error to end the run with.
-
-    What must outlive the run is started in ``detached()``; anything else would be out of reach of its Stop.
-    """
-    if run._members:
-        try:
-            for child in _left_behind(run, error):
-                await ended(child)
-                if error is None and run._closed:
-                    run._raise_stopped()
-        except BaseException as caught:
-            return caught
-    return error
+def in_task(run: Run, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[Any]:
+    """Execute a body as a run, in a task of its own."""
+    body = drive(Edge(run), function, args, kwargs, owns_task=True)
+    # Up to its first suspension, so that a cancel that comes before the task's first step arrives inside it: otherwise
+    # asyncio drops the coroutine unstarted and the run would have no end.
+    body.send(None)
+    return asyncio.get_running_loop().create_task(body, name=run.name)
 
 
-def _left_behind(run: Run, error: BaseException | None) -> Iterator[Run]:
-    """Yield the children to wait for, one after the other, as long as there are any."""
-    if isinstance(error, (AgentStopped, *_OUTSIDERS)):
-        return  # a stop is on its way to them, or will be; the ladder waits for them
-    while children := [child for child in run._children() if child.outcome is None]:
-        for child in children if error is not None else ():
-            child.stop(reason=Reason.of(f"its parent failed: {error!r}", kind=ReasonKind.PARENT))
-        yield children[0]
+@types.coroutine
+def _first_step() -> Generator[None, None, None]:
+    yield
 
 
 def _sort(error: BaseException | None) -> tuple[AgentStopped | None, BaseException | None, BaseException | None]:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
-from stoppable._core.hooks import Hook, Moment
 from stoppable._core.run import Run
 from stoppable._engine.waits import until
 
@@ -29,7 +28,7 @@ class Channel(Generic[T]):
         self._is_over = False
         self._arrival: asyncio.Future[None] = self._loop.create_future()
         self._demand: asyncio.Future[None] = self._loop.create_future()
-        run._add_hook(Hook(run, Moment.END, self._close))
+        run._when_ended(self._close)
 
     async def pump(self, function: Callable[..., AsyncGenerator[T, Any]], *args: Any, **kwargs: Any) -> None:
         """Be the body of the run: iterate the generator and hand its items over."""

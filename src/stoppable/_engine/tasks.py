@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Mapping
@@ -11,13 +12,14 @@ from typing import Any
 
 from stoppable._core import clock
 from stoppable._core.port import Participant
-from stoppable._core.run import Ended, Run
+from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine import control
 from stoppable.errors import AgentStopped
 
 _get_running_loop = asyncio._get_running_loop
-_current_task = asyncio.current_task
+# Both take the loop; before 3.12 the public one is written in Python and would be a fifth of a boundary's cost.
+_current_task = asyncio.current_task if sys.version_info >= (3, 12) else asyncio.tasks._current_tasks.get
 
 _by_task: dict[Task[Any], TaskParticipant] = {}
 
@@ -29,12 +31,11 @@ class TaskParticipant(Participant):
     task itself: that is why a cancel can be aimed at one run (G13).
     """
 
-    __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "edges", "issued", "loop", "task")
+    __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "issued", "loop", "task")
 
     def __init__(self, task: Task[Any], loop: AbstractEventLoop) -> None:
         self.task = task
         self.loop = loop
-        self.edges = 0
         self.issued = 0  # cancels of ours that nobody has paid back yet
         self._joined: list[Run] | None = None
         self._shields: list[float] | None = None
@@ -73,10 +74,10 @@ class TaskParticipant(Participant):
             participant._cancel(rung, run)
 
     def _cancel(self, rung: Rung, run: Run) -> None:
-        if self.task.done() or run._first(Ended) is not None:
+        if self.task.done() or run._ended is not None:
             return
         if rung is Rung.CANCEL:
-            if self._unwinding is not None and self._unwinding._first(Ended) is None:
+            if self._unwinding is not None and self._unwinding._ended is None:
                 return  # it is on its way out already; a second cancel would break its clean-up (G7)
             shield_ends = max(self._shields, default=0.0) if self._shields else 0.0
             if shield_ends > clock.now():
@@ -114,20 +115,19 @@ class TaskParticipant(Participant):
             self._joined = []
             self.task.add_done_callback(self._done)
         self._joined.append(run)
-        run._members[self] = True
+        run._admit(self)
 
-    def leave_edge(self) -> None:
-        """Forget the task once no edge and no joined run needs it."""
-        self.edges -= 1
-        if self.edges == 0 and self._joined is None:
+    def leave(self) -> None:
+        """Forget a task that was made for a run, when that run ends."""
+        if self._joined is None:
             _by_task.pop(self.task, None)
 
     def _done(self, task: Task[Any]) -> None:
-        _by_task.pop(task, None)
         # Asking a task for its exception marks it as seen. For a stop that is wanted: in a task nobody awaits it is no
         # noise. For any other error it is not, hence the look at the attribute first.
         if isinstance(task._exception, AgentStopped):
             task.exception()
+        _by_task.pop(task, None)
         for run in self._joined or ():
             run._withdraw(self)
             run._settle()
@@ -141,7 +141,18 @@ def current() -> TaskParticipant | None:
         return None
     participant = _by_task.get(task)
     if participant is None:
-        participant = _by_task[task] = TaskParticipant(task, loop)
+        participant = own()
+        task.add_done_callback(participant._done)
+        participant._joined = []
+    return participant
+
+
+def own() -> TaskParticipant:
+    """Return a participant for the current task, which was made for a run and forgotten with it."""
+    loop = asyncio.get_running_loop()
+    task = _current_task(loop)
+    assert task is not None, "called in a task"
+    participant = _by_task[task] = TaskParticipant(task, loop)
     return participant
 
 
@@ -155,7 +166,7 @@ def join(run: Run) -> None:
     if task is None or (main.__class__ is TaskParticipant and main.task is task):  # type: ignore[union-attr]
         return
     participant = current()
-    if participant is not None and participant not in run._members:
+    if participant is not None and participant not in (run._members or ()):
         participant.join(run)
 
 

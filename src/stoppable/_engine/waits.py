@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Callable
 
 from stoppable._core import context
 from stoppable._core.boundary import check
-from stoppable._core.hooks import Hook, Moment
+from stoppable._core.hooks import Callback, Moment
 from stoppable._core.outcome import Outcome
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.run import Run
@@ -17,33 +17,34 @@ from stoppable._engine import control
 
 async def ended(run: Run) -> Outcome:
     """Wait for the terminal status of a run, in any loop."""
-    outcome = run.outcome
+    outcome = run._outcome
     if outcome is None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        resolve = _resolver(future)
 
         def wake() -> None:
             if asyncio._get_running_loop() is loop:
-                resolve()
+                _resolve(future)
             elif not loop.is_closed():
-                loop.call_soon_threadsafe(resolve)
+                loop.call_soon_threadsafe(_resolve, future)
 
-        with Hook(run, Moment.END, wake) as hook:
-            run._add_hook(hook)
+        run._when_ended(wake)
+        try:
             await future
-        outcome = run.outcome
-    assert outcome is not None, "the hook is called after the end"
+        except BaseException:
+            run._forget(wake)
+            raise
+        outcome = run._outcome
+    assert outcome is not None, "woken after the end"
     return outcome
 
 
 def wait_for_end(run: Run) -> Outcome:
     """Wait for the terminal status of a run, on a thread; in every mode but cooperative the ladder bounds it."""
     event = threading.Event()
-    with Hook(run, Moment.END, event.set) as hook:
-        run._add_hook(hook)
-        while (outcome := run.outcome) is None:
-            event.wait(timeout=60)
+    run._when_ended(event.set)
+    while (outcome := run._outcome) is None:
+        event.wait(timeout=60)
     return outcome
 
 
@@ -55,14 +56,13 @@ async def until(future: asyncio.Future[None]) -> None:
         await future  # outside any run, or in a shield: nothing cuts it short
         return
     loop = future.get_loop()
-    resolve = _resolver(future)
 
     def wake() -> None:
         # Always through the loop's self-pipe: a signal handler may stop the run while the loop sleeps in select().
         if not loop.is_closed():
-            loop.call_soon_threadsafe(resolve)
+            loop.call_soon_threadsafe(_resolve, future)
 
-    with Hook(scope, Moment.STOP, wake) as hook:
+    with Callback(scope, Moment.STOP, wake) as hook:
         scope._add_hook(hook)
         await future
     check()
@@ -77,16 +77,13 @@ async def sleep(seconds: float) -> None:
         return
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
-    timer = control.get().call_later_in(loop, seconds, _resolver(future))
+    timer = control.get().call_later_in(loop, seconds, functools.partial(_resolve, future))
     try:
         await until(future)
     finally:
         timer.cancel()
 
 
-def _resolver(future: asyncio.Future[None]) -> Callable[[], None]:
-    def resolve() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    return resolve
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Self
 
 from stoppable._core import clock
-from stoppable._core.clock import Clock
 from stoppable._engine import control
 from stoppable._engine.control import Control
 
@@ -35,7 +34,7 @@ class FakeClock:
         self._now = end
 
     def __enter__(self) -> Self:
-        self._previous: tuple[Clock, Control] = clock.use(self), control.use(self._control)
+        self._previous = clock.use(self.now), control.use(self._control)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

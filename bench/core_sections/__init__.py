@@ -1,0 +1,1 @@
+"""The sections of the core's table, one module each."""

@@ -1,0 +1,21 @@
+"""Run ids: 128 random bits, so that nobody guesses the id of another's run."""
+
+from __future__ import annotations
+
+import os
+
+_BATCH = 256
+_fresh: list[str] = []
+
+
+def new_id() -> str:
+    """Return a new id; asks the system for random bytes once for many."""
+    try:
+        return _fresh.pop()
+    except IndexError:
+        digits = os.urandom(16 * _BATCH).hex()
+        _fresh.extend(digits[at : at + 32] for at in range(0, len(digits), 32))
+        return _fresh.pop()
+
+
+os.register_at_fork(after_in_child=_fresh.clear)  # a forked child must not hand out its parent's ids again
