@@ -17,6 +17,9 @@ from machine import facts
 from table import Section, as_json, as_markdown, as_text, summary, write
 
 RESULTS = Path(__file__).parent / "results" / "core.md"
+METHOD = """\
+Written by `make bench`. Times are the minimum of many short rounds in which all contenders take turns, without the loop
+around them and with the garbage collector held. Trust the ratios: each is of two numbers from the same run."""
 PACKAGES = ("stoppable", "anyio", "autogen-core", "trio")
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     "check": checks.measure_section,
@@ -48,7 +51,7 @@ def main() -> None:
         print(f"\n{last_line}")
     # A part of the table, or a hasty one, must not replace the whole.
     if not options.quick and not options.only:
-        write(RESULTS, as_markdown("The core, measured", about, sections, last_line))
+        write(RESULTS, as_markdown("The core, measured", METHOD, about, sections, last_line))
 
 
 def _parse() -> argparse.Namespace:

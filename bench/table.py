@@ -108,9 +108,11 @@ def as_text(section: Section) -> str:
     return "\n".join([*lines, *(f"  · {note}" for note in section.notes)])
 
 
-def as_markdown(title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section], last_line: str) -> str:
+def as_markdown(
+    title: str, method: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section], last_line: str
+) -> str:
     """Write the whole report as a page."""
-    lines = [f"# {title}", "", *(f"- {name}: {value}" for name, value in facts), ""]
+    lines = [f"# {title}", "", method, "", *(f"- {name}: {value}" for name, value in facts), ""]
     for section in sections:
         lines += [f"## {section.title}", "", _markdown_row(HEADER), "|---|---:|---:|---:|---|"]
         lines += [_markdown_row(row.cells()) for row in section.rows]

@@ -108,7 +108,6 @@ def measure_section(quick: bool) -> Section:
 
 def _fastest_peer(best: Mapping[str, float | None]) -> Row:
     """Make the row that says whether any peer is faster; its ratio is to that peer."""
-    peers = {name: value for contender in PEERS if (value := best[name := contender.name]) is not None}
-    name = min(peers, key=lambda peer: peers[peer])
-    ratio = (best[OURS] or 0.0) / peers[name]
+    value, name = min((value, peer.name) for peer in PEERS if (value := best[peer.name]) is not None)
+    ratio = (best[OURS] or 0.0) / value
     return Row(name=f"should_stop() / the fastest peer ({name})", ratio=ratio, target=Target(limit=1, strict=True))

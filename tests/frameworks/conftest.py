@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import stoppable
-from stoppable import AgentStopped, Answer, Fate, Outcome, Receipt, RunHandle, RunStopped, Rung, Status
+from stoppable import AgentStopped, Answer, Fate, Outcome, Receipt, Rung, RunHandle, RunStopped, Status
 
 # Before any framework is imported: whatever the machine has set, nothing is traced, counted or downloaded.
 os.environ.update(
@@ -47,7 +47,7 @@ class boundary_that_raises_exceptions:  # noqa: N801 - stands in for stoppable.b
         except AgentStopped as stop:
             raise StopAsException(str(stop)) from stop
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._boundary.__exit__(*error)
 
 

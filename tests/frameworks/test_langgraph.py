@@ -1,5 +1,4 @@
 """A stop goes through LangGraph: its graph, its ToolNode and its retries."""
-# ruff: noqa: E402 - the imports below need the framework
 
 from __future__ import annotations
 

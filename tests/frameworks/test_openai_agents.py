@@ -1,5 +1,4 @@
 """A stop goes through the OpenAI Agents SDK: its runner, its function tools and agents that are tools."""
-# ruff: noqa: E402 - the imports below need the framework
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """A stop goes through Pydantic AI: its graph, its parallel tools and its retries."""
-# ruff: noqa: E402 - the imports below need the framework
 
 from __future__ import annotations
 

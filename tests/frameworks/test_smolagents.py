@@ -1,7 +1,8 @@
 """A stop goes through smolagents: tool-calling and code agents, in blocking code on a thread of their own."""
-# ruff: noqa: E402 - the imports below need the framework
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import pytest
 
@@ -48,7 +49,7 @@ class Book(Tool):
 
     name = "book"
     description = "Book a trip."
-    inputs: dict = {}
+    inputs: ClassVar = {}
     output_type = "string"
 
     def __init__(self, trip):

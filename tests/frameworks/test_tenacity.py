@@ -1,5 +1,4 @@
 """A stop goes through tenacity: a tool that is retried ends at its next boundary."""
-# ruff: noqa: E402 - the imports below need the framework
 
 from __future__ import annotations
 

@@ -1,0 +1,134 @@
+"""G1: after a process acknowledged, no unshielded boundary is entered there; every one still open is in the receipt."""
+
+import contextvars
+import itertools
+import signal
+import sys
+import threading
+
+import pytest
+
+import stoppable
+from stoppable._core import context
+from stoppable._core.run import Run
+from stoppable.testing.scripts import Effect, Shield, Swallow
+
+
+async def test_a_boundary_in_flight_finishes_and_the_next_is_not_entered(kind, probe):
+    handle = await kind.start([Effect("first", "llm"), Effect("second")], probe)
+    await probe.seen("enter first")
+    receipt = await handle.stop()
+    probe.release()
+    await handle.outcome()
+    assert receipt.in_flight == ("llm:first",)
+    assert probe.notes == ["enter first", "leave first"]
+
+
+async def test_a_swallowed_stop_buys_no_further_effect(kind, probe):
+    handle = await kind.start([Swallow([Effect("effect")], times=50)], probe)
+    await probe.seen("enter effect")
+    await handle.stop()
+    probe.release()
+    await handle.outcome()
+    assert probe.entered() == ["effect"]
+    assert probe.notes.count("swallowed AgentStopped") == 49
+
+
+async def test_a_shielded_boundary_is_entered_after_the_stop_and_the_receipt_says_so(kind, probe):
+    handle = await kind.start([Effect("work"), Effect("never")], probe)
+    await probe.seen("enter work")
+    other = await kind.start([Shield(5, [Effect("hold"), Effect("save")])], probe)
+    await probe.seen("enter hold")
+    await handle.stop()
+    await other.stop()
+    probe.release()
+    await handle.outcome()
+    await other.outcome()
+    assert "never" not in probe.entered()
+    assert "save" in probe.entered()
+    assert other.receipt.entered_after == ("tool:save",)
+
+
+async def test_a_finished_runs_gate_is_closed_too(kind, probe):
+    probe.release()
+    handle = await kind.start([], probe)
+    await handle.result()
+    leftover = contextvars.copy_context()
+    leftover.run(context.current.set, handle.run)
+    with pytest.raises(stoppable.AgentStopped):
+        leftover.run(stoppable.boundary("tool", "late").__enter__)
+    assert leftover.run(stoppable.should_stop)
+    assert handle.status == "completed"
+    assert not handle.run.token.stopped
+
+
+@pytest.mark.timeout(120)
+def test_no_effect_slips_past_an_acknowledged_gate_under_thread_stress():
+    """300 trials, 8 threads, a switch interval of 1 µs: an effect after the stop is in the receipt, or was not started."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        unlisted = sum(_gate_trial() for _ in range(300))
+    finally:
+        sys.setswitchinterval(interval)
+    assert unlisted == 0
+
+
+def _gate_trial() -> int:
+    run = Run("trial")
+    run._begin(None)
+    effects: list[str] = []
+    started = threading.Barrier(9)
+
+    def enter_boundaries(number: int) -> None:
+        context.current.set(run)
+        started.wait(5)
+        try:
+            for turn in itertools.count():
+                name = f"{number}-{turn}"
+                with stoppable.boundary("tool", name):
+                    effects.append(f"tool:{name}")
+        except stoppable.AgentStopped:
+            pass
+
+    threads = [threading.Thread(target=enter_boundaries, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    started.wait(5)
+    while not effects:
+        pass
+    receipt = run.stop("cooperative")
+    before = len(effects)
+    for thread in threads:
+        thread.join(5)
+    return len(set(effects[before:]) - set(receipt.in_flight))
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_handler_may_stop_the_run_whose_gate_it_interrupted():
+    """1 000 rounds: the handler runs in the thread that is inside the gate, and neither deadlocks nor is lost."""
+    stopped = 0
+    run = Run("none")
+
+    def stop(signum, frame):
+        run.stop("cooperative")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    outer = context.current.get()
+    try:
+        for round_ in range(1000):
+            run = Run("round")
+            run._begin(None)
+            context.current.set(run)
+            signal.setitimer(signal.ITIMER_REAL, 0.00001 + (round_ % 50) * 0.000002)
+            try:
+                while True:
+                    with stoppable.boundary("tool"):
+                        Run("child", run)._skip()
+            except stoppable.AgentStopped:
+                stopped += 1
+    finally:
+        context.current.set(outer)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert stopped == 1000

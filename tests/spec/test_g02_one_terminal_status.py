@@ -1,0 +1,127 @@
+"""G2: one terminal status, written by compare-and-set, immutable."""
+
+import asyncio
+import random
+import sys
+import threading
+
+import pytest
+
+import stoppable
+from stoppable._core.run import Run
+from stoppable._core.state import Status
+from stoppable.testing.scripts import Effect, Return
+
+
+def test_the_transition_table_is_the_one_of_the_contract():
+    table = {status.value: {follower.value for follower in status.followers} for status in Status}
+    ends = {"completed", "failed", "stopped", "lost"}
+    assert table == {
+        "pending": {"running", "stopped", "lost"},
+        "running": {"stopping", "completed", "failed", "lost"},
+        "stopping": ends,
+        **{end: set() for end in ends},
+    }
+    assert {status.value for status in Status if status.terminal} == ends
+
+
+async def test_a_stop_after_the_end_changes_nothing(kind, probe):
+    handle = await kind.start([Return("value")], probe)
+    outcome = await handle.outcome()
+    receipt = await handle.stop("kill")
+    assert receipt.answer == "already_finished"
+    assert (await handle.outcome()) is outcome
+    assert outcome.status == "completed"
+    assert not handle.run.token.stopped
+
+
+async def test_a_late_end_of_a_lost_run_changes_nothing(kind, probe, clock):
+    handle = await kind.start([Effect("stubborn"), Return("late")], probe)
+    await probe.seen("enter stubborn")
+    await handle.stop("kill")
+    clock.advance(2)
+    outcome = await handle.outcome()
+    probe.release()
+    await _thread_or_task_ended(handle)
+    assert outcome.status == "lost"
+    assert handle.run.outcome is outcome
+
+
+async def _thread_or_task_ended(handle):
+    carrier = handle._carrier
+    while not (carrier.done() if isinstance(carrier, asyncio.Task) else not carrier.is_alive()):
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.timeout(60)
+def test_stop_against_natural_completion_2000_rounds():
+    """Whoever wins, there is one terminal status and the receipt agrees with it."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    randomness = random.Random(seed)
+    seen = set()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(2000):
+            seen.add(_race(randomness))
+    finally:
+        sys.setswitchinterval(interval)
+    assert seen >= {("already_finished", "completed"), ("accepted", "stopped"), ("accepted", "completed")}
+
+
+def _race(randomness: random.Random) -> tuple[str, str]:
+    run = Run("race")
+    run._begin(None)
+    go = threading.Barrier(2)
+    answers = []
+
+    def stop() -> None:
+        go.wait(5)
+        answers.append(run.stop("cooperative"))
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    go.wait(5)
+    asks = randomness.random() < 0.5
+    for _ in range(randomness.randrange(400)):
+        if asks and run._closed:
+            run._answer()
+            break
+    run._end("value", None)
+    thread.join(5)
+    (receipt,) = answers
+    outcome, final = run.outcome, run.receipt
+    if receipt.answer == "already_finished":
+        assert final is None
+        assert outcome.reason is None
+    else:
+        assert final.too_late == (outcome.status == "completed")
+        assert outcome.reason == receipt.reason
+    assert outcome.result == "value"
+    return receipt.answer, outcome.status
+
+
+async def test_two_threads_that_end_a_run_agree_on_the_outcome():
+    for _ in range(300):
+        run = Run("race")
+        run._begin(None)
+        run.stop("cooperative")
+        go = threading.Barrier(2)
+        threads = [
+            threading.Thread(target=lambda act=act: (go.wait(5), act()))
+            for act in (run._lose, lambda: run._end(None, None))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(5)
+        assert run.status.terminal
+        assert run.outcome is run.outcome
+
+
+async def test_the_outcome_cannot_be_changed():
+    handle = await stoppable.spawn(asyncio.sleep, 0)
+    outcome = await handle.outcome()
+    with pytest.raises(AttributeError):
+        outcome.status = "failed"

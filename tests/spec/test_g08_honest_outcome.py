@@ -1,0 +1,220 @@
+"""G8: never completed after a delivery, never failed because of the stop, never stopped before all is known dead."""
+
+import asyncio
+
+import pytest
+
+import stoppable
+from stoppable.testing.scripts import Check, Effect, Fail, Finally, Rest, Return, ReturnIfStopping, Swallow
+
+
+async def test_a_run_that_ends_before_anything_was_delivered_is_completed_and_the_stop_too_late(kind, probe):
+    handle = await kind.start([Effect("last"), Return("value")], probe)
+    await probe.seen("enter last")
+    receipt = await handle.stop()
+    assert (receipt.answer, receipt.too_late) == ("accepted", False)
+    probe.release()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.result) == ("completed", "value")
+    assert handle.receipt.too_late
+    assert await handle.result() == "value"
+
+
+async def test_a_run_that_fails_before_anything_was_delivered_is_failed(kind, probe):
+    handle = await kind.start([Effect("last"), Fail("own error")], probe)
+    await probe.seen("enter last")
+    await handle.stop()
+    probe.release()
+    outcome = await handle.outcome()
+    assert (outcome.status, str(outcome.error)) == ("failed", "own error")
+    with pytest.raises(stoppable.RunFailed, match="own error|stopped") as caught:
+        await handle.result()
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_an_agent_that_swallows_the_stop_and_returns_is_stopped_with_its_value(kind, probe):
+    handle = await kind.start([Rest(), Swallow([Check()], 1), Return("pretends all is well")], probe)
+    await probe.seen("rest rest")
+    await handle.stop()
+    probe.release()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.result) == ("stopped", "pretends all is well")
+
+
+async def test_an_error_while_stopping_is_attached_and_not_clean(kind, probe):
+    handle = await kind.start([Finally([Effect("work"), Effect("never")], [Fail("in clean-up")])], probe)
+    await probe.seen("enter work")
+    await handle.stop()
+    probe.release()
+    outcome = await handle.outcome()
+    assert (outcome.status, str(outcome.error), outcome.clean) == ("stopped", "in clean-up", False)
+
+
+async def test_should_stop_answering_true_is_a_delivery(kind, probe):
+    handle = await kind.start([Rest(), ReturnIfStopping("asked"), Return("did not ask")], probe)
+    await probe.seen("rest rest")
+    await handle.stop()
+    probe.release()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.result) == ("stopped", "asked")
+    receipt = handle.receipt
+    assert receipt.requested_at <= receipt.acknowledged_at <= receipt.delivered_at <= receipt.ended_at
+
+
+async def test_looking_at_the_token_is_no_delivery(kind, probe):
+    handle = await kind.start([Rest(), Return("value")], probe)
+    await probe.seen("rest rest")
+    await handle.stop()
+    assert handle.run.token.stopped
+    probe.release()
+    assert (await handle.outcome()).status == "completed"
+
+
+async def test_a_stop_before_the_start_never_runs_the_body(kind, probe):
+    ran = []
+
+    async def body():
+        ran.append(True)
+
+    async with stoppable.open_run("parent"):
+        handle = await stoppable.spawn(body)
+        receipt = await handle.stop()
+        assert (receipt.status, handle.run.started_at) == ("pending", None)
+        outcome = await handle.outcome()
+    assert (outcome.status, outcome.clean) == ("stopped", True)
+    assert not ran
+    assert [node.fate for node in handle.receipt.nodes] == ["skipped"]
+
+
+async def test_with_gather_a_sibling_that_runs_on_keeps_the_run_stopping():
+    release = asyncio.Event()
+    sibling_ran_on = []
+
+    async def stubborn():
+        with stoppable.boundary("tool", "stubborn"):
+            await release.wait()
+        sibling_ran_on.append(True)
+
+    async def polite():
+        with stoppable.boundary("tool", "polite"):
+            await asyncio.sleep(0.001)
+        stoppable.check()
+
+    async def agent():
+        await asyncio.gather(stubborn(), polite())
+
+    handle = await stoppable.spawn(agent)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await handle.stop("cooperative")
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert handle.run._ended is not None
+    assert handle.status == "stopping"
+    release.set()
+    outcome = await handle.outcome()
+    assert outcome.status == "stopped"
+    assert sibling_ran_on == [True]
+
+
+async def test_a_run_whose_body_left_a_child_behind_ends_with_the_child():
+    release = asyncio.Event()
+
+    async def child():
+        await release.wait()
+
+    async def parent():
+        await stoppable.spawn(child)
+        return "value"
+
+    handle = await stoppable.spawn(parent)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert handle.status == "running"
+    release.set()
+    assert await handle.result() == "value"
+
+
+async def test_a_stop_still_reaches_a_child_that_was_left_behind():
+    async def child():
+        await stoppable.sleep(60)
+
+    async def parent():
+        await stoppable.spawn(child)
+        return "value"
+
+    handle = await stoppable.spawn(parent)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await handle.stop()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.result, outcome.rung) == ("stopped", "value", "signal")
+
+
+async def test_a_run_that_fails_stops_the_children_it_left_behind():
+    spawned = []
+
+    async def child():
+        await stoppable.sleep(60)
+
+    async def parent():
+        spawned.append(await stoppable.spawn(child))
+        raise ValueError("parent broke")
+
+    handle = await stoppable.spawn(parent)
+    outcome = await handle.outcome()
+    assert outcome.status == "failed"
+    child_outcome = await spawned[0].outcome()
+    assert (child_outcome.status, child_outcome.reason.kind) == ("stopped", "parent")
+
+
+async def test_a_stopping_ancestor_of_a_lost_node_is_lost(clock):
+    """The child ignores everything; when it is given up, so is its parent, though the parent's own body has ended."""
+    release = asyncio.Event()
+
+    async def child():
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                pass
+
+    async def parent():
+        await (await stoppable.spawn(child)).outcome()
+
+    handle = await stoppable.spawn(parent)
+    await asyncio.sleep(0.01)
+    await handle.stop("kill")
+    clock.advance(2)
+    outcome = await handle.outcome()
+    assert outcome.status == "lost"
+    assert {node.fate for node in handle.receipt.nodes if node.kind == "run"} == {"abandoned"}
+    release.set()
+    await asyncio.sleep(0.01)
+    assert handle.status == "lost"
+
+
+async def test_a_lost_child_that_died_later_does_not_make_its_parent_lost(clock):
+    release = asyncio.Event()
+
+    async def child():
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                pass
+
+    async def parent():
+        handle = await stoppable.spawn(child)
+        await asyncio.sleep(0.01)
+        await handle.stop("kill")
+        clock.advance(2)
+        assert (await handle.outcome()).status == "lost"
+        release.set()
+        await asyncio.sleep(0.01)
+        await stoppable.sleep(60)
+
+    handle = await stoppable.spawn(parent)
+    await asyncio.sleep(0.1)
+    await handle.stop()
+    assert (await handle.outcome()).status == "stopped"

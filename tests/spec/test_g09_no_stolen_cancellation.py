@@ -1,0 +1,250 @@
+"""G9: we consume only the cancels we issued, on every way out; every way out leads to a terminal status."""
+
+import asyncio
+
+import pytest
+
+import stoppable
+
+
+async def hang():
+    await asyncio.sleep(60)
+
+
+async def test_a_timeout_around_a_run_is_a_timeout_at_once():
+    async with stoppable.open_run("outer"):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                async with stoppable.open_run("inner") as inner:
+                    await hang()
+        assert (inner.status, inner.outcome.reason.kind) == ("stopped", "external")
+
+
+async def test_a_timeout_around_a_called_agent_is_a_timeout_at_once():
+    async def agent():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await stoppable.call(hang)
+        return "went on"
+
+    assert await (await stoppable.spawn(agent)).result() == "went on"
+
+
+async def test_somebody_elses_cancel_leaves_the_task_cancelled():
+    runs = []
+
+    async def work():
+        async with stoppable.open_run("work") as run:
+            runs.append(run)
+            await hang()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert (runs[0].status, runs[0].outcome.reason.kind) == ("stopped", "external")
+
+
+async def test_somebody_elses_cancel_wins_over_ours_and_the_first_reason_stays():
+    runs = []
+
+    async def work():
+        async with stoppable.open_run("work") as run:
+            runs.append(run)
+            await hang()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    runs[0].stop("immediate", "user pressed")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert (runs[0].status, runs[0].outcome.reason.message) == ("stopped", "user pressed")
+
+
+async def test_our_cancel_leaves_nothing_behind_in_the_callers_task():
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("work") as run:
+            run.stop("immediate")
+            await hang()
+    assert asyncio.current_task().cancelling() == 0
+    await asyncio.sleep(0.01)
+
+
+async def test_our_cancel_that_the_body_swallowed_is_paid_back():
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("work") as run:
+            run.stop("immediate")
+            try:
+                await hang()
+            except asyncio.CancelledError:
+                pass
+    assert asyncio.current_task().cancelling() == 0
+    await asyncio.sleep(0.01)
+
+
+async def test_a_cancel_issued_just_before_the_body_returns_does_not_hit_the_callers_next_await():
+    """The loop is blocked while CANCEL is queued; the body returns in the step in which the cancel is issued."""
+    for _ in range(20):
+        task = asyncio.current_task()
+        with pytest.raises(stoppable.RunStopped):
+            async with stoppable.open_run("work") as run:
+                run.stop("cooperative")
+                # What the CANCEL rung does on the loop's thread, at the worst moment: nothing is awaited afterwards.
+                run._climb(stoppable.Rung.INTERRUPT)
+                run._main._cancel(stoppable.Rung.CANCEL, run)
+        assert task.cancelling() == 0
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+
+
+async def test_a_foreign_cancel_that_comes_while_ours_is_absorbed_is_not_lost():
+    async def work():
+        async with stoppable.open_run("work") as run:
+            run.stop("cooperative")
+            run._climb(stoppable.Rung.INTERRUPT)
+            run._main._cancel(stoppable.Rung.CANCEL, run)
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+            return
+
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_a_foreign_cancel_while_waiting_for_stragglers_propagates_at_once_and_the_ladder_finishes(clock):
+    release = asyncio.Event()
+    runs = []
+
+    async def straggler():
+        with stoppable.boundary("tool", "straggler"):
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    pass
+
+    async def work():
+        async with stoppable.open_run("work") as run:
+            runs.append(run)
+            straggling = asyncio.create_task(straggler())
+            await asyncio.sleep(0)
+            run.stop()
+            stoppable.check()
+        return straggling
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    assert runs[0].status == "stopping"
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert runs[0].status == "stopping"
+    release.set()
+    await asyncio.sleep(0.01)
+    assert runs[0].status == "stopped"
+
+
+async def test_an_outer_stop_that_cancels_while_an_inner_run_waits_for_stragglers_passes_on(clock):
+    release = asyncio.Event()
+
+    async def straggler():
+        with stoppable.boundary("tool", "straggler"):
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    pass
+
+    async def inner():
+        task = asyncio.create_task(straggler())
+        await asyncio.sleep(0)
+        stoppable.current_run().stop()
+        stoppable.check()
+        return task
+
+    async def outer():
+        await stoppable.call(inner)
+
+    handle = await stoppable.spawn(outer)
+    await asyncio.sleep(0.01)
+    await handle.stop("immediate")
+    await asyncio.sleep(0.01)
+    assert handle.status == "stopping"
+    release.set()
+    assert (await handle.outcome()).status == "stopped"
+
+
+async def test_a_task_cancelled_before_its_first_step_ends_its_run():
+    ran = []
+
+    async def body():
+        ran.append(True)
+
+    handle = await stoppable.spawn(body)
+    handle._carrier.cancel()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.reason.kind) == ("stopped", "external")
+    assert not ran
+
+
+async def test_a_cancelled_error_of_an_awaited_future_is_somebody_elses():
+    async def agent():
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    handle = await stoppable.spawn(agent)
+    assert (await handle.outcome()).reason.kind == "external"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_exits_of_the_interpreter_pass_through_a_blocking_run(error):
+    with pytest.raises(error):
+        with stoppable.open_run("work") as run:
+            raise error
+    assert run.status == "stopped"
+    assert run.outcome.reason.kind in {"shutdown", "disconnect"}
+
+
+async def test_a_cancelled_waiter_does_not_stop_what_it_waits_for():
+    release = asyncio.Event()
+
+    async def agent():
+        await release.wait()
+        return "value"
+
+    handle = await stoppable.spawn(agent)
+    waiter = asyncio.create_task(handle.result())
+    await asyncio.sleep(0.01)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    release.set()
+    assert await handle.result() == "value"
+
+
+async def test_a_run_inside_the_clean_up_of_a_cancelled_task_keeps_that_cancel():
+    inner = []
+
+    async def work():
+        try:
+            await hang()
+        finally:
+            with pytest.raises(stoppable.RunStopped):
+                async with stoppable.open_run("clean-up") as run:
+                    inner.append(run)
+                    run.stop("immediate")
+                    await hang()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert inner[0].outcome.reason.kind == "user"

@@ -1,0 +1,71 @@
+"""G10: a stop never fails because of a race; the same request returns the same receipt."""
+
+import dataclasses
+import threading
+
+import pytest
+
+import stoppable
+from stoppable.testing.scripts import Child, Effect
+
+
+async def test_the_same_stop_again_returns_the_same_receipt(kind, probe):
+    handle = await kind.start([Effect("work")], probe)
+    await probe.seen("enter work")
+    first = await handle.stop("graceful", "why")
+    second = await handle.stop("graceful", "other words")
+    assert second == dataclasses.replace(first, answer=stoppable.Answer.ALREADY_STOPPING)
+    probe.release()
+    await handle.outcome()
+
+
+async def test_twenty_threads_that_stop_at_once_agree(kind, probe):
+    handle = await kind.start([Effect("work")], probe)
+    await probe.seen("enter work")
+    go = threading.Barrier(20)
+    receipts = []
+
+    def stop():
+        go.wait(5)
+        receipts.append(handle.run.stop("cooperative", threading.current_thread().name))
+
+    threads = [threading.Thread(target=stop) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert sorted(receipt.answer for receipt in receipts) == ["accepted"] + ["already_stopping"] * 19
+    assert len({receipt.reason for receipt in receipts}) == 1
+    assert {receipt.in_flight for receipt in receipts} == {("tool:work",)}
+    probe.release()
+    await handle.outcome()
+
+
+async def test_a_stop_of_a_child_whose_parent_was_stopped_says_what_is_in_flight_there(kind, probe):
+    handle = await kind.start([Child([Effect("deep")])], probe)
+    await probe.seen("enter deep")
+    (child,) = handle.run._offspring()
+    await handle.stop("cooperative")
+    receipt = child.stop("cooperative")
+    assert (receipt.answer, receipt.in_flight, receipt.run_id) == ("already_stopping", ("tool:deep",), child.id)
+    probe.release()
+    await handle.outcome()
+    assert {node.run_id for node in child.receipt.nodes} == {child.id}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "gently"}, "cooperative, graceful, immediate, kill"),
+        ({"grace": -1}, "seconds from 0 up"),
+        ({"grace": float("nan")}, "seconds from 0 up"),
+        ({"grace": "soon"}, "seconds from 0 up"),
+    ],
+)
+async def test_a_stop_that_makes_no_sense_says_what_does_and_stops_nothing(kind, probe, arguments, message):
+    handle = await kind.start([Effect("work")], probe)
+    with pytest.raises(stoppable.InvalidArgument, match=message):
+        await handle.stop(**arguments)
+    assert not handle.run.token.stopped
+    probe.release()
+    assert (await handle.outcome()).status == "completed"

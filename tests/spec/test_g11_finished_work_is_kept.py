@@ -1,0 +1,65 @@
+"""G11: boundaries raise on entry, never on exit; partials recorded before the end are in the outcome."""
+
+import asyncio
+
+import pytest
+
+import stoppable
+from stoppable.testing.scripts import Effect, Fail, Partial, Return
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "graceful"])
+async def test_the_answer_of_a_call_in_flight_is_kept(mode):
+    answered, called = asyncio.Event(), asyncio.Event()
+    answers = []
+
+    @stoppable.boundary("llm")
+    async def ask():
+        called.set()
+        await answered.wait()
+        return "paid for"
+
+    async def agent():
+        while True:
+            answers.append(await ask())
+            stoppable.set_partial(list(answers))
+
+    handle = await stoppable.spawn(agent)
+    await called.wait()
+    await handle.stop(mode)
+    answered.set()
+    outcome = await handle.outcome()
+    assert answers == ["paid for"]
+    assert (outcome.status, outcome.partial) == ("stopped", ["paid for"])
+
+
+async def test_an_immediate_stop_keeps_what_was_answered_before():
+    async def agent():
+        for number in range(100):
+            with stoppable.boundary("llm"):
+                await asyncio.sleep(0.001 if number < 3 else 60)
+            stoppable.append_partial(f"{number} ")
+
+    handle = await stoppable.spawn(agent)
+    while not handle.run.partial == "0 1 2 ":
+        await asyncio.sleep(0.001)
+    await handle.stop("immediate")
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.partial, outcome.rung) == ("stopped", "0 1 2 ", "cancel")
+
+
+async def test_partials_are_kept_however_the_run_ends(kind, probe):
+    probe.release()
+    completed = await kind.start([Partial("half"), Return("whole")], probe)
+    failed = await kind.start([Partial("half"), Fail()], probe)
+    assert (await completed.outcome())[4:6] == ("whole", "half")
+    assert (await failed.outcome()).partial == "half"
+
+
+async def test_a_returned_value_does_not_overwrite_the_partial(kind, probe):
+    handle = await kind.start([Partial("so far"), Effect("work"), Return("value")], probe)
+    await probe.seen("enter work")
+    await handle.stop()
+    probe.release()
+    outcome = await handle.outcome()
+    assert (outcome.result, outcome.partial) == ("value", "so far")

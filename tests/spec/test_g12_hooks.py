@@ -1,0 +1,131 @@
+"""G12: hooks are called at most once, at once if late, after the whole subtree is marked, one failing stops no other."""
+
+import asyncio
+import threading
+
+import pytest
+
+import stoppable
+from stoppable._core.run import Run
+
+
+async def test_a_hook_is_called_once_however_often_the_run_is_stopped(clock):
+    calls = []
+    async with _stopped_run() as run:
+        stoppable.on_stop(lambda: calls.append("stop"))
+        run.stop("cooperative")
+        run.stop("graceful")
+        run.stop("kill")
+    assert calls == ["stop"]
+
+
+async def test_a_hook_registered_after_the_stop_is_called_at_once(clock):
+    calls = []
+    async with _stopped_run() as run:
+        run.stop("immediate")
+        stoppable.on_stop(lambda: calls.append("stop"))
+        stoppable.on_interrupt(lambda: calls.append("interrupt"))
+    assert calls == ["stop", "interrupt"]
+
+
+async def test_a_removed_hook_is_not_called(clock):
+    calls = []
+    async with _stopped_run() as run:
+        with stoppable.on_stop(lambda: calls.append("left")):
+            pass
+        stoppable.on_stop(lambda: calls.append("removed")).remove()
+        run.stop()
+    assert calls == []
+
+
+async def test_the_whole_subtree_is_marked_before_the_first_hook(clock):
+    seen = []
+    async with _stopped_run() as run:
+        child = Run("child", run)
+        grandchild = Run("grandchild", child)
+        stoppable.on_stop(lambda: seen.append((run.token.stopped, grandchild.token.stopped)))
+        run.stop("cooperative")
+        child._skip()
+        grandchild._skip()
+    assert seen == [(True, True)]
+
+
+async def test_one_failing_hook_stops_no_other(clock, caplog):
+    calls = []
+    async with _stopped_run() as run:
+        stoppable.on_stop(lambda: 1 / 0)
+        stoppable.on_stop(lambda: calls.append("second"))
+        run.stop()
+    assert calls == ["second"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_hook_may_ask_and_stop_and_register_without_deadlock(clock):
+    calls = []
+    async with _stopped_run() as run:
+
+        def hook():
+            run.stop("immediate")
+            calls.append((run.token.stopped, stoppable.should_stop(), stoppable.current_run()))
+            with stoppable.boundary("store", "save"):
+                calls.append("saved")
+
+        stoppable.on_stop(hook)
+        run.stop("cooperative")
+    assert calls == [(True, False, None), "saved"]
+
+
+async def test_interrupt_hooks_are_called_at_their_rung(clock):
+    calls = []
+    async with _stopped_run() as run:
+        stoppable.on_interrupt(lambda: calls.append(clock.now()))
+        run.stop()
+        clock.advance(9.9)
+        assert calls == []
+        clock.advance(0.1)
+    assert calls == [10]
+
+
+async def test_a_hook_that_hangs_holds_up_neither_the_stop_nor_another_ladder():
+    """On the real clock: hooks have a thread of their own."""
+    hanging = threading.Event()
+    called = threading.Event()
+
+    async def agent(hook):
+        stoppable.on_stop(hook)
+        stoppable.on_interrupt(hook)
+        await asyncio.sleep(60)
+
+    first = await stoppable.spawn(agent, lambda: hanging.wait(10))
+    second = await stoppable.spawn(agent, called.set)
+    await asyncio.sleep(0.01)
+    await first.stop("immediate")
+    await second.stop("immediate")
+    assert (await first.outcome()).status == "stopped"
+    assert (await second.outcome()).status == "stopped"
+    assert called.wait(5)
+    hanging.set()
+
+
+@pytest.mark.parametrize("bad", [None, "text", asyncio.sleep])
+async def test_what_cannot_be_a_hook_is_refused(bad):
+    with pytest.raises(stoppable.InvalidArgument, match="plain function"):
+        stoppable.on_stop(bad)
+
+
+class _stopped_run:  # noqa: N801
+    """A run that ends stopped, whatever its block does; the test looks at the hooks."""
+
+    def __init__(self):
+        self._run = stoppable.open_run("hooked")
+
+    async def __aenter__(self):
+        return await self._run.__aenter__()
+
+    async def __aexit__(self, kind, error, tb):
+        stoppable.should_stop()
+        try:
+            await self._run.__aexit__(kind, error, tb)
+        except stoppable.RunStopped:
+            pass
+        return error is None

@@ -1,0 +1,436 @@
+"""@agent, spawn, call, open_run, sleep, partials, limits."""
+
+import asyncio
+import functools
+import pickle
+import threading
+
+import pytest
+
+import stoppable
+from stoppable import InvalidArgument, Limits
+
+
+async def test_keyword_arguments_go_through_partial():
+    @stoppable.agent
+    async def greet(name, *, greeting):
+        return f"{greeting} {name}"
+
+    handle = await stoppable.spawn(functools.partial(greet, greeting="hello"), "ann")
+    assert (await handle.result(), handle.run.name) == ("hello ann", "greet")
+    plain = await stoppable.spawn(functools.partial(asyncio.sleep, 0, "done"))
+    assert await plain.result() == "done"
+
+
+async def test_methods_and_callable_objects_are_agents():
+    class Bot:
+        @stoppable.agent
+        async def answer(self, question):
+            return f"{question}? {stoppable.current_run().name}"
+
+        async def __call__(self, text):
+            return text.upper()
+
+    assert await (await stoppable.spawn(Bot().answer, "why")).result() == "why? answer"
+    handle = await stoppable.spawn(Bot(), "loud")
+    assert (await handle.result(), handle.run.name) == ("LOUD", "Bot")
+
+
+@pytest.mark.parametrize("bad", [None, "agent", 3])
+async def test_what_is_no_agent_is_refused(bad):
+    with pytest.raises(InvalidArgument, match="is not an agent"):
+        await stoppable.spawn(bad)
+    with pytest.raises(InvalidArgument, match="is not an agent"):
+        stoppable.agent(bad)
+
+
+async def test_an_error_reaches_the_caller_of_an_agent_unchanged_and_the_caller_of_call_as_run_failed():
+    @stoppable.agent
+    async def broken():
+        raise ValueError("own")
+
+    async with stoppable.open_run("outer"):
+        with pytest.raises(ValueError, match="own"):
+            await broken()
+        with pytest.raises(stoppable.RunFailed) as caught:
+            await stoppable.call(broken)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "own" in str(caught.value)
+
+
+async def test_an_error_of_the_block_passes_open_run_unchanged():
+    error = KeyError("mine")
+    with pytest.raises(KeyError) as caught:
+        async with stoppable.open_run("work") as run:
+            raise error
+    assert caught.value is error
+    assert run.outcome.error is error
+    with pytest.raises(KeyError):
+        with stoppable.open_run("work"):
+            raise error
+
+
+async def test_open_run_raises_run_stopped_at_its_end():
+    with pytest.raises(stoppable.RunStopped, match="enough"):
+        async with stoppable.open_run("work") as run:
+            run.stop(reason="enough")
+            await stoppable.sleep(60)
+    assert run.status == "stopped"
+
+
+def test_open_run_works_in_blocking_code():
+    with pytest.raises(stoppable.RunStopped):
+        with stoppable.open_run("work") as run:
+            run.stop()
+            stoppable.check()
+    assert run.status == "stopped"
+    with stoppable.open_run("fine") as run:
+        pass
+    assert run.status == "completed"
+
+
+async def test_open_run_in_a_stopped_run_raises_on_entry():
+    async def agent():
+        stoppable.current_run().stop("cooperative")
+        async with stoppable.open_run("inner"):
+            raise AssertionError("never entered")
+
+    assert (await (await stoppable.spawn(agent)).outcome()).status == "stopped"
+
+
+async def test_open_run_that_was_stopped_before_it_was_entered_raises_on_entry():
+    opened = stoppable.open_run("early")
+    opened._run.stop(reason="before")
+    with pytest.raises(stoppable.RunStopped):
+        async with opened:
+            raise AssertionError("never entered")
+    assert opened._run.status == "stopped"
+
+
+def test_open_run_async_needs_a_task():
+    opened = stoppable.open_run("work")
+    coroutine = opened.__aenter__()
+    with pytest.raises(stoppable.StoppableError, match="running asyncio task"):
+        coroutine.send(None)
+
+
+async def test_sleep_is_woken_by_a_stop_at_once():
+    async def agent():
+        await stoppable.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(2):
+        await handle.stop("cooperative")
+        await handle.outcome()
+
+
+async def test_sleep_follows_the_fake_clock(clock):
+    async def agent():
+        await stoppable.sleep(0)
+        await stoppable.sleep(3600)
+        async with stoppable.shielded(5):
+            await stoppable.sleep(10)
+        return "rested"
+
+    handle = await stoppable.spawn(agent)
+    for _ in range(3):
+        await asyncio.sleep(0.001)
+        clock.advance(3600)
+    assert await handle.result() == "rested"
+
+
+@pytest.mark.parametrize("bad", [-1, float("inf"), "1", True])
+async def test_a_duration_that_makes_no_sense_is_refused(bad):
+    with pytest.raises(InvalidArgument, match="seconds from 0 up"):
+        await stoppable.sleep(bad)
+    with pytest.raises(InvalidArgument, match="seconds from 0 up"):
+        stoppable.shielded(bad)
+    with pytest.raises(InvalidArgument, match="grace"):
+        stoppable.Policy(grace=bad)
+
+
+async def test_partials_extend_text_and_lists():
+    async def texts():
+        stoppable.append_partial("a")
+        stoppable.append_partial("b")
+
+    async def set_then_append():
+        stoppable.set_partial("a")
+        stoppable.append_partial("b")
+
+    async def items():
+        stoppable.append_partial("a")
+        stoppable.append_partial(1)
+
+    async def listed():
+        stoppable.set_partial([1])
+        stoppable.append_partial(2)
+
+    partials = [
+        (await (await stoppable.spawn(a)).outcome()).partial for a in (texts, set_then_append, items, listed)
+    ]
+    assert partials == ["ab", "ab", ["a", 1], [1, 2]]
+
+
+async def test_appending_to_what_is_neither_text_nor_list_is_refused():
+    async with stoppable.open_run("work"):
+        stoppable.set_partial({"a": 1})
+        with pytest.raises(InvalidArgument, match="set_partial"):
+            stoppable.append_partial("b")
+
+
+async def test_threads_that_append_first_at_once_lose_nothing():
+    for _ in range(50):
+        async with stoppable.open_run("work") as run:
+            go = threading.Barrier(4)
+            context = __import__("contextvars").copy_context
+
+            def append(go=go):
+                go.wait(5)
+                stoppable.append_partial("x")
+
+            threads = [threading.Thread(target=context().run, args=(append,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(5)
+        assert run.outcome.partial == "xxxx"
+
+
+async def test_a_limit_of_boundaries_is_a_stop_summed_up_the_tree():
+    calls = []
+
+    @stoppable.agent
+    async def child():
+        with stoppable.boundary("llm"):
+            calls.append(1)
+
+    with pytest.raises(stoppable.RunStopped, match="limit of 3 llm"):
+        async with stoppable.open_run("work", limits=Limits(boundaries={"llm": 3})) as run:
+            for _ in range(10):
+                await child()
+    assert len(calls) == 3
+    assert run.outcome.reason.kind == "limit"
+
+
+async def test_a_childs_own_limit_stops_only_the_child():
+    async def child():
+        for _ in range(5):
+            with stoppable.boundary("llm"):
+                pass
+
+    async with stoppable.open_run("parent", limits=Limits(boundaries={"llm": 100})) as parent:
+        with pytest.raises(stoppable.RunStopped):
+            async with stoppable.open_run("child", limits=Limits(boundaries={"llm": 2})):
+                await child()
+        with stoppable.shielded(1), stoppable.boundary("llm"):
+            pass
+    assert parent.status == "completed"
+
+
+async def test_a_limit_of_sub_runs_is_a_stop():
+    async def child():
+        return 1
+
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("work", limits=Limits(boundaries={"subrun": 2})):
+            for _ in range(5):
+                await stoppable.call(child)
+
+
+async def test_a_limit_of_seconds_is_a_stop(clock):
+    with pytest.raises(stoppable.RunStopped, match="limit of 5 seconds"):
+        async with stoppable.open_run("work", limits=Limits(seconds=5)) as run:
+            clock.advance(5)
+            await stoppable.sleep(60)
+    assert run.outcome.reason.kind == "limit"
+
+
+@pytest.mark.parametrize("limits", [{"seconds": -1}, {"boundaries": {"llm": -1}}, {"boundaries": {"llm": 1.5}}])
+def test_a_limit_that_makes_no_sense_is_refused(limits):
+    with pytest.raises(InvalidArgument):
+        Limits(**limits)
+
+
+async def test_generator_agents_stream_and_stop_between_items():
+    made = []
+
+    @stoppable.agent
+    async def numbers():
+        for number in range(100):
+            made.append(number)
+            yield number
+
+    handle = await stoppable.spawn(numbers)
+    assert [number async for number in handle.stream()] == list(range(100))
+    made.clear()
+    received = []
+    async with stoppable.open_run("consumer"):
+        async for number in numbers():
+            received.append(number)
+            if number == 2:
+                break
+        else:
+            pytest.fail("left the loop too late")
+    assert received == [0, 1, 2]
+    assert len(made) <= 4, "a generator in a run is as lazy as a plain one"
+
+
+async def test_a_stopped_generator_agent_gives_what_it_had_and_then_run_stopped():
+    @stoppable.agent
+    async def numbers():
+        yield 1
+        yield 2
+        await stoppable.sleep(60)
+
+    handle = await stoppable.spawn(numbers)
+    received = []
+    with pytest.raises(stoppable.RunStopped):
+        async for number in handle.stream():
+            received.append(number)
+            if number == 2:
+                await handle.stop()
+    assert received == [1, 2]
+
+
+async def test_a_stopped_run_stops_the_generator_agent_it_reads():
+    closed = []
+
+    @stoppable.agent
+    async def numbers():
+        try:
+            for number in range(1000):
+                yield number
+                await stoppable.sleep(0.001)
+        finally:
+            closed.append(True)
+
+    async def consumer():
+        async for _ in numbers():
+            pass
+
+    handle = await stoppable.spawn(consumer)
+    await asyncio.sleep(0.02)
+    await handle.stop()
+    assert (await handle.outcome()).status == "stopped"
+    assert closed == [True]
+
+
+async def test_a_handle_of_a_plain_agent_has_no_stream():
+    handle = await stoppable.spawn(asyncio.sleep, 0)
+    with pytest.raises(InvalidArgument, match="not a generator agent"):
+        async for _ in handle.stream():
+            pass
+    await handle.outcome()
+
+
+async def test_boundaries_decorate_every_kind_of_function():
+    @stoppable.boundary("tool", "named")
+    def plain(x):
+        return x + 1
+
+    @stoppable.boundary("tool")
+    async def asynchronous(x):
+        return x + 1
+
+    @stoppable.boundary("llm")
+    def chunks():
+        yield from range(3)
+
+    @stoppable.boundary("llm")
+    async def async_chunks():
+        for i in range(3):
+            yield i
+
+    async with stoppable.open_run("work"):
+        assert (plain(1), await asynchronous(1)) == (2, 2)
+        assert list(chunks()) == [0, 1, 2]
+        assert [i async for i in async_chunks()] == [0, 1, 2]
+    assert asyncio.iscoroutinefunction(asynchronous)
+    with pytest.raises(InvalidArgument, match="not a function"):
+        stoppable.boundary("tool")(3)
+
+
+async def test_a_decorated_stream_stops_between_chunks_and_is_closed():
+    closed = []
+
+    @stoppable.boundary("llm")
+    def chunks():
+        try:
+            yield from range(100)
+        finally:
+            closed.append("sync")
+
+    @stoppable.boundary("llm")
+    async def async_chunks():
+        try:
+            for i in range(100):
+                yield i
+        finally:
+            closed.append("async")
+
+    received = []
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("work") as run:
+            for i in chunks():
+                received.append(i)
+                if i == 1:
+                    run.stop("cooperative")
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("work") as run:
+            async for i in async_chunks():
+                received.append(i)
+                if i == 1:
+                    run.stop("cooperative")
+    assert received == [0, 1, 0, 1]
+    assert closed == ["sync", "async"]
+
+
+async def test_a_boundary_object_is_for_one_with_at_a_time():
+    async with stoppable.open_run("work"):
+        reused = stoppable.boundary("tool", "x")
+        with reused:
+            with pytest.raises(InvalidArgument, match="anew"):
+                reused.__enter__()
+            with stoppable.shielded(1), pytest.raises(InvalidArgument, match="anew"):
+                reused.__enter__()
+        with reused:
+            pass
+    assert repr(reused) == "<boundary tool:x>"
+
+
+async def test_a_shield_cannot_span_a_yield():
+    import contextvars
+
+    def generator():
+        with stoppable.shielded(1):
+            yield
+
+    async with stoppable.open_run("work"):
+        spanning = generator()
+        contextvars.copy_context().run(next, spanning)
+        with pytest.raises(stoppable.StoppableError, match="cannot span a yield"):
+            next(spanning)
+
+
+async def test_errors_survive_pickling():
+    handle = await stoppable.spawn(asyncio.sleep, 60)
+    await asyncio.sleep(0)
+    await handle.stop("immediate", "why", "ann")
+    outcome = await handle.outcome()
+    stopped = pickle.loads(pickle.dumps(stoppable.RunStopped(handle.id, outcome)))
+    assert (stopped.run_id, stopped.outcome) == (handle.id, outcome)
+    inside = pickle.loads(pickle.dumps(stoppable.AgentStopped("target", outcome.reason)))
+    assert (inside.target, str(inside)) == ("target", "run target was told to stop: why (ann)")
+
+
+async def test_representations_say_what_a_reader_wants_to_know():
+    handle = await stoppable.spawn(asyncio.sleep, 0)
+    assert "'sleep' pending" in repr(handle)
+    await handle.outcome()
+    assert "'sleep' completed" in repr(handle.run)
+    assert "not stopped" in repr(handle.run.token)
+    assert handle.receipt is None
+    assert str(stoppable.Reason(kind=stoppable.ReasonKind.LIMIT)) == "stopped by limit"
+    assert repr(stoppable._core.context.OUTSIDE) == "<outside any run>"

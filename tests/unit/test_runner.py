@@ -1,0 +1,143 @@
+"""run(): the blocking runner, with Ctrl-C pressed in a real process."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import stoppable
+
+
+def test_it_runs_agents_of_every_kind():
+    async def asynchronous(x):
+        return x + 1
+
+    def blocking(x):
+        assert stoppable.current_run().name == "blocking"
+        return x + 2
+
+    assert stoppable.run(asynchronous, 1) == 2
+    assert stoppable.run(blocking, 1) == 3
+
+
+def test_it_raises_run_failed():
+    async def broken():
+        raise ValueError("own")
+
+    with pytest.raises(stoppable.RunFailed) as caught:
+        stoppable.run(broken)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_it_is_refused_inside_a_loop():
+    with pytest.raises(stoppable.StoppableError, match=r"stoppable\.call"):
+        stoppable.run(lambda: None)
+
+
+def test_it_runs_on_another_thread_without_the_button():
+    import threading
+
+    results = []
+
+    async def agent():
+        return "value"
+
+    thread = threading.Thread(target=lambda: results.append(stoppable.run(agent)))
+    thread.start()
+    thread.join(5)
+    assert results == ["value"]
+
+
+SCRIPTS = {
+    "polite": """
+        async def agent():
+            try:
+                while True:
+                    with stoppable.boundary("llm"):
+                        say("calling")
+                        await asyncio.sleep(0.3)
+                    say("answered")
+            finally:
+                say("cleaned")
+        """,
+    "deaf": """
+        async def agent():
+            try:
+                say("calling")
+                await asyncio.sleep(60)
+            finally:
+                say("cleaned")
+        """,
+    "stubborn": """
+        async def agent():
+            say("calling")
+            while True:
+                try:
+                    await asyncio.sleep(60)
+                except BaseException as error:
+                    say(type(error).__name__)
+        """,
+    "spinning": """
+        async def agent():
+            say("calling")
+            while True:
+                pass
+        """,
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "presses", "expected"),
+    [
+        ("polite", 1, ["calling", "answered", "cleaned", "RunStopped signal"]),
+        ("deaf", 2, ["calling", "cleaned", "RunStopped cancel"]),
+        ("stubborn", 3, ["calling", "CancelledError", "KeyboardInterrupt"]),
+        ("spinning", 3, ["calling", "KeyboardInterrupt"]),
+    ],
+)
+def test_ctrl_c_climbs_and_is_never_swallowed(script, presses, expected):
+    source = textwrap.dedent(
+        """
+        import asyncio, os, stoppable
+
+        def say(text):
+            os.write(1, f"{text}\\n".encode())
+        """
+    ) + textwrap.dedent(SCRIPTS[script]) + textwrap.dedent(
+        """
+        try:
+            stoppable.run(agent)
+        except stoppable.RunStopped as stopped:
+            say(f"RunStopped {stopped.outcome.rung}")
+        except KeyboardInterrupt:
+            say("KeyboardInterrupt")
+            os._exit(0)
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, bufsize=1)
+    try:
+        lines = [process.stdout.readline().strip()]
+        for press in range(presses):
+            os.kill(process.pid, signal.SIGINT)
+            if script == "stubborn" and press == 1:
+                lines.append(process.stdout.readline().strip())
+            else:
+                _settle(process)
+        output, _ = process.communicate(timeout=15)
+    finally:
+        process.kill()
+        process.wait(5)
+        process.stdout.close()
+    lines += output.split("\n")[:-1]
+    assert lines == expected
+
+
+def _settle(process):
+    """Let the press arrive: two signals at once are one to the system."""
+    try:
+        process.wait(0.15)
+    except subprocess.TimeoutExpired:
+        pass
