@@ -27,9 +27,10 @@ test: ## run the tests, with coverage of the core and the engine
 
 test-versions: ## run the tests on every other Python from 3.11 to 3.13 that is installed
 	@set -e; for version in 3.11 3.12 3.13; do \
-		python=$$(command -v python$$version || true); \
-		if [ -z "$$python" ] || ! $$python -c '' 2>/dev/null; then echo "python$$version is not installed: skipped"; continue; fi; \
-		$(MAKE) --no-print-directory test-version PYTHON=$$python VENV=.venv-$$version; \
+		found=; for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python; do \
+			if $$python -c '' 2>/dev/null; then found=$$python; break; fi; done; \
+		if [ -z "$$found" ]; then echo "python$$version is not installed: skipped"; continue; fi; \
+		$(MAKE) --no-print-directory test-version PYTHON=$$found VENV=.venv-$$version; \
 	done
 
 test-version:

@@ -65,8 +65,8 @@ __all__ = [
     "open_run",
     "run",
     "set_partial",
-    "should_stop",
     "shielded",
+    "should_stop",
     "sleep",
     "spawn",
 ]

@@ -13,7 +13,7 @@ Exception
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stoppable._core.outcome import Outcome
@@ -47,7 +47,7 @@ class InvalidArgument(StoppableError, ValueError):
 class RunEnded(StoppableError):
     """A run that was awaited ended without completing."""
 
-    def __init__(self, run_id: str, outcome: Outcome) -> None:
+    def __init__(self, run_id: str, outcome: Outcome[Any]) -> None:
         super().__init__(run_id, outcome)
         self.run_id = run_id
         self.outcome = outcome

@@ -64,7 +64,7 @@ async def test_a_finished_runs_gate_is_closed_too(kind, probe):
 
 @pytest.mark.timeout(120)
 def test_no_effect_slips_past_an_acknowledged_gate_under_thread_stress():
-    """300 trials, 8 threads, a switch interval of 1 µs: an effect after the stop is in the receipt, or was not started."""
+    """300 trials, 8 threads, a switch interval of 1 µs: every effect after the stop is in the receipt."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

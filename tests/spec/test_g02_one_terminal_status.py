@@ -83,11 +83,12 @@ def _race(randomness: random.Random) -> tuple[str, str]:
     thread = threading.Thread(target=stop)
     thread.start()
     go.wait(5)
-    asks = randomness.random() < 0.5
-    for _ in range(randomness.randrange(400)):
-        if asks and run._closed:
-            run._answer()
+    spin, asks = randomness.choice((50, 400, 1_000_000)), randomness.random() < 0.5
+    for _ in range(randomness.randrange(spin)):
+        if run._closed:
             break
+    if asks and run._closed:
+        run._answer()
     run._end("value", None)
     thread.join(5)
     (receipt,) = answers
@@ -108,10 +109,12 @@ async def test_two_threads_that_end_a_run_agree_on_the_outcome():
         run._begin(None)
         run.stop("cooperative")
         go = threading.Barrier(2)
-        threads = [
-            threading.Thread(target=lambda act=act: (go.wait(5), act()))
-            for act in (run._lose, lambda: run._end(None, None))
-        ]
+
+        def act(end, run=run, go=go):
+            go.wait(5)
+            run._end(None, None) if end else run._lose()
+
+        threads = [threading.Thread(target=act, args=(end,)) for end in (True, False)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -41,7 +41,7 @@ async def test_an_immediate_stop_keeps_what_was_answered_before():
             stoppable.append_partial(f"{number} ")
 
     handle = await stoppable.spawn(agent)
-    while not handle.run.partial == "0 1 2 ":
+    while handle.run.partial != "0 1 2 ":
         await asyncio.sleep(0.001)
     await handle.stop("immediate")
     outcome = await handle.outcome()

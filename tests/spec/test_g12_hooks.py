@@ -1,4 +1,4 @@
-"""G12: hooks are called at most once, at once if late, after the whole subtree is marked, one failing stops no other."""
+"""G12: hooks are called at most once, at once if late, after the subtree is marked; one failing stops no other."""
 
 import asyncio
 import threading

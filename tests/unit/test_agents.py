@@ -167,9 +167,7 @@ async def test_partials_extend_text_and_lists():
         stoppable.set_partial([1])
         stoppable.append_partial(2)
 
-    partials = [
-        (await (await stoppable.spawn(a)).outcome()).partial for a in (texts, set_then_append, items, listed)
-    ]
+    partials = [(await (await stoppable.spawn(a)).outcome()).partial for a in (texts, set_then_append, items, listed)]
     assert partials == ["ab", "ab", ["a", 1], [1, 2]]
 
 

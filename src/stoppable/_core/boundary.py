@@ -30,8 +30,8 @@ def should_stop() -> bool:
 def check() -> None:
     """Raise AgentStopped if the current run was told to stop, every time (G5)."""
     scope = _get()
-    if scope.__class__ is Run:
-        port.join(scope)  # type: ignore[arg-type]
+    if type(scope) is Run:
+        port.join(scope)
     if scope._closed:
         scope._raise_stopped()
 
@@ -68,12 +68,12 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
 
     def __enter__(self) -> Self:
         scope = _get()
-        if scope.__class__ is not Run:
+        if type(scope) is not Run:
             self._enter_elsewhere(scope)
             return self
         if self._run is not None:
             self._refuse_reuse()
-        run = self._run = cast("Run", scope)
+        run = self._run = scope
         port.join(run)
         # As Gate._admit does it, without the call: publish, then read.
         members = run._members

@@ -1,14 +1,14 @@
 """The gate: what a stop must reach, and whether a run still lets anything in.
 
-Entering takes no lock. Whoever comes publishes itself among the members first and reads ``_closed`` afterwards; whoever
-closes sets ``_closed`` first and takes the snapshot afterwards. So either the newcomer sees the flag, or the snapshot
-has the newcomer, and nothing slips in unseen (G1). Putting a key into a dict, popping it and copying its keys are atomic
-in CPython; popping a member is the claim to it, which exactly one caller gets.
+Entering takes no lock. Whoever comes publishes itself among the members first and reads ``_closed`` afterwards;
+whoever closes sets ``_closed`` first and takes the snapshot afterwards. So either the newcomer sees the flag, or the
+snapshot has the newcomer, and nothing slips in unseen (G1). Putting a key into a dict, popping it and copying its keys
+are atomic in CPython; popping a member is the claim to it, which exactly one caller gets.
 
 Everything rarer (a stop, its delivery, the end of a run) happens under ``lock``: one for the process, held for a few
-lines, never while calling out. It is re-entrant because a signal handler may stop a run while it interrupts a thread that
-holds it. Python runs signal handlers only at calls and at the top of loops, so a test and the assignment after it are one
-step to them.
+lines, never while calling out. It is re-entrant because a signal handler may stop a run while it interrupts a thread
+that holds it. Python runs signal handlers only at calls and at the top of loops, so a test and the assignment after it
+are one step to them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Never
+from typing import Any, Never
 
 from stoppable._core import clock, port, receipt
 from stoppable._core.budget import Budget
@@ -84,7 +84,7 @@ class Run(Gate):
         self._cut = False  # force may have hit a clean-up
         self._rung: Rung | None = None
         self._ended: tuple[object, BaseException | None] | None = None
-        self._outcome: Outcome | None = None
+        self._outcome: Outcome[Any] | None = None
         self._on_end: list[Callable[[], None]] | None = None
         self._budget: Budget | None = None
         if parent is None:
@@ -118,7 +118,7 @@ class Run(Gate):
         return _RUNNING if self._stop is None else _STOPPING
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> Outcome[Any] | None:
         """How the run ended, or None while it has not."""
         return self._outcome
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 from stoppable.errors import InvalidArgument
 
@@ -43,7 +44,7 @@ class _Ranked(StrEnum):
 
     rank: int
 
-    def __new__(cls, value: str) -> _Ranked:
+    def __new__(cls, value: str) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
         member.rank = len(cls.__members__)

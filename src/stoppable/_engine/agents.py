@@ -43,41 +43,51 @@ def agent(function: F) -> F:
     """
     match kind_of(function):
         case Kind.ASYNC:
-
-            @functools.wraps(function)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if context.current_run() is None:
-                    return await function(*args, **kwargs)
-                edge = Edge(child_run(function))
-                await drive(edge, function, args, kwargs)
-                return edge.answer()
-
+            wrapper = _async_agent(function)
         case Kind.ASYNC_GENERATOR:
-
-            @functools.wraps(function)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if context.current_run() is None:
-                    async for item in function(*args, **kwargs):
-                        yield item
-                    return
-                handle = _start_stream(child_run(function), function, args, kwargs, lazy=True)
-                try:
-                    async for item in handle.stream():
-                        yield item
-                finally:
-                    handle.run.stop(reason=Reason.of("its consumer left", kind=ReasonKind.DISCONNECT))
-                    await handle.outcome()
-
+            wrapper = _generator_agent(function)
         case Kind.BLOCKING:
-
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if context.current_run() is None:
-                    return function(*args, **kwargs)
-                return _block(child_run(function), function, args, kwargs).answer()
-
+            wrapper = _blocking_agent(function)
+    functools.update_wrapper(wrapper, function)
     setattr(wrapper, _BODY, function)
     return cast("F", wrapper)
+
+
+def _async_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call_agent(*args: Any, **kwargs: Any) -> Any:
+        if context.current_run() is None:
+            return await function(*args, **kwargs)
+        edge = Edge(child_run(function))
+        await drive(edge, function, args, kwargs)
+        return edge.answer()
+
+    return call_agent
+
+
+def _generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def iterate_agent(*args: Any, **kwargs: Any) -> Any:
+        if context.current_run() is None:
+            async for item in function(*args, **kwargs):
+                yield item
+            return
+        handle = _start_stream(child_run(function), function, args, kwargs, lazy=True)
+        try:
+            async for item in handle.stream():
+                yield item
+        finally:
+            handle.run.stop(reason=Reason.of("its consumer left", kind=ReasonKind.DISCONNECT))
+            await handle.outcome()
+
+    return iterate_agent
+
+
+def _blocking_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call_agent(*args: Any, **kwargs: Any) -> Any:
+        if context.current_run() is None:
+            return function(*args, **kwargs)
+        return _block(child_run(function), function, args, kwargs).answer()
+
+    return call_agent
 
 
 @overload
@@ -86,7 +96,7 @@ async def spawn(agent: Callable[[*Ts], AsyncIterator[T]], *args: *Ts) -> RunHand
 async def spawn(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> RunHandle[T]: ...
 @overload
 async def spawn(agent: Callable[[*Ts], T], *args: *Ts) -> RunHandle[T]: ...
-async def spawn(agent: Callable[..., Any], *args: Any) -> RunHandle[Any]:
+async def spawn(agent: Callable[..., Any], *args: Any) -> RunHandle[Any]:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     """Start an agent as a child of the current run, or as a root, beside the calling code.
 
     Keyword arguments go through ``functools.partial``. A blocking agent gets a thread of its own.
@@ -99,7 +109,7 @@ async def spawn(agent: Callable[..., Any], *args: Any) -> RunHandle[Any]:
 async def call(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
 @overload
 async def call(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
-async def call(agent: Callable[..., Any], *args: Any) -> Any:
+async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     """Run an agent as a child of the current run and return its value; raises as ``RunHandle.result()`` does.
 
     Outside a run it is a plain call, for a blocking agent on a thread.
@@ -176,10 +186,10 @@ def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
         return agent if body is agent.func else functools.partial(body, *agent.args, **agent.keywords)
     if not callable(agent):
         raise InvalidArgument(f"{agent!r} is not an agent: pass a function, and its arguments after it")
-    body = getattr(agent, _BODY, None)
-    if body is None:
+    marked: Callable[..., Any] | None = getattr(agent, _BODY, None)
+    if marked is None:
         return agent
-    return functools.partial(body, agent.__self__) if inspect.ismethod(agent) else cast("Callable[..., Any]", body)
+    return functools.partial(marked, agent.__self__) if inspect.ismethod(agent) else marked
 
 
 def kind_of(function: Callable[..., Any]) -> Kind:

@@ -22,9 +22,9 @@ class Timer:
 
     __slots__ = ("callback", "when")
 
-    def __init__(self, when: float, callback: Callable[[], None]) -> None:
+    def __init__(self, when: float, callback: Callable[[], object]) -> None:
         self.when = when
-        self.callback: Callable[[], None] | None = callback
+        self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
         """Forget the callback."""
@@ -59,7 +59,7 @@ class Control:
                     thread.start()
                     self._thread = thread
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+    def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` at a time of the clock; from any thread and from a signal handler."""
         timer = Timer(when, callback)
         self._inbox.put(timer)
@@ -68,7 +68,7 @@ class Control:
             self.run_due()
         return timer
 
-    def call_later_in(self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:
+    def call_later_in(self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` on the thread of a loop, which keeps its own time unless a test drives the clock."""
         if not self._threaded:
             return self.call_at(clock.now() + seconds, lambda: loop.call_soon_threadsafe(callback))

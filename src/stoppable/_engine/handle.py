@@ -72,7 +72,7 @@ class RunHandle(Generic[T_co]):
             return cast("T_co", outcome.result)
         if outcome.status is Status.FAILED:
             raise RunFailed(self.id, outcome) from outcome.error
-        raise_ended(self.run, context.current.get())
+        return raise_ended(self.run, context.current.get())
 
     async def stream(self) -> AsyncIterator[Any]:
         """Yield what a generator agent yields; ends as ``result()`` does. For one consumer, on the run's own loop."""

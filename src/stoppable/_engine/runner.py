@@ -20,17 +20,19 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
+_CLOSING_SECONDS = 2.0
 
 
 @overload
 def run(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
 @overload
 def run(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
-def run(agent: Callable[..., Any], *args: Any) -> Any:
+def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     """Run an agent to its end and return its value; for scripts.
 
     Ctrl-C once is a graceful stop, twice an immediate one. The third press is a kill and raises KeyboardInterrupt at
-    once, whatever the agent does. Raises RunStopped, RunFailed or RunLost.
+    once, whatever the agent does; should it swallow even that, a fourth ends the process. Raises RunStopped, RunFailed
+    or RunLost.
     """
     if asyncio._get_running_loop() is not None:
         raise StoppableError("run() blocks and is for scripts: inside async code use `await stoppable.call(…)`")
@@ -38,10 +40,27 @@ def run(agent: Callable[..., Any], *args: Any) -> Any:
     root = Run(name_of(body))
 
     async def main() -> Any:
-        with _stop_button(root):
-            return await start(root, body, args).result()
+        return await start(root, body, args).result()
 
-    return asyncio.run(main())
+    loop = asyncio.new_event_loop()
+    try:
+        with _stop_button(root):
+            return loop.run_until_complete(main())
+    finally:
+        _close(loop)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop without waiting for what cannot be ended, as asyncio.run() would: the run was told as lost."""
+    leftover = asyncio.all_tasks(loop)
+    for task in leftover:
+        task.cancel()
+    if leftover:
+        loop.run_until_complete(asyncio.wait(leftover, timeout=_CLOSING_SECONDS))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # abandoned, and said so
+    loop.close()
 
 
 @contextmanager
@@ -52,10 +71,11 @@ def _stop_button(root: Run) -> Iterator[None]:
         return
     presses = iter(_PRESSES)
 
-    def press(signum: int, frame: FrameType | None) -> None:
-        mode = next(presses, Mode.KILL)
+    def press(_signum: int, _frame: FrameType | None) -> None:
+        mode = next(presses)
         root.stop(mode, Reason.of("Ctrl-C", kind=ReasonKind.USER))
         if mode is Mode.KILL:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # should the agent swallow even this one
             raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGINT, press)

@@ -66,7 +66,8 @@ class _Edge:
         """End the run with what its body ended with."""
         run = self.run
         if stop is not None and not any(stop.target == ancestor.id for ancestor in run._lineage()):
-            stop, rest = None, rest or _stray(stop)
+            rest = rest or _stray(stop)
+            stop = None
         if outsider is not None:
             run.stop(reason=Reason.of(f"{type(outsider).__name__} from outside", kind=_kind(outsider)))
         if stop is not None or outsider is not None:
@@ -108,7 +109,7 @@ class _Edge:
             if here is not None:
                 here._deliver(raised=True)  # it crosses into that run's code
             raise self._passing
-        raise_ended(self.run, outer)
+        return raise_ended(self.run, outer)
 
 
 class Edge(_Edge):
@@ -264,7 +265,9 @@ async def drive(
             edge.participant.leave()
 
 
-def in_task(run: Run, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[Any]:
+def in_task(
+    run: Run, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Task[Any]:
     """Execute a body as a run, in a task of its own."""
     body = drive(Edge(run), function, args, kwargs, owns_task=True)
     # Up to its first suspension, so that a cancel that comes before the task's first step arrives inside it: otherwise

@@ -19,7 +19,10 @@ from stoppable.errors import AgentStopped
 
 _get_running_loop = asyncio._get_running_loop
 # Both take the loop; before 3.12 the public one is written in Python and would be a fifth of a boundary's cost.
-_current_task = asyncio.current_task if sys.version_info >= (3, 12) else asyncio.tasks._current_tasks.get
+if sys.version_info >= (3, 12):
+    _current_task = asyncio.current_task
+else:
+    _current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 _by_task: dict[Task[Any], TaskParticipant] = {}
 
@@ -163,7 +166,7 @@ def join(run: Run) -> None:
         return
     task = _current_task(loop)
     main = run._main
-    if task is None or (main.__class__ is TaskParticipant and main.task is task):  # type: ignore[union-attr]
+    if task is None or (type(main) is TaskParticipant and main.task is task):
         return
     participant = current()
     if participant is not None and participant not in (run._members or ()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import check
@@ -15,7 +16,7 @@ from stoppable._core.run import Run
 from stoppable._engine import control
 
 
-async def ended(run: Run) -> Outcome:
+async def ended(run: Run) -> Outcome[Any]:
     """Wait for the terminal status of a run, in any loop."""
     outcome = run._outcome
     if outcome is None:
@@ -39,7 +40,7 @@ async def ended(run: Run) -> Outcome:
     return outcome
 
 
-def wait_for_end(run: Run) -> Outcome:
+def wait_for_end(run: Run) -> Outcome[Any]:
     """Wait for the terminal status of a run, on a thread; in every mode but cooperative the ladder bounds it."""
     event = threading.Event()
     run._when_ended(event.set)

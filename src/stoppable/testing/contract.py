@@ -44,4 +44,5 @@ class Threads(ParticipantContract):
 
     async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
         """Start a blocking agent."""
-        return await stoppable.spawn(perform_blocking, steps, probe)
+        handle: stoppable.RunHandle[Any] = await stoppable.spawn(perform_blocking, steps, probe)
+        return handle

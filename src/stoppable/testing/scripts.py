@@ -95,7 +95,7 @@ Step: TypeAlias = (
 )
 
 
-class _Returned(Exception):  # noqa: N818 - not an error: unwinds the script with its value
+class _Returned(Exception):
     pass
 
 
@@ -123,7 +123,7 @@ class Probe:
     async def seen(self, text: str) -> None:
         """Wait until something happened."""
         async with asyncio.timeout(10):
-            while text not in self.notes:
+            while text not in self.notes:  # noqa: ASYNC110 - it happens on another thread, or in another process
                 await asyncio.sleep(0.001)
 
     def entered(self) -> list[str]:
@@ -210,7 +210,7 @@ async def perform(steps: Sequence[Step], probe: Probe) -> Any:
         try:
             match request:
                 case _Wait(name):
-                    while not probe.is_released(name):
+                    while not probe.is_released(name):  # noqa: ASYNC110 - by a test on another thread
                         await asyncio.sleep(0.001)
                 case _Run(inner):
                     await stoppable.call(perform, inner, probe)

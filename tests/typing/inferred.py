@@ -1,0 +1,80 @@
+"""What type checkers infer through stoppable; checked by mypy and pyright, never run."""
+
+import functools
+from collections.abc import AsyncIterator, Iterator
+from typing import assert_type
+
+import stoppable
+
+
+@stoppable.agent
+async def answer(question: str, depth: int = 1) -> int:
+    return len(question) * depth
+
+
+@stoppable.agent
+def blocking(question: str) -> bytes:
+    return question.encode()
+
+
+@stoppable.agent
+async def tokens(question: str) -> AsyncIterator[str]:
+    yield question
+
+
+@stoppable.boundary("llm")
+async def ask(question: str) -> float:
+    return float(len(question))
+
+
+@stoppable.boundary("tool", "look up")
+def look_up(key: str) -> int:
+    return len(key)
+
+
+@stoppable.boundary("llm")
+def chunks() -> Iterator[str]:
+    yield "chunk"
+
+
+async def agents_keep_their_types() -> None:
+    assert_type(await answer("why"), int)
+    assert_type(await answer("why", depth=2), int)
+    assert_type(blocking("why"), bytes)
+    async for token in tokens("why"):
+        assert_type(token, str)
+    assert_type(await ask("why"), float)
+    assert_type(look_up("key"), int)
+    for chunk in chunks():
+        assert_type(chunk, str)
+
+
+async def results_come_through() -> None:
+    handle = await stoppable.spawn(answer, "why", 2)
+    assert_type(handle, stoppable.RunHandle[int])
+    assert_type(await handle.result(), int)
+    outcome = await handle.outcome()
+    assert_type(outcome, stoppable.Outcome[int])
+    assert_type(outcome.result, int | None)
+    assert_type(outcome.status, stoppable.Status)
+    assert_type(await handle.stop(), stoppable.Receipt)
+    assert_type(await stoppable.spawn(blocking, "why"), stoppable.RunHandle[bytes])
+    assert_type(await stoppable.spawn(tokens, "why"), stoppable.RunHandle[None])
+    assert_type(await stoppable.call(answer, "why", 2), int)
+    assert_type(await stoppable.call(blocking, "why"), bytes)
+    assert_type(await stoppable.call(functools.partial(answer, depth=3), "why"), int)
+
+
+def scripts_get_the_result() -> None:
+    assert_type(stoppable.run(answer, "why", 2), int)
+    assert_type(stoppable.run(blocking, "why"), bytes)
+
+
+async def blocks_are_runs() -> None:
+    async with stoppable.open_run("job") as run:
+        assert_type(run, stoppable.Run)
+        assert_type(run.token.reason, stoppable.Reason | None)
+    with stoppable.open_run("job") as run:
+        assert_type(run.stop(), stoppable.Receipt)
+    assert_type(stoppable.current_run(), stoppable.Run | None)
+    assert_type(stoppable.should_stop(), bool)
