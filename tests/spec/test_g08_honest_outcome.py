@@ -1,6 +1,7 @@
 """G8: never completed after a delivery, never failed because of the stop, never stopped before all is known dead."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -218,3 +219,68 @@ async def test_a_lost_child_that_died_later_does_not_make_its_parent_lost(clock)
     await asyncio.sleep(0.1)
     await handle.stop()
     assert (await handle.outcome()).status == "stopped"
+
+
+@pytest.mark.parametrize("mode", ["graceful", "immediate"])
+async def test_a_boundary_open_on_somebody_elses_thread_keeps_the_run_stopping(mode):
+    """Frameworks run blocking tools on threads of their own: the run is not stopped while one is inside a tool."""
+    entered, release = threading.Event(), threading.Event()
+    effects = []
+
+    def tool():
+        with stoppable.boundary("tool", "flight"):
+            entered.set()
+            release.wait(5)
+            effects.append("flight")
+
+    async def agent():
+        await asyncio.gather(asyncio.to_thread(tool), _check_when(entered))
+
+    handle = await stoppable.spawn(agent)
+    while not entered.is_set():
+        await asyncio.sleep(0.001)
+    await handle.stop(mode, grace=0)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert handle.run._ended is not None
+    assert handle.status == "stopping"
+    release.set()
+    outcome = await handle.outcome()
+    assert (outcome.status, effects) == ("stopped", ["flight"])
+
+
+async def _check_when(event):
+    while not event.is_set() or not stoppable.current_run().token.stopped:
+        await asyncio.sleep(0.001)
+    stoppable.check()
+
+
+async def test_a_thread_that_stays_inside_a_boundary_makes_the_run_lost_and_a_final_receipt_stays_as_it_is(clock):
+    entered, release = threading.Event(), threading.Event()
+
+    def tool():
+        with stoppable.boundary("tool", "stuck"):
+            entered.set()
+            release.wait(5)
+
+    async def agent():
+        await asyncio.to_thread(tool)
+
+    handle = await stoppable.spawn(agent)
+    while not entered.is_set():
+        await asyncio.sleep(0.001)
+    await handle.stop("kill")
+    while handle.run._ended is None:
+        await asyncio.sleep(0.001)
+    clock.advance(2)
+    assert (await handle.outcome()).status == "lost"
+    final = handle.receipt
+    assert [(node.kind, node.fate) for node in final.nodes] == [
+        ("run", "abandoned"),
+        ("participant", "abandoned"),
+        ("tool", "abandoned"),
+    ]
+    assert "thread asyncio" in final.nodes[1].name
+    release.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert handle.receipt == final

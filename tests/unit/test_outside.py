@@ -57,7 +57,8 @@ async def _fails():
     return 1 / 0
 
 
-async def test_a_boundary_on_a_thread_without_context_warns_once_while_runs_are_live(monkeypatch):
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_boundary_on_a_thread_without_context_warns_once_while_runs_are_live(monkeypatch, blocking):
     """That is how lost context shows itself."""
     monkeypatch.setattr(boundary_module, "_warned", False)  # the warning is once per process, the test wants its own
     caught = []
@@ -70,13 +71,23 @@ async def test_a_boundary_on_a_thread_without_context_warns_once_while_runs_are_
                     pass
             caught.extend(str(warning.message) for warning in seen)
 
-    async with stoppable.open_run("live"):
-        thread = threading.Thread(target=lost)
-        thread.start()
-        while thread.is_alive():
-            await asyncio.sleep(0.001)
+    if blocking:
+        handle = await stoppable.spawn(_in_a_bare_thread, lost)
+        await handle.result()
+    else:
+        async with stoppable.open_run("live"):
+            thread = threading.Thread(target=lost)
+            thread.start()
+            while thread.is_alive():
+                await asyncio.sleep(0.001)
     assert len(caught) == 1
     assert "stoppable.to_thread()" in caught[0]
+
+
+def _in_a_bare_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(5)
 
 
 def test_a_boundary_on_a_thread_does_not_warn_without_live_runs():

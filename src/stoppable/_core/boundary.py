@@ -44,13 +44,16 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
     open it is listed as in flight.
     """
 
-    __slots__ = ("_fate", "_run", "kind", "name")
+    __slots__ = ("_fate", "_run", "holder", "kind", "name")
 
     role = Role.BOUNDARY
 
+    holder: port.Participant | None
+    """Who is inside; set on entry."""
+
     def __init__(self, kind: str, name: str | None = None) -> None:
         self.kind = kind
-        self.name = name or ""
+        self.name = name
         self._run: Run | None = None
 
     @property
@@ -74,7 +77,7 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         if self._run is not None:
             self._refuse_reuse()
         run = self._run = scope
-        port.join(run)
+        self.holder = port.join(run)
         # As Gate._admit does it, without the call: publish, then read.
         members = run._members
         if members is None:
@@ -93,7 +96,7 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
             self._run = None
             del run._members[self]  # type: ignore[union-attr]
             if run._closed:
-                self._fate = _fate(run, kind)
+                self._leave_closed(run, kind)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -113,7 +116,7 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         if self._run is not None:
             self._refuse_reuse()
         self._run = run
-        port.join(run)
+        self.holder = port.join(run)
         run._admit(self)
         if run._budget is not None:
             run._budget.spend(self.kind)
@@ -123,6 +126,12 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         elif run._closed:
             for stop in run._stops():
                 stop.after.append((run, self.label))
+
+    def _leave_closed(self, run: Run, error: type[BaseException] | None) -> None:
+        if run._outcome is None:
+            self._fate = _fate(run, error)
+        if run._ended is not None:
+            run._settle()  # whoever was inside may have been all that the run waited for
 
     def _skip(self) -> None:
         """Withdraw before the effect; a stop whose snapshot has it lists it as skipped."""

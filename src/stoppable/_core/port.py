@@ -50,11 +50,11 @@ def _no_participant() -> Participant | None:
     return None
 
 
-def _no_join(run: Run) -> None:
-    pass
+def _no_join(_run: Run) -> Participant | None:
+    return None
 
 
-def _no_climb(stop: Stop) -> None:
+def _no_climb(_stop: Stop) -> None:
     pass
 
 
@@ -69,8 +69,8 @@ def _is_worker_thread() -> bool:
 
 participant: Callable[[], Participant | None] = _no_participant
 """The participant that executes the calling code."""
-join: Callable[[Run], None] = _no_join
-"""Make the executing participant one of the run's, if it is not yet."""
+join: Callable[[Run], Participant | None] = _no_join
+"""Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
 climb: Callable[[Stop], None] = _no_climb
 """Start the ladder of a stop."""
 dispatch: Callable[[Sequence[UserHook]], None] = _call_in_place

@@ -56,11 +56,11 @@ def _nodes(run: Run, stops: list[Stop], in_flight: dict[boundary, Run]) -> Itera
     for node in dict.fromkeys(node for stop in stops for node in stop.nodes):
         if node._is_within(run):
             yield Node(run_id=node.id, kind="run", name=node.name, fate=_fate(node))
-            for participant in node._participants():
-                if participant.alive():
-                    yield Node(run_id=node.id, kind="participant", name=participant.describe(), fate=Fate.ABANDONED)
+    for node, name in (pair for stop in stops for pair in stop.abandoned):
+        if node._is_within(run):
+            yield Node(run_id=node.id, kind="participant", name=name, fate=Fate.ABANDONED)
     for boundary, node in in_flight.items():
-        yield Node(run_id=node.id, kind=boundary.kind, name=boundary.name, fate=boundary.fate or Fate.ABANDONED)
+        yield Node(run_id=node.id, kind=boundary.kind, name=boundary.name or "", fate=boundary.fate or Fate.ABANDONED)
 
 
 def _fate(run: Run) -> Fate:

@@ -263,8 +263,15 @@ class Run(Gate):
         return min((at for stop in self._stops() if (at := stop.kill_at) is not None), default=None)
 
     def _participants(self) -> list[port.Participant]:
-        main = self._main
-        return ([] if main is None else [main]) + self._list(port.Participant)
+        """Return whoever executes a part of it: its own task or thread, those that joined, those inside a boundary."""
+        found: dict[port.Participant | None, bool] = {self._main: True}
+        for member in list(self._members or ()):
+            if isinstance(member, port.Participant):
+                found[member] = True
+            elif member.role is Role.BOUNDARY:
+                # A thread of somebody else's pool takes part while it is inside: nobody says when it is done.
+                found[member.holder] = True  # type: ignore[attr-defined]
+        return [participant for participant in found if participant is not None]
 
     # Hooks
 
@@ -317,8 +324,9 @@ class Run(Gate):
         self._settle()
 
     def _lose(self) -> None:
-        """Give up: something of it may still be alive."""
-        if self._conclude(_LOST) and self.parent is not None:
+        """Give up: something of it may still be alive, and the receipt names it."""
+        alive = [participant.describe() for participant in self._participants() if participant.alive()]
+        if self._conclude(_LOST, alive) and self.parent is not None:
             self.parent._settle()
 
     def _settle(self) -> None:
@@ -340,7 +348,7 @@ class Run(Gate):
             return False
         return self._conclude(_LOST if self._is_alive() else _STOPPED)
 
-    def _conclude(self, status: Status) -> bool:
+    def _conclude(self, status: Status, abandoned: Sequence[str] = ()) -> bool:
         """Write the terminal status, if nobody has yet: the one place where a run ends (G2)."""
         lock.acquire()
         try:
@@ -359,6 +367,8 @@ class Run(Gate):
                 clock.now(),
             )
             self._closed = True
+            if stop is not None:
+                stop.abandoned += [(self, name) for name in abandoned]
             waiters, self._on_end = self._on_end, None
         finally:
             lock.release()

@@ -64,7 +64,18 @@ class Receipt:
 class Stop:
     """A stop request, and whom it reached."""
 
-    __slots__ = ("acknowledged_at", "after", "grace", "in_flight", "mode", "nodes", "reason", "requested_at", "target")
+    __slots__ = (
+        "abandoned",
+        "acknowledged_at",
+        "after",
+        "grace",
+        "in_flight",
+        "mode",
+        "nodes",
+        "reason",
+        "requested_at",
+        "target",
+    )
 
     def __init__(self, target: Run, mode: Mode, reason: Reason, grace: float | None = None) -> None:
         self.target = target
@@ -76,6 +87,7 @@ class Stop:
         self.nodes: list[Run] = []
         self.in_flight: list[tuple[Run, boundary]] = []
         self.after: list[tuple[Run, str]] = []
+        self.abandoned: list[tuple[Run, str]] = []
 
     @property
     def kill_at(self) -> float | None:

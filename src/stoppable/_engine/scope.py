@@ -17,8 +17,7 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Status
-from stoppable._engine import control, tasks
-from stoppable._engine.threads import ThreadParticipant
+from stoppable._engine import control, tasks, threads
 from stoppable._engine.waits import ended, wait_for_end
 from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
 
@@ -200,14 +199,21 @@ class BlockingEdge(_Edge):
     def open(self) -> bool:
         """Begin the run on the current thread; False if it was stopped before it began."""
         control.get().ensure_started()
-        return self._open(tasks.current() or ThreadParticipant())
+        participant = tasks.current() or threads.current()
+        opened = self._open(participant)
+        if opened and isinstance(participant, threads.ThreadParticipant):
+            participant.enter_edge()
+        return opened
 
     def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
-        may_wait = asyncio._get_running_loop() is None
+        participant = self.run._main
+        may_wait = isinstance(participant, threads.ThreadParticipant)
         if may_wait and self.run._children:
             error = self._children_gone(error)
         self._leave()
+        if isinstance(participant, threads.ThreadParticipant):
+            participant.leave_edge()
         stop, outsider, rest = _sort(error)
         self._close(result, stop, outsider, rest)
         if outsider is not None:

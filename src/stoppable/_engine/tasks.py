@@ -14,7 +14,7 @@ from stoppable._core import clock
 from stoppable._core.port import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
-from stoppable._engine import control
+from stoppable._engine import control, threads
 from stoppable.errors import AgentStopped
 
 _get_running_loop = asyncio._get_running_loop
@@ -159,20 +159,22 @@ def own() -> TaskParticipant:
     return participant
 
 
-def join(run: Run) -> None:
-    """Make the executing task one of the run's participants, if it is not yet."""
+def join(run: Run) -> Participant | None:
+    """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
     loop = _get_running_loop()
     if loop is None:
-        return
-    task = _current_task(loop)
+        return threads.current()
     main = run._main
-    if task is None or (type(main) is TaskParticipant and main.task is task):
-        return
+    if type(main) is TaskParticipant and main.task is _current_task(loop):
+        return main
     participant = current()
     if participant is not None and participant not in (run._members or ()):
         participant.join(run)
+    return participant
 
 
 def is_worker_thread() -> bool:
     """Return whether runs are live in the process while this is a bare thread that belongs to none."""
-    return bool(_by_task) and _get_running_loop() is None and threading.current_thread() is not threading.main_thread()
+    if _get_running_loop() is not None or threading.current_thread() is threading.main_thread():
+        return False
+    return bool(_by_task or threads.live)
