@@ -17,6 +17,7 @@ from stoppable._engine.agents import agent, call, spawn
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import open_run
 from stoppable._engine.runner import run
+from stoppable._engine.threads import ThreadPoolExecutor, bind, to_thread
 from stoppable._engine.waits import sleep
 from stoppable.errors import (
     AgentStopped,
@@ -52,9 +53,11 @@ __all__ = [
     "Rung",
     "Status",
     "StoppableError",
+    "ThreadPoolExecutor",
     "Token",
     "agent",
     "append_partial",
+    "bind",
     "boundary",
     "call",
     "check",
@@ -69,4 +72,5 @@ __all__ = [
     "should_stop",
     "sleep",
     "spawn",
+    "to_thread",
 ]

@@ -85,7 +85,7 @@ def _blocking_agent(function: Callable[..., Any]) -> Callable[..., Any]:
     def call_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             return function(*args, **kwargs)
-        return _block(child_run(function), function, args, kwargs).answer()
+        return block(child_run(function), function, args, kwargs).answer()
 
     return call_agent
 
@@ -136,13 +136,18 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
         case Kind.ASYNC_GENERATOR:
             return _start_stream(run, body, args, {}, lazy=False)
         case Kind.BLOCKING:
-            copied = contextvars.copy_context()
-            # A daemon of our own, never the default executor: asyncio.run() would wait for it at its end.
-            thread = threading.Thread(
-                target=copied.run, args=(_block, run, body, args, {}), name=f"stoppable {run.name}", daemon=True
-            )
-            thread.start()
-            return RunHandle(run, thread)
+            return RunHandle(run, in_thread(run, functools.partial(block, run, body, args, {})))
+
+
+def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
+    """Execute a run on a thread of its own, which sees the caller's context.
+
+    A daemon, never the default executor: ``asyncio.run`` would wait for it at its end.
+    """
+    copied = contextvars.copy_context()
+    thread = threading.Thread(target=copied.run, args=(call,), name=f"stoppable {run.name}", daemon=True)
+    thread.start()
+    return thread
 
 
 def _start_stream(
@@ -152,7 +157,7 @@ def _start_stream(
     return RunHandle(run, in_task(run, functools.partial(channel.pump, body), args, kwargs), channel)
 
 
-def _block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
+def block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
     """Execute a blocking body as a run, on the current thread."""
     edge = BlockingEdge(run)
     if edge.open():

@@ -14,13 +14,13 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Mode
 from stoppable._engine.agents import body_of, name_of, start
+from stoppable._engine.loops import run_in_new_loop
 from stoppable.errors import StoppableError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
-_CLOSING_SECONDS = 2.0
 
 
 @overload
@@ -42,25 +42,8 @@ def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # 
     async def main() -> Any:
         return await start(root, body, args).result()
 
-    loop = asyncio.new_event_loop()
-    try:
-        with _stop_button(root):
-            return loop.run_until_complete(main())
-    finally:
-        _close(loop)
-
-
-def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop without waiting for what cannot be ended, as asyncio.run() would: the run was told as lost."""
-    leftover = asyncio.all_tasks(loop)
-    for task in leftover:
-        task.cancel()
-    if leftover:
-        loop.run_until_complete(asyncio.wait(leftover, timeout=_CLOSING_SECONDS))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # abandoned, and said so
-    loop.close()
+    with _stop_button(root):
+        return run_in_new_loop(main)
 
 
 @contextmanager

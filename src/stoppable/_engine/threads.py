@@ -1,19 +1,34 @@
-"""Threads as participants."""
+"""Threads as participants, and ways to start threads that see the token."""
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import functools
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, ParamSpec, TypeVar
 
+from stoppable._core import context
+from stoppable._core.boundary import check
 from stoppable._core.port import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
+from stoppable._engine.pool import DaemonPool
+from stoppable.errors import InvalidArgument
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 live: set[ThreadParticipant] = set()
 """The threads that execute the body of a run now."""
 
 _local = threading.local()
+_pool = DaemonPool("stoppable-thread")
 
 
 class ThreadParticipant(Participant):
@@ -57,6 +72,29 @@ class ThreadParticipant(Participant):
         """Do nothing: there is no CANCEL to hold back."""
 
 
+class _Visit(ThreadParticipant):
+    """A thread of some pool while it executes one call for a run: alive until the call returns."""
+
+    __slots__ = ("_is_over", "_run")
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+        self._is_over = False
+        run._admit(self)
+
+    def alive(self) -> bool:
+        """Return whether the call still runs."""
+        return not self._is_over and super().alive()
+
+    def end(self) -> None:
+        """Say that the call has returned."""
+        self._is_over = True
+        self._run._withdraw(self)
+        if self._run._ended is not None:
+            self._run._settle()  # the call may have been all that the run waited for
+
+
 def current() -> ThreadParticipant:
     """Return the participant for the calling thread."""
     try:
@@ -64,3 +102,125 @@ def current() -> ThreadParticipant:
     except AttributeError:
         participant = _local.participant = ThreadParticipant()
     return participant
+
+
+def bind(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function take the current run along, to whatever thread or executor calls it.
+
+    While it runs there, it belongs to the run: it sees the token, and the run is not ``stopped`` before it returns.
+    Called after the stop it raises AgentStopped and does nothing. Outside a run it is the function itself.
+    """
+    if not callable(function):
+        raise InvalidArgument(f"{function!r} cannot be bound: pass a function")
+    if context.current_run() is None:
+        return function
+    origin = contextvars.copy_context()
+
+    @functools.wraps(function)
+    def bound(*args: P.args, **kwargs: P.kwargs) -> T:
+        # A context can be entered by one thread at a time: each call gets a copy.
+        return origin.copy().run(_visit, function, args, kwargs)
+
+    return bound
+
+
+def _visit(function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
+    """Execute a call for the run of the context that it is in."""
+    run = context.current_run()
+    assert run is not None, "bound inside a run"
+    visit = _Visit(run)
+    try:
+        check()
+        return function(*args, **kwargs)
+    finally:
+        visit.end()
+
+
+async def to_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run blocking code on a thread that sees the token, and wait for it.
+
+    A stop lets it finish; at CANCEL the waiting ends and the thread, which nothing can end, keeps the run ``stopping``
+    until it returns or the run is ``lost``. Threads are daemons: ``asyncio.run`` does not wait for one that hangs.
+    """
+    check()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    copied = contextvars.copy_context()
+    call = functools.partial(_visit if context.current_run() else _plain, function, args, kwargs)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = copied.run(call)
+        except BaseException as caught:
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            loop.call_soon_threadsafe(_hand_over, future, result, error)
+
+    _pool.submit(work)
+    return await future
+
+
+def _plain(function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
+    return function(*args, **kwargs)
+
+
+def _hand_over(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.done():
+        return  # whoever waited was cancelled
+    if isinstance(error, StopIteration):
+        converted = RuntimeError("the function raised StopIteration, which cannot be raised into a coroutine")
+        converted.__cause__ = error
+        error = converted
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+class ThreadPoolExecutor(concurrent.futures.ThreadPoolExecutor):
+    """A thread pool whose calls see the token of the run that submitted them, on daemon threads.
+
+    It is a ``concurrent.futures`` executor, also for ``loop.set_default_executor()``. A call that has not begun when
+    its run is stopped raises AgentStopped instead of running.
+    """
+
+    def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "stoppable-pool") -> None:
+        super().__init__(max_workers, thread_name_prefix)
+        self._daemons = DaemonPool(thread_name_prefix, self._max_workers)
+        self._pending: dict[Future[Any], bool] = {}
+        self._is_shut = False
+        self._guard = threading.Lock()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run a call on one of the threads."""
+        call = functools.partial(bind(fn), *args, **kwargs)
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = call()
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            self._pending.pop(future, None)
+
+        with self._guard:
+            if self._is_shut:
+                raise RuntimeError("cannot submit to an executor that was shut down")
+            self._pending[future] = True
+            self._daemons.submit(work)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - the base's
+        """Refuse further calls; ``wait`` for those that run."""
+        with self._guard:
+            self._is_shut = True
+        if cancel_futures:
+            for future in list(self._pending):
+                future.cancel()
+        if wait:
+            concurrent.futures.wait(list(self._pending))
+        super().shutdown(wait=False)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stoppable._engine import tasks
+from stoppable._engine.threads import _pool as pool
 
-_OURS = frozenset({"stoppable-control"})
+_OURS = ("stoppable-control", "stoppable-thread", "stoppable-pool")  # kept for reuse; is_busy() tells what they do
 
 
 @contextmanager
@@ -19,7 +20,8 @@ def no_orphans(within: float = 5.0) -> Iterator[None]:
     yield
     deadline = time.monotonic() + within
     while True:
-        threads = [t for t in threading.enumerate() if t not in before and t.name not in _OURS]
+        threads = [t for t in threading.enumerate() if t not in before and not t.name.startswith(_OURS)]
+        threads += [t for t in threading.enumerate() if t.name.startswith("stoppable-thread") and pool.is_busy()]
         runs = [str(participant.describe()) for participant in list(tasks._by_task.values()) if participant.alive()]
         if not threads and not runs:
             return

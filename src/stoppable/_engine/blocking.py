@@ -1,0 +1,139 @@
+"""The same for blocking code: spawn, call and sleep without an event loop."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, TypeVarTuple, cast, overload
+
+from stoppable._core import clock, context
+from stoppable._core.boundary import check
+from stoppable._core.hooks import Callback, Moment
+from stoppable._core.outcome import Outcome
+from stoppable._core.policy import seconds as checked_seconds
+from stoppable._core.reason import Reason
+from stoppable._core.run import Run
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Receipt
+from stoppable._engine import control
+from stoppable._engine.agents import Kind, block, body_of, child_run, in_thread, kind_of, start
+from stoppable._engine.loops import run_in_new_loop
+from stoppable._engine.scope import raise_ended
+from stoppable._engine.waits import wait_for_end
+from stoppable.errors import RunFailed
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Ts = TypeVarTuple("Ts")
+
+
+class BlockingHandle(Generic[T_co]):
+    """A run that was started on its own, held by blocking code."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.run.id
+
+    @property
+    def status(self) -> Status:
+        """Where the run stands now."""
+        return self.run.status
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What became of the stops of this run so far, or None if nobody stopped it."""
+        return self.run.receipt
+
+    def stop(
+        self,
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+    ) -> Receipt:
+        """Stop the run with its subtree; the end is told by ``outcome()``."""
+        return self.run.stop(mode, reason, actor, grace)
+
+    def outcome(self) -> Outcome[T_co]:
+        """Wait for the end and return it; never raises because the run was stopped."""
+        return cast("Outcome[T_co]", wait_for_end(self.run))
+
+    def result(self) -> T_co:
+        """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost."""
+        outcome = self.outcome()
+        match outcome.status:
+            case Status.COMPLETED:
+                return cast("T_co", outcome.result)
+            case Status.FAILED:
+                raise RunFailed(self.id, outcome) from outcome.error
+            case _:
+                return raise_ended(self.run, context.current.get())
+
+    def __repr__(self) -> str:
+        return f"<BlockingHandle {self.id} {self.run.name!r} {self.status}>"
+
+
+@overload
+def spawn(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> BlockingHandle[T]: ...
+@overload
+def spawn(agent: Callable[[*Ts], T], *args: *Ts) -> BlockingHandle[T]: ...
+def spawn(agent: Callable[..., Any], *args: Any) -> BlockingHandle[Any]:  # type: ignore[misc]  # as in agents.py
+    """Start an agent as a child of the current run, or as a root, on a thread of its own.
+
+    An async agent gets an event loop of its own there.
+    """
+    body = body_of(agent)
+    run = child_run(body)
+
+    async def main() -> None:
+        await start(run, body, args).outcome()
+
+    if kind_of(body) is Kind.BLOCKING:
+        in_thread(run, functools.partial(block, run, body, args, {}))
+    else:
+        in_thread(run, functools.partial(run_in_new_loop, main))
+    return BlockingHandle(run)
+
+
+@overload
+def call(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
+@overload
+def call(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
+def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # as in agents.py
+    """Run an agent as a child of the current run and return its value; outside a run a plain call."""
+    body = body_of(agent)
+    if context.current_run() is None and kind_of(body) is Kind.BLOCKING:
+        return body(*args)
+    return spawn(agent, *args).result()
+
+
+def sleep(seconds: float) -> None:
+    """Sleep; a stop of the run wakes it at once and raises AgentStopped. Outside a run it is a plain sleep."""
+    checked_seconds(seconds, "seconds")
+    check()
+    wake = threading.Event()
+    until = clock.now() + seconds
+    timer = control.get().call_at(until, wake.set)
+    scope = context.current.get()
+    try:
+        if isinstance(scope, Run):
+            with Callback(scope, Moment.STOP, wake.set) as hook:
+                scope._add_hook(hook)
+                _wait(wake)
+        else:
+            _wait(wake)
+    finally:
+        timer.cancel()
+    check()
+
+
+def _wait(event: threading.Event) -> None:
+    while not event.wait(timeout=60):
+        pass

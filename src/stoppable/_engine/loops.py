@@ -1,0 +1,38 @@
+"""Event loops that we own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from stoppable._engine.threads import ThreadPoolExecutor
+
+T = TypeVar("T")
+
+_CLOSING_SECONDS = 2.0
+
+
+def run_in_new_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end on a loop of its own, whose default executor takes the run along.
+
+    Unlike ``asyncio.run`` it does not wait for tasks and threads that cannot be ended: their run was told as lost.
+    """
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor())
+    try:
+        return loop.run_until_complete(main())
+    finally:
+        _close(loop)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    leftover = asyncio.all_tasks(loop)
+    for task in leftover:
+        task.cancel()
+    if leftover:
+        loop.run_until_complete(asyncio.wait(leftover, timeout=_CLOSING_SECONDS))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # abandoned, and said so
+    loop.close()

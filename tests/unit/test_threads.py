@@ -1,0 +1,359 @@
+"""Threads that see the token: to_thread, bind, ThreadPoolExecutor, and the blocking twins."""
+
+import asyncio
+import concurrent.futures
+import contextvars
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+import stoppable
+from stoppable import sync
+from stoppable._engine.pool import DaemonPool
+
+
+async def test_a_call_on_a_thread_sees_the_token_and_its_answer_is_kept():
+    started = threading.Event()
+    seen = []
+
+    def tool():
+        started.set()
+        while not stoppable.should_stop():
+            threading.Event().wait(0.001)
+        seen.append(stoppable.current_run().name)
+        return "answer"
+
+    async def agent():
+        stoppable.set_partial(await stoppable.to_thread(tool))
+        stoppable.check()
+
+    handle = await stoppable.spawn(agent)
+    await _happened(started)
+    await handle.stop()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.partial, outcome.rung) == ("stopped", "answer", "signal")
+    assert seen == ["agent"]
+
+
+async def test_a_thread_that_a_cancel_left_behind_keeps_the_run_stopping_until_it_returns():
+    started, release = threading.Event(), threading.Event()
+
+    def tool():
+        started.set()
+        release.wait(5)
+
+    async def agent():
+        await stoppable.to_thread(tool)
+
+    handle = await stoppable.spawn(agent)
+    await _happened(started)
+    await handle.stop("immediate")
+    while handle.run._ended is None:
+        await asyncio.sleep(0.001)
+    assert handle.status == "stopping"
+    release.set()
+    assert (await handle.outcome()).status == "stopped"
+
+
+async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_names_it(clock):
+    started, release = threading.Event(), threading.Event()
+
+    def stuck():
+        started.set()
+        release.wait(5)
+        with pytest.raises(stoppable.AgentStopped):
+            stoppable.check()
+
+    async def agent():
+        await stoppable.to_thread(stuck)
+
+    handle = await stoppable.spawn(agent)
+    await _happened(started)
+    await handle.stop()
+    for _ in range(3):
+        clock.advance(6)
+        await asyncio.sleep(0.01)
+    assert (await handle.outcome()).status == "lost"
+    (abandoned,) = [node.name for node in handle.receipt.nodes if node.kind == "participant"]
+    assert "stoppable-thread" in abandoned
+    assert "threading.py" in abandoned
+    release.set()
+
+
+async def test_a_call_on_a_thread_after_the_stop_does_not_begin():
+    async def agent():
+        stoppable.current_run().stop("cooperative")
+        await stoppable.to_thread(pytest.fail, "never called")
+
+    assert (await (await stoppable.spawn(agent)).outcome()).status == "stopped"
+
+
+async def test_errors_and_context_cross_the_thread():
+    variable = contextvars.ContextVar("variable")
+    variable.set("set by the caller")
+    assert await stoppable.to_thread(variable.get) == "set by the caller"
+    with pytest.raises(ZeroDivisionError):
+        await stoppable.to_thread(lambda: 1 / 0)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await stoppable.to_thread(next, iter(()))
+
+
+async def test_a_stop_raised_on_the_thread_stops_the_run():
+    def tool():
+        stoppable.current_run().stop("cooperative")
+        with stoppable.boundary("tool"):
+            pytest.fail("never entered")
+
+    async def agent():
+        await stoppable.to_thread(tool)
+
+    outcome = await (await stoppable.spawn(agent)).outcome()
+    assert (outcome.status, outcome.clean) == ("stopped", True)
+
+
+async def test_a_bound_function_takes_the_run_to_a_foreign_executor():
+    with concurrent.futures.ThreadPoolExecutor() as foreign:
+
+        async def agent():
+            loop = asyncio.get_running_loop()
+            names = [loop.run_in_executor(foreign, stoppable.bind(lambda: stoppable.current_run().name)) for _ in "ab"]
+            return [await name for name in names]
+
+        assert await (await stoppable.spawn(agent)).result() == ["agent", "agent"]
+
+
+async def test_a_bound_function_called_after_the_stop_does_nothing():
+    bound = []
+
+    async def agent():
+        bound.append(stoppable.bind(lambda: pytest.fail("never called")))
+        await stoppable.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await asyncio.sleep(0.01)
+    await handle.stop()
+    await handle.outcome()
+    with pytest.raises(stoppable.AgentStopped):
+        bound[0]()
+
+
+def test_binding_outside_a_run_is_the_function_itself():
+    assert stoppable.bind(print) is print
+    with pytest.raises(stoppable.InvalidArgument, match="pass a function"):
+        stoppable.bind(3)
+
+
+async def test_the_executor_carries_the_run_and_skips_what_has_not_begun():
+    started, release = threading.Event(), threading.Event()
+
+    def tool(number):
+        started.set()
+        release.wait(5)
+        return number, stoppable.current_run().name
+
+    async def agent(executor):
+        futures = [executor.submit(tool, number) for number in range(3)]
+        await stoppable.to_thread(started.wait, 5)
+        stoppable.current_run().stop("cooperative")
+        release.set()
+        return await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+
+    with stoppable.ThreadPoolExecutor(max_workers=1) as executor:
+        handle = await stoppable.spawn(agent, executor)
+        outcome = await handle.outcome()
+    first, *others = outcome.result
+    assert first == (0, "agent")
+    assert [type(other) for other in others] == [stoppable.AgentStopped] * 2
+
+
+async def test_the_executor_is_one_of_concurrent_futures():
+    executor = stoppable.ThreadPoolExecutor(max_workers=2)
+    assert list(executor.map(lambda x: x + 1, range(5))) == [1, 2, 3, 4, 5]
+    with pytest.raises(ZeroDivisionError):
+        executor.submit(lambda: 1 / 0).result(5)
+    release = threading.Event()
+    running = [executor.submit(release.wait, 5) for _ in range(2)]
+    while not all(future.running() for future in running):
+        await asyncio.sleep(0.001)
+    waiting = executor.submit(pytest.fail, "never called")
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert waiting.cancelled()
+    release.set()
+    assert [future.result(5) for future in running] == [True, True]
+    with pytest.raises(RuntimeError, match="shut down"):
+        executor.submit(print)
+
+
+def test_the_pool_reuses_its_threads_and_lets_idle_ones_end(monkeypatch):
+    monkeypatch.setattr("stoppable._engine.pool._IDLE_SECONDS", 0.05)  # ten seconds would be a slow test
+    pool = DaemonPool("reused")
+    seen = []
+    for _ in range(3):
+        done = threading.Event()
+        pool.submit(lambda done=done: (seen.append(threading.current_thread()), done.set()))
+        assert done.wait(5)
+        while pool.is_busy():
+            threading.Event().wait(0.001)
+    assert len(set(seen)) == 1
+    seen[0].join(5)
+    assert not seen[0].is_alive()
+    assert pool._threads == 0
+
+
+def test_a_blocked_thread_holds_up_neither_asyncio_run_nor_the_exit():
+    source = """
+        import asyncio, time, stoppable
+        async def main():
+            async with asyncio.timeout(0.1):
+                await stoppable.to_thread(time.sleep, 60)
+        try:
+            asyncio.run(main())
+        except TimeoutError:
+            print("returned")
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, timeout=10, check=True
+    )
+    assert done.stdout == "returned\n"
+
+
+async def test_the_default_executor_of_our_own_loops_carries_the_run():
+    async def agent():
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: stoppable.current_run().name)
+
+    assert await stoppable.to_thread(stoppable.run, agent) == "agent"
+
+
+class TestBlockingTwins:
+    async def test_sleep_is_woken_by_a_stop(self):
+        def agent():
+            sync.sleep(60)
+
+        handle = await stoppable.spawn(agent)
+        await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            await handle.stop("cooperative")
+            assert (await handle.outcome()).status == "stopped"
+
+    def test_sleep_outside_a_run_and_in_a_shield_is_plain(self):
+        sync.sleep(0.001)
+        with pytest.raises(stoppable.RunStopped):
+            with sync.open_run("work") as run:
+                run.stop("cooperative")
+                with stoppable.shielded(5):
+                    sync.sleep(0.001)
+                stoppable.check()
+
+    def test_agents_of_both_kinds_are_spawned_and_called(self):
+        async def asynchronous(x):
+            await asyncio.sleep(0)
+            return x + 1
+
+        def blocking(x):
+            return x + 2
+
+        with sync.open_run("work") as run:
+            assert sync.call(asynchronous, 1) == 2
+            assert sync.call(blocking, 1) == 3
+            handle = sync.spawn(asynchronous, 1)
+            assert handle.run.parent is run
+            assert handle.result() == 2
+            assert "completed" in repr(handle)
+        assert sync.call(blocking, 1) == 3
+        assert sync.call(asynchronous, 1) == 2
+
+    def test_a_child_is_stopped_alone_or_with_its_parent(self):
+        async def child():
+            await stoppable.sleep(60)
+
+        def fails():
+            raise ValueError("own")
+
+        with sync.open_run("parent"):
+            handle = sync.spawn(child)
+            handle.stop(reason="alone")
+            assert handle.outcome().status == handle.status == "stopped"
+            assert handle.receipt.reason.message == "alone"
+            assert handle.id == handle.run.id
+            with pytest.raises(stoppable.RunStopped):
+                handle.result()
+            with pytest.raises(stoppable.RunFailed):
+                sync.call(fails)
+        with pytest.raises(stoppable.RunStopped):
+            with sync.open_run("parent") as parent:
+                handle = sync.spawn(child)
+                parent.stop()
+                handle.result()
+        assert handle.status == "stopped"
+
+    def test_a_blocking_run_waits_for_the_children_it_left_behind(self):
+        release = threading.Event()
+
+        def child():
+            release.wait(5)
+
+        with sync.open_run("parent") as parent:
+            handle = sync.spawn(child)
+            threading.Timer(0.05, release.set).start()
+        assert (parent.status, handle.status) == ("completed", "completed")
+
+    def test_a_blocking_run_that_fails_stops_the_children_it_left_behind(self):
+        def child():
+            sync.sleep(60)
+
+        with pytest.raises(ValueError, match="parent"):
+            with sync.open_run("parent"):
+                handle = sync.spawn(child)
+                raise ValueError("parent")
+        assert handle.outcome().reason.kind == "parent"
+
+    def test_a_stop_reaches_the_children_a_blocking_run_waits_for(self):
+        def child():
+            sync.sleep(60)
+
+        def press(run):
+            while run._members is None and not run._children:
+                threading.Event().wait(0.001)
+            threading.Event().wait(0.05)
+            run.stop()
+
+        with pytest.raises(stoppable.RunStopped):
+            with sync.open_run("parent") as parent:
+                presser = threading.Thread(target=press, args=(parent,))
+                presser.start()
+                sync.spawn(child)
+        presser.join(5)
+
+
+async def test_blocking_code_on_a_loops_thread_is_a_run_too():
+    """It cannot wait for what is left behind without blocking the loop, and says so."""
+    with stoppable.open_run("on the loop") as run:
+        assert stoppable.current_run() is run
+    assert run.status == "completed"
+    release = asyncio.Event()
+
+    async def straggler():
+        with stoppable.boundary("tool"):
+            await release.wait()
+
+    with pytest.raises(stoppable.RunStopped) as caught:
+        with stoppable.open_run("on the loop") as run:
+            task = asyncio.create_task(straggler())
+            while not run._members:
+                await asyncio.sleep(0)
+            run.stop("cooperative")
+            stoppable.check()
+    assert caught.value.outcome.status == "stopping"
+    release.set()
+    await task
+    await asyncio.sleep(0)
+    assert run.status == "stopped"
+
+
+async def _happened(event):
+    async with asyncio.timeout(5):
+        while not event.is_set():
+            await asyncio.sleep(0.001)
