@@ -10,6 +10,7 @@ from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
+from stoppable._core.sink import emit
 from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Answer, Node, Receipt
 from stoppable._core.token import Token
@@ -63,6 +64,7 @@ __all__ = [
     "check",
     "current_run",
     "detached",
+    "emit",
     "on_interrupt",
     "on_stop",
     "open_run",

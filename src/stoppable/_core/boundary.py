@@ -88,6 +88,8 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         if run._closed:
             self._skip()
             run._raise_stopped()
+        if run._sink is not None:
+            run._sink.entered(run, self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -97,6 +99,8 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
             del run._members[self]  # type: ignore[union-attr]
             if run._closed:
                 self._leave_closed(run, kind)
+            if run._sink is not None:
+                run._sink.left(run, self)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -123,9 +127,11 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         if scope._closed:
             self._skip()
             scope._raise_stopped()
-        elif run._closed:
+        if run._closed:
             for stop in run._stops():
                 stop.after.append((run, self.label))
+        if run._sink is not None:
+            run._sink.entered(run, self)
 
     def _leave_closed(self, run: Run, error: type[BaseException] | None) -> None:
         if run._outcome is None:

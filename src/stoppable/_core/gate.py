@@ -24,6 +24,7 @@ class Role(Enum):
     """What a member is to the run; read in place of ``isinstance`` where a stop looks at every member of a tree."""
 
     PARTICIPANT = "participant"
+    REMOTE = "remote"
     BOUNDARY = "boundary"
     HOOK = "hook"
 

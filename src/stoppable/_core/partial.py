@@ -44,6 +44,8 @@ def set_partial(value: object) -> None:
     run = context.current_run()
     if run is not None:
         run._partial = Partial(value)
+        if run._sink is not None:
+            run._sink.partial(run, value, appended=False)
 
 
 def append_partial(delta: object) -> None:
@@ -54,3 +56,5 @@ def append_partial(delta: object) -> None:
             with lock:  # made when the first thread needs it: most runs have no partial
                 run._partial = run._partial or Partial()
         run._partial.append(delta)
+        if run._sink is not None:
+            run._sink.partial(run, delta, appended=True)

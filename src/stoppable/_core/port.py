@@ -6,7 +6,7 @@ The core knows neither asyncio nor threads. Alone, it stops runs but climbs no l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stoppable._core.gate import Member, Role
 
@@ -23,6 +23,9 @@ class Participant(Member):
     __slots__ = ()
 
     role = Role.PARTICIPANT
+
+    task: Any = None
+    """The asyncio task, if it is one: here, so that a boundary can compare it without asking what kind it enters in."""
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
@@ -43,6 +46,18 @@ class Participant(Member):
 
     def shield_left(self) -> None:
         """Let a CANCEL through that was held back."""
+        raise NotImplementedError
+
+
+class RemoteParticipant(Participant):
+    """A participant that holds a gate of its own, in another process or service, and must be told of every stop."""
+
+    __slots__ = ()
+
+    role = Role.REMOTE
+
+    def tell(self, stop: Stop) -> None:
+        """Pass a stop on; returns at once, from any thread and from a signal handler."""
         raise NotImplementedError
 
 

@@ -14,6 +14,7 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.partial import Partial
 from stoppable._core.policy import Limits, Policy, seconds
 from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Rung, Status
 from stoppable._core.stop import Answer, Receipt, Stop
 from stoppable._core.token import Token
@@ -26,6 +27,16 @@ _COMPLETED, _FAILED, _STOPPED, _LOST = Status.COMPLETED, Status.FAILED, Status.S
 _DEFAULT_POLICY = Policy()
 _NO_LABELS: Mapping[str, str] = {}
 _LATER_STOPS_KEPT = 64
+
+
+class _Due:
+    """Whom a stop must tell, once the whole subtree is marked; each hook is ours to call."""
+
+    __slots__ = ("hooks", "remotes")
+
+    def __init__(self) -> None:
+        self.hooks: list[Hook] = []
+        self.remotes: list[port.RemoteParticipant] = []
 
 
 class Run(Gate):
@@ -46,6 +57,7 @@ class Run(Gate):
         "_partial",
         "_raised",
         "_rung",
+        "_sink",
         "_stop",
         "id",
         "labels",
@@ -91,11 +103,13 @@ class Run(Gate):
             self.owner = owner
             self.labels = labels or _NO_LABELS
             self.policy = policy or _DEFAULT_POLICY
+            self._sink: Sink | None = None
         else:
             self.owner = owner or parent.owner
             self.labels = {**parent.labels, **labels} if labels else parent.labels
             self.policy = policy or parent.policy
             self._budget = parent._budget
+            self._sink = parent._sink
         if limits is not None:
             self._budget = Budget(self, limits, self._budget)
         if parent is not None:
@@ -157,14 +171,14 @@ class Run(Gate):
         """
         grace = None if grace is None else seconds(grace, "grace")
         stop = Stop(self, Mode.of(mode), Reason.of(reason, actor=actor), grace)
-        hooks: list[Hook] = []
         with lock:
             answer = self._request(stop)
-            if answer in {Answer.ACCEPTED, Answer.ESCALATED}:
-                hooks = self._mark(stop)
-        if stop.acknowledged_at is not None:
+            due = self._mark(stop) if answer in {Answer.ACCEPTED, Answer.ESCALATED} else None
+        if due is not None:
+            for remote in due.remotes:
+                remote.tell(stop)
             port.climb(stop)
-            self._call(hooks)
+            self._call(due.hooks)
         return receipt.write(self, answer)
 
     def _request(self, stop: Stop) -> Answer:
@@ -183,9 +197,9 @@ class Run(Gate):
                 self._mark_in_flight(stop)
         return Answer.ALREADY_STOPPING
 
-    def _mark(self, stop: Stop) -> list[Hook]:
-        """Close the gates of the whole subtree; return the hooks that are due, each ours to call (G12)."""
-        hooks: list[Hook] = []
+    def _mark(self, stop: Stop) -> _Due:
+        """Close the gates of the whole subtree; return whom to tell now, outside the lock (G12)."""
+        due = _Due()
         nodes = stop.nodes
         nodes.append(self)
         for run in nodes:  # grows while it is walked
@@ -197,16 +211,18 @@ class Run(Gate):
             if run._children:
                 nodes += run._children
             if run._members:
-                run._reach_members(stop, hooks)
+                run._reach_members(stop, due)
         stop.acknowledged_at = clock.now()
-        return hooks
+        return due
 
-    def _reach_members(self, stop: Stop, hooks: list[Hook]) -> None:
+    def _reach_members(self, stop: Stop, due: _Due) -> None:
         for member in list(self._members or ()):
             if member.role is Role.BOUNDARY:
                 stop.in_flight.append((self, member))  # type: ignore[arg-type]
+            elif isinstance(member, port.RemoteParticipant):
+                due.remotes.append(member)
             elif isinstance(member, Hook) and member.moment is Moment.STOP and self._withdraw(member):
-                hooks.append(member)
+                due.hooks.append(member)
 
     def _mark_in_flight(self, stop: Stop) -> None:
         nodes = [self]

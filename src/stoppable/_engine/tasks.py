@@ -165,7 +165,7 @@ def join(run: Run) -> Participant | None:
     if loop is None:
         return threads.current()
     main = run._main
-    if type(main) is TaskParticipant and main.task is _current_task(loop):
+    if main is not None and main.task is _current_task(loop):
         return main
     participant = current()
     if participant is not None and participant not in (run._members or ()):

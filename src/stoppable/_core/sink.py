@@ -1,0 +1,38 @@
+"""Where a run tells what it does, to whoever keeps a record of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from stoppable._core import context
+
+if TYPE_CHECKING:
+    from stoppable._core.boundary import boundary
+    from stoppable._core.run import Run
+
+
+class Sink(Protocol):
+    """What a run with its subtree reports; called by the code of the run, so it returns at once and raises nothing."""
+
+    def entered(self, run: Run, boundary: boundary) -> None:
+        """Note that a boundary was entered."""
+        ...
+
+    def left(self, run: Run, boundary: boundary) -> None:
+        """Note that a boundary was left."""
+        ...
+
+    def partial(self, run: Run, value: object, *, appended: bool) -> None:
+        """Note that what the run has so far was replaced by a value, or extended by it."""
+        ...
+
+    def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
+        """Note what the run told of its progress."""
+        ...
+
+
+def emit(kind: str, /, **data: object) -> None:
+    """Tell whoever watches the current run of its progress; does nothing if nobody does."""
+    run = context.current_run()
+    if run is not None and run._sink is not None:
+        run._sink.event(run, kind, data)
