@@ -2,9 +2,9 @@
 
 import pytest
 
-from stoppable.testing import ParticipantContract, Probe, Tasks, Threads
+from stoppable.testing import ParticipantContract, Tasks, Threads, Workers
 
-KINDS: list[ParticipantContract] = [Tasks(), Threads()]
+KINDS: list[ParticipantContract] = [Tasks(), Threads(), Workers()]
 
 
 @pytest.fixture(params=KINDS, ids=repr)
@@ -13,8 +13,8 @@ def kind(request) -> ParticipantContract:
 
 
 @pytest.fixture
-def probe():
+def probe(kind, tmp_path):
     """Whatever a test left waiting may go on when it is over."""
-    probe = Probe()
+    probe = kind.probe(tmp_path)
     yield probe
     probe.release()

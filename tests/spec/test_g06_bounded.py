@@ -32,6 +32,10 @@ async def test_what_cannot_be_ended_is_lost_within_the_total(kind, probe, clock)
     await handle.stop()
     for seconds, rung in ((10, "interrupt"), (1, "cancel"), (5, "kill")):
         clock.advance(seconds)
+        if rung == kind.strongest:
+            outcome = await handle.outcome()
+            assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", rung, False)
+            return
         await _ticks()
         assert handle.status == "stopping"
         assert handle.run._rung == rung

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import stoppable
+from stoppable.testing import Tasks, Threads
 from stoppable.testing.scripts import Child, Effect
 
 
@@ -41,6 +42,7 @@ async def test_twenty_threads_that_stop_at_once_agree(kind, probe):
     await handle.outcome()
 
 
+@pytest.mark.parametrize("kind", [Tasks(), Threads()], ids=repr)  # a worker's children are in the worker
 async def test_a_stop_of_a_child_whose_parent_was_stopped_says_what_is_in_flight_there(kind, probe):
     handle = await kind.start([Child([Effect("deep")])], probe)
     await probe.seen("enter deep")

@@ -59,6 +59,7 @@ def _nodes(run: Run, stops: list[Stop], in_flight: dict[boundary, Run]) -> Itera
     for node, name in (pair for stop in stops for pair in stop.abandoned):
         if node._is_within(run):
             yield Node(run_id=node.id, kind="participant", name=name, fate=Fate.ABANDONED)
+    yield from (found for stop in stops for node, found in stop.reported if node._is_within(run))
     for boundary, node in in_flight.items():
         yield Node(run_id=node.id, kind=boundary.kind, name=boundary.name or "", fate=boundary.fate or Fate.ABANDONED)
 

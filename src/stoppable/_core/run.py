@@ -212,7 +212,8 @@ class Run(Gate):
                 nodes += run._children
             if run._members:
                 run._reach_members(stop, due)
-        stop.acknowledged_at = clock.now()
+        stop.expect(len(due.remotes))
+        stop.acknowledge()
         return due
 
     def _reach_members(self, stop: Stop, due: _Due) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from stoppable._core import clock
+from stoppable._core.gate import lock
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode, Rung, Status
 
@@ -65,6 +67,8 @@ class Stop:
     """A stop request, and whom it reached."""
 
     __slots__ = (
+        "_unacknowledged",
+        "_waiters",
         "abandoned",
         "acknowledged_at",
         "after",
@@ -73,6 +77,7 @@ class Stop:
         "mode",
         "nodes",
         "reason",
+        "reported",
         "requested_at",
         "target",
     )
@@ -84,10 +89,37 @@ class Stop:
         self.grace = grace
         self.requested_at = clock.now()
         self.acknowledged_at: float | None = None
+        self._waiters: list[Callable[[], None]] = []
+        self._unacknowledged = 1  # this process, and every remote that was told
         self.nodes: list[Run] = []
         self.in_flight: list[tuple[Run, boundary]] = []
         self.after: list[tuple[Run, str]] = []
         self.abandoned: list[tuple[Run, str]] = []
+        self.reported: list[tuple[Run, Node]] = []
+
+    def expect(self, remotes: int) -> None:
+        """Wait for so many more gates to close."""
+        with lock:
+            self._unacknowledged += remotes
+
+    def acknowledge(self) -> None:
+        """Note that one more gate is closed; with the last one the stop is acknowledged."""
+        with lock:
+            self._unacknowledged -= 1
+            if self._unacknowledged:
+                return
+            self.acknowledged_at = clock.now()
+            waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+    def when_acknowledged(self, wake: Callable[[], None]) -> None:
+        """Call a function once every gate is closed, or at once if they are."""
+        with lock:
+            if self.acknowledged_at is None:
+                self._waiters.append(wake)
+                return
+        wake()
 
     @property
     def kill_at(self) -> float | None:

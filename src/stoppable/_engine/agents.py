@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import Enum
 from types import FunctionType
-from typing import Any, TypeVar, TypeVarTuple, cast, overload
+from typing import Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
 from stoppable._core import context
 from stoppable._core.boundary import check
@@ -24,6 +24,8 @@ from stoppable.errors import InvalidArgument, RunFailed
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+Isolation = Literal["auto", "process"]
 
 _BODY = "__stoppable_body__"
 
@@ -91,18 +93,24 @@ def _blocking_agent(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @overload
-async def spawn(agent: Callable[[*Ts], AsyncIterator[T]], *args: *Ts) -> RunHandle[None]: ...
+async def spawn(
+    agent: Callable[[*Ts], AsyncIterator[T]], *args: *Ts, isolation: Isolation = ...
+) -> RunHandle[None]: ...
 @overload
-async def spawn(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> RunHandle[T]: ...
+async def spawn(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts, isolation: Isolation = ...) -> RunHandle[T]: ...
 @overload
-async def spawn(agent: Callable[[*Ts], T], *args: *Ts) -> RunHandle[T]: ...
-async def spawn(agent: Callable[..., Any], *args: Any) -> RunHandle[Any]:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
+async def spawn(agent: Callable[[*Ts], T], *args: *Ts, isolation: Isolation = ...) -> RunHandle[T]: ...
+async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
+    agent: Callable[..., Any], *args: Any, isolation: Isolation = "auto"
+) -> RunHandle[Any]:
     """Start an agent as a child of the current run, or as a root, beside the calling code.
 
-    Keyword arguments go through ``functools.partial``. A blocking agent gets a thread of its own.
+    Keyword arguments go through ``functools.partial``. An async agent gets a task, a blocking one a thread of its own,
+    and with ``isolation="process"`` either gets a worker process, which can always be ended.
     """
     body = body_of(agent)
-    return start(child_run(body), body, args)
+    execute, arguments = isolated(agent, body, args, isolation)
+    return start(child_run(body), execute, arguments)
 
 
 @overload
@@ -171,6 +179,19 @@ def block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         finally:
             del error  # a traceback that holds the frame that holds the traceback
     return edge
+
+
+def isolated(
+    agent: Callable[..., Any], body: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the body to start, with its arguments, for a way of isolation."""
+    if isolation == "auto":
+        return body, args
+    if isolation == "process":
+        from stoppable._engine.workers import as_worker_body  # noqa: PLC0415 - it stands on this module
+
+        return as_worker_body(agent, args), ()
+    raise InvalidArgument(f"unknown isolation {isolation!r}: use auto or process")
 
 
 def child_run(body: Callable[..., Any]) -> Run:

@@ -10,17 +10,19 @@ from typing import Any, Generic, TypeVar, cast
 from stoppable._core import context
 from stoppable._core.outcome import Outcome
 from stoppable._core.reason import Reason
+from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine.scope import raise_ended
 from stoppable._engine.streams import Channel
-from stoppable._engine.waits import ended
+from stoppable._engine.waits import acknowledged, ended
 from stoppable.errors import InvalidArgument, RunFailed
 
 T_co = TypeVar("T_co", covariant=True)
 
 _COMPLETED = Status.COMPLETED
+_ACKNOWLEDGE_SECONDS = 1.0
 
 
 class RunHandle(Generic[T_co]):
@@ -55,8 +57,16 @@ class RunHandle(Generic[T_co]):
         actor: str | None = None,
         grace: float | None = None,
     ) -> Receipt:
-        """Stop the run with its subtree; the gate is closed when it returns, the end is told by ``outcome()``."""
-        return self.run.stop(mode, reason, actor, grace)
+        """Stop the run with its subtree; the end is told by ``outcome()``.
+
+        Every gate is closed when it returns. One that is in another process is waited for a second at most: then
+        ``acknowledged_at`` is None.
+        """
+        receipt = self.run.stop(mode, reason, actor, grace)
+        if receipt.final or receipt.acknowledged_at is not None:
+            return receipt
+        await acknowledged(self.run, _ACKNOWLEDGE_SECONDS)
+        return write(self.run, receipt.answer)
 
     async def outcome(self) -> Outcome[T_co]:
         """Wait for the end and return it; never raises because the run was stopped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from typing import Any
@@ -26,8 +27,8 @@ async def ended(run: Run) -> Outcome[Any]:
         def wake() -> None:
             if asyncio._get_running_loop() is loop:
                 _resolve(future)
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(_resolve, future)
+            else:
+                _wake(future)
 
         run._when_ended(wake)
         try:
@@ -38,6 +39,19 @@ async def ended(run: Run) -> Outcome[Any]:
         outcome = run._outcome
     assert outcome is not None, "woken after the end"
     return outcome
+
+
+async def acknowledged(run: Run, seconds: float) -> None:
+    """Wait until every gate that the stops of a run must close is closed, or the time is over."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(seconds):
+            for stop in run._stops():
+                future: asyncio.Future[None] = loop.create_future()
+                stop.when_acknowledged(functools.partial(_wake, future))
+                await future
+    except TimeoutError:
+        pass  # a process that does not answer: KILL will
 
 
 def wait_for_end(run: Run) -> Outcome[Any]:
@@ -56,14 +70,7 @@ async def until(future: asyncio.Future[None]) -> None:
     if not isinstance(scope, Run):
         await future  # outside any run, or in a shield: nothing cuts it short
         return
-    loop = future.get_loop()
-
-    def wake() -> None:
-        # Always through the loop's self-pipe: a signal handler may stop the run while the loop sleeps in select().
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_resolve, future)
-
-    with Callback(scope, Moment.STOP, wake) as hook:
+    with Callback(scope, Moment.STOP, functools.partial(_wake, future)) as hook:
         scope._add_hook(hook)
         await future
     check()
@@ -83,6 +90,13 @@ async def sleep(seconds: float) -> None:
         await until(future)
     finally:
         timer.cancel()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    # Through the loop's self-pipe also on its own thread: a signal handler may stop a run while the loop is in select().
+    loop = future.get_loop()
+    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(_resolve, future)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

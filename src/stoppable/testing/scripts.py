@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import stoppable
@@ -99,26 +101,25 @@ class _Returned(Exception):
     pass
 
 
-@dataclass
-class Probe:
-    """What a test sees of a script, and how it lets it go on; safe on every thread."""
+class Probe(ABC):
+    """What a test sees of a script, and how it lets it go on."""
 
-    notes: list[str] = field(default_factory=list)
-    _released: set[str] = field(default_factory=set)
-    _all: bool = False
+    @property
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """What happened so far, in order."""
 
+    @abstractmethod
     def note(self, text: str) -> None:
         """Record that something happened."""
-        self.notes.append(text)
 
+    @abstractmethod
     def release(self, *names: str) -> None:
         """Let the named steps go on, now and whenever they come again; all of them if none is named."""
-        self._released.update(names)
-        self._all = self._all or not names
 
+    @abstractmethod
     def is_released(self, name: str) -> bool:
         """Return whether a step may go on."""
-        return self._all or name in self._released
 
     async def seen(self, text: str) -> None:
         """Wait until something happened."""
@@ -129,6 +130,62 @@ class Probe:
     def entered(self) -> list[str]:
         """Return the names of the effects that were started, in order."""
         return [note.removeprefix("enter ") for note in self.notes if note.startswith("enter ")]
+
+
+class LocalProbe(Probe):
+    """A probe within one process, safe on every thread."""
+
+    def __init__(self) -> None:
+        self._notes: list[str] = []
+        self._released: set[str] = set()
+
+    @property
+    def notes(self) -> list[str]:
+        """What happened so far, in order."""
+        return self._notes
+
+    def note(self, text: str) -> None:
+        """Record that something happened."""
+        self._notes.append(text)
+
+    def release(self, *names: str) -> None:
+        """Let the named steps go on; all of them if none is named."""
+        self._released.update(names or (_ALL,))
+
+    def is_released(self, name: str) -> bool:
+        """Return whether a step may go on."""
+        return name in self._released or _ALL in self._released
+
+
+class FileProbe(Probe):
+    """A probe across processes: an append-only file of notes, and a file for every step that may go on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "notes"
+        self._file.touch()
+
+    @property
+    def notes(self) -> list[str]:
+        """What happened so far, in order."""
+        return self._file.read_text().splitlines()
+
+    def note(self, text: str) -> None:
+        """Record that something happened."""
+        with self._file.open("a") as file:
+            file.write(f"{text}\n")
+
+    def release(self, *names: str) -> None:
+        """Let the named steps go on; all of them if none is named."""
+        for name in names or (_ALL,):
+            (self._folder / f"go {name}").touch()
+
+    def is_released(self, name: str) -> bool:
+        """Return whether a step may go on."""
+        return any((self._folder / f"go {each}").exists() for each in (name, _ALL))
+
+
+_ALL = "everything"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,159 @@
+"""What a run and its worker process say to each other: pickled messages with their length in front."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from stoppable._core.outcome import Outcome
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.reason import Reason
+from stoppable._core.state import Fate, Mode
+from stoppable._core.stop import Node
+from stoppable.errors import InvalidArgument
+
+LIMIT = 64 * 1024 * 1024
+_HEADER = struct.Struct("!Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """To the worker: what to run."""
+
+    path: list[str]
+    agent: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    run_id: str
+    name: str
+    owner: str | None
+    labels: Mapping[str, str]
+    policy: Policy
+    limits: Limits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """To the worker: stop, with the number to acknowledge."""
+
+    number: int
+    mode: Mode
+    reason: Reason
+    grace: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """From the worker: its gate is closed."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """From the worker: a boundary was entered."""
+
+    key: int
+    kind: str
+    name: str | None
+    after_stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """From the worker: a boundary was left."""
+
+    key: int
+    fate: Fate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """From the worker: what its run has so far."""
+
+    value: object
+    appended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """From the worker: progress."""
+
+    kind: str
+    data: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """From the worker: how its run ended, and what became of the nodes in it."""
+
+    outcome: Outcome[Any]
+    delivered: bool
+    nodes: tuple[Node, ...] = ()
+
+
+Message: TypeAlias = Start | StopRequest | Acknowledged | Entered | Left | Told | Event | Ended
+
+
+class Line:
+    """One end of the socket; many threads may send, one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Send a message; raises InvalidArgument if it cannot be pickled or is too large."""
+        packed = pack(message)
+        with self._sending:
+            self._connection.sendall(_HEADER.pack(len(packed)) + packed)
+
+    def receive(self) -> Message | None:
+        """Wait for a message; None when the other end has gone."""
+        header = self._exactly(_HEADER.size)
+        if header is None:
+            return None
+        packed = self._exactly(_HEADER.unpack(header)[0])
+        if packed is None:
+            return None
+        message: Message = pickle.loads(packed)  # noqa: S301 - from a process that we started and that runs our code
+        return message
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+    def _exactly(self, count: int) -> bytes | None:
+        buffer = bytearray()
+        while len(buffer) < count:
+            try:
+                chunk = self._connection.recv(min(count - len(buffer), 1 << 20))
+            except OSError:
+                return None
+            if not chunk:
+                return None
+            buffer += chunk
+        return bytes(buffer)
+
+
+def pack(message: Message) -> bytes:
+    """Pickle a message, or say what about it cannot be sent."""
+    what = type(message).__name__
+    try:
+        packed = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise InvalidArgument(
+            f"cannot send {what} to or from a worker process: {error}. Arguments, results, partials and events of an "
+            "agent with isolation='process' must be picklable"
+        ) from error
+    if len(packed) > LIMIT:
+        raise InvalidArgument(
+            f"cannot send {what} of {len(packed):,} bytes to or from a worker process: the limit is {LIMIT:,}. "
+            "Pass the name of a file instead"
+        )
+    return packed
