@@ -93,7 +93,7 @@ async def sleep(seconds: float) -> None:
 
 
 def _wake(future: asyncio.Future[None]) -> None:
-    # Through the loop's self-pipe also on its own thread: a signal handler may stop a run while the loop is in select().
+    # Through the self-pipe, also on the loop's thread: a signal handler may stop a run while the loop is in select().
     loop = future.get_loop()
     with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
         loop.call_soon_threadsafe(_resolve, future)

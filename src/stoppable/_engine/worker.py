@@ -25,6 +25,7 @@ from stoppable._core.state import Status
 from stoppable._engine.agents import Kind, block, body_of, kind_of, start
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
+from stoppable._engine.process_table import GROUPS, Members
 from stoppable._engine.wire import Acknowledged, Ended, Entered, Event, Left, Line, Start, StopRequest, Told, pack
 from stoppable.errors import InvalidArgument
 
@@ -61,7 +62,8 @@ def main(descriptor: int) -> None:
         _say(line, _perform(run, message), run)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    with _leaving:
+        os._exit(0)
 
 
 def _make_run(message: Start, line: Line) -> Run:
@@ -83,12 +85,25 @@ def _listen(line: Line, run: Run) -> None:
     while True:
         match line.receive():
             case None:
-                os.killpg(0, signal.SIGKILL)
+                _die()
             case StopRequest(number, mode, reason, grace):
                 run.stop(mode, reason, grace=grace)
                 line.send(Acknowledged(number))
             case _:
                 pass
+
+
+_leaving = threading.Lock()
+
+
+def _die() -> None:
+    _leaving.acquire()  # for good: the agent may end because its processes die, and must not exit before all of them do
+    group = os.environ.get(GROUPS, "").rpartition(":")[2]
+    members = Members(group, os.getsid(0))
+    for pid in members.pids():
+        if pid != os.getpid():
+            members.signal(pid, signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _perform(run: Run, message: Start) -> Outcome[Any]:
