@@ -38,6 +38,7 @@ from stoppable._engine.wire import (
 )
 from stoppable.errors import InvalidArgument, StoppableError
 
+_EXIT_SECONDS = 1.0
 _REAP_SECONDS = 5.0
 
 
@@ -57,7 +58,7 @@ class WorkerDied(StoppableError):
 class Worker(RemoteParticipant):
     """A process that executes the body of a run. It climbs its own ladder; from here it is told, and killed."""
 
-    __slots__ = ("_boundaries", "_line", "_members", "_next", "_process", "_run", "_told")
+    __slots__ = ("_boundaries", "_has_ended", "_line", "_members", "_next", "_process", "_run", "_told")
 
     def __init__(self, run: Run, request: Start) -> None:
         ours, theirs = socket.socketpair()
@@ -79,6 +80,7 @@ class Worker(RemoteParticipant):
         self._boundaries: dict[int, boundary] = {}
         self._told: dict[int, Stop] = {}
         self._next = 0
+        self._has_ended = False
         with contextlib.suppress(OSError):  # it died at once: receive() will say so
             self._line.send(request)
 
@@ -186,6 +188,7 @@ class Worker(RemoteParticipant):
 
     def _ended(self, ended: Ended) -> Any:
         run, outcome = self._run, ended.outcome
+        self._has_ended = True
         if outcome.status in {Status.STOPPED, Status.LOST} and run._stop is None:
             run.stop(reason=outcome.reason)  # it stopped itself
         if run._stop is not None:
@@ -207,6 +210,9 @@ class Worker(RemoteParticipant):
 
     def end(self) -> None:
         """Leave nothing of it behind, and say that its gate is closed for good."""
+        if self._has_ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_EXIT_SECONDS)  # to flush its output
         self._line.close()
         deadline = clock.now() + _REAP_SECONDS
         while self.alive() and clock.now() < deadline:

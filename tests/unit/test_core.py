@@ -1,0 +1,187 @@
+"""The core alone: what it does without an engine, and its small values."""
+
+import contextlib
+import contextvars
+import math
+
+import pytest
+
+import stoppable
+from stoppable import Mode, Policy, Rung
+from stoppable._core import context, port
+from stoppable._core.hooks import Moment, UserHook
+from stoppable._core.run import Run
+from stoppable._core.stop import Stop
+
+
+def inside(run, function, *args):
+    """Call a function as code of a run."""
+    place = contextvars.copy_context()
+    place.run(context.current.set, run)
+    return place.run(function, *args)
+
+
+def test_modes_and_rungs_are_ordered_as_they_are_climbed():
+    assert sorted(Mode, key=lambda mode: mode.rank) == ["cooperative", "graceful", "immediate", "kill"]
+    assert Mode.COOPERATIVE < Mode.GRACEFUL <= Mode.GRACEFUL
+    assert Rung.LOST > Rung.KILL >= Rung.KILL
+
+
+def test_a_policy_knows_its_total():
+    assert Policy().total(Mode.GRACEFUL) == 18
+    assert Policy().total(Mode.GRACEFUL, grace=0) == 8
+    assert Policy().total(Mode.COOPERATIVE) == math.inf
+    assert Stop(Run("run"), Mode.COOPERATIVE, stoppable.Reason()).kill_at is None
+
+
+def test_without_an_engine_the_core_stops_and_calls_hooks_in_place():
+    run = Run("run")
+    stop = Stop(run, Mode.GRACEFUL, stoppable.Reason())
+    calls = []
+    assert port._no_participant() is None
+    assert port._no_join(run) is None
+    assert port._no_climb(stop) is None
+    assert not port._is_worker_thread()
+    port._call_in_place([UserHook(run, Moment.STOP, lambda: calls.append(1))])
+    assert calls == [1]
+
+
+def test_the_places_outside_any_run_are_never_closed():
+    with pytest.raises(AssertionError, match="never closed"):
+        context.OUTSIDE._raise_stopped()
+    assert not context.OUTSIDE._answer()
+
+
+async def test_a_shield_that_is_over_protects_no_longer(clock):
+    async with _stopping("work") as run:
+        with stoppable.shielded(5):
+            with stoppable.shielded(1):
+                clock.advance(2)
+                assert not stoppable.should_stop(), "the outer shield still holds"
+            clock.advance(4)
+            assert stoppable.should_stop()
+            with pytest.raises(stoppable.AgentStopped):
+                stoppable.check()
+            with pytest.raises(stoppable.AgentStopped), stoppable.boundary("tool", "late"):
+                pytest.fail("never entered")
+    assert run.status == "stopped"
+
+
+async def test_a_limit_counts_in_a_shield_and_stops_there_too():
+    with pytest.raises(stoppable.RunStopped, match="limit of 1 tool"):
+        async with stoppable.open_run("work", limits=stoppable.Limits(boundaries={"tool": 1})):
+            with stoppable.shielded(5):
+                for _ in range(3):
+                    with stoppable.boundary("tool"):
+                        pass
+            stoppable.check()
+
+
+async def test_a_sink_is_told_what_a_run_does():
+    told = []
+
+    class Sink:
+        def entered(self, run, boundary):
+            told.append(("entered", run.name, boundary.label))
+
+        def left(self, run, boundary):
+            told.append(("left", run.name, boundary.label))
+
+        def partial(self, run, value, *, appended):
+            told.append(("partial", value, appended))
+
+        def event(self, run, kind, data):
+            told.append((kind, data))
+
+    stoppable.emit("nobody listens")
+    async with stoppable.open_run("parent") as run:
+        stoppable.emit("nobody listens")
+        run._sink = Sink()
+        async with stoppable.open_run("child"):
+            with stoppable.boundary("tool", "x"):
+                stoppable.set_partial("a")
+                stoppable.append_partial("b")
+            with stoppable.shielded(1), stoppable.boundary("store"):
+                stoppable.emit("saved", rows=3)
+    assert told == [
+        ("entered", "child", "tool:x"),
+        ("partial", "a", False),
+        ("partial", "b", True),
+        ("left", "child", "tool:x"),
+        ("entered", "child", "store"),
+        ("saved", {"rows": 3}),
+        ("left", "child", "store"),
+    ]
+
+
+async def test_a_receipt_of_a_child_leaves_out_what_is_not_below_it():
+    async with _stopping("parent") as parent:
+        children = [Run(name, parent) for name in ("one", "two")]
+        for child in children:
+            child._begin(None)
+            inside(child, stoppable.boundary("tool", child.name).__enter__)
+        parent.stop("cooperative")
+        for child in children:
+            child._deliver(raised=True)
+            child._main = None
+            child._members.clear()
+            child._end(None, None)
+    assert [node.name for node in children[0].receipt.nodes] == ["one", "one"]
+    assert children[0].receipt.in_flight == ("tool:one",)
+
+
+async def test_a_remote_that_does_not_answer_leaves_the_stop_unacknowledged(clock):
+    told = []
+
+    class Remote(port.RemoteParticipant):
+        def tell(self, stop):
+            told.append(stop)
+
+        def alive(self):
+            return True
+
+        @classmethod
+        def climb(cls, rung, targets):
+            pass
+
+    async with _stopping("told") as run, _admitted(Remote(), run):
+        receipt = run.stop("graceful")
+        assert receipt.acknowledged_at is None
+        run.stop("immediate")
+        assert [stop.mode for stop in told] == ["graceful", "immediate"]
+        woken = []
+        told[0].when_acknowledged(lambda: woken.append("waited"))
+        told[0].acknowledge()
+        told[0].when_acknowledged(lambda: woken.append("at once"))
+        assert woken == ["waited", "at once"]
+        assert run.receipt.acknowledged_at is not None
+
+
+@contextlib.asynccontextmanager
+async def _admitted(member, run):
+    run._admit(member)
+    try:
+        yield
+    finally:
+        run._withdraw(member)
+
+
+class _stopping:  # noqa: N801
+    """A run that is stopped on entry and ends stopped, whatever its block does."""
+
+    def __init__(self, name):
+        self._opened = stoppable.open_run(name)
+
+    async def __aenter__(self):
+        run = await self._opened.__aenter__()
+        if run.name == "work":
+            run.stop("cooperative")
+        return run
+
+    async def __aexit__(self, kind, error, tb):
+        stoppable.should_stop()
+        try:
+            await self._opened.__aexit__(kind, error, tb)
+        except stoppable.RunStopped:
+            pass
+        return error is None
