@@ -8,6 +8,8 @@ import sys
 import threading
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from stoppable._core import clock
@@ -25,6 +27,9 @@ else:
     _current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 _by_task: dict[Task[Any], TaskParticipant] = {}
+
+_AWAITS = (("cr_frame", "cr_await"), ("ag_frame", "ag_await"), ("gi_frame", "gi_yieldfrom"))
+_NOT_THE_USERS = (str(Path(asyncio.__file__).parent), str(Path(__file__).parent))
 
 
 class TaskParticipant(Participant):
@@ -51,8 +56,8 @@ class TaskParticipant(Participant):
 
     def describe(self) -> str:
         """Name the task and the line where it is suspended."""
-        stack = self.task.get_stack(limit=1)
-        where = f" at {stack[-1].f_code.co_filename}:{stack[-1].f_lineno}" if stack else ""
+        frame = _suspended_at(self.task.get_coro())
+        where = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"task {self.task.get_name()}{where}"
 
     @classmethod
@@ -134,6 +139,22 @@ class TaskParticipant(Participant):
         for run in self._joined or ():
             run._withdraw(self)
             run._settle()
+
+
+def _suspended_at(waiting: object) -> FrameType | None:
+    """Return the innermost frame of a chain of awaits that is neither ours nor asyncio's."""
+    found = None
+    while waiting is not None:
+        for frame_name, inner_name in _AWAITS:
+            if hasattr(waiting, frame_name):
+                frame = getattr(waiting, frame_name)
+                if frame is not None and not frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+                    found = frame
+                waiting = getattr(waiting, inner_name)
+                break
+        else:
+            break
+    return found
 
 
 def current() -> TaskParticipant | None:

@@ -3,6 +3,19 @@
 from stoppable.testing.clock import FakeClock
 from stoppable.testing.contract import ParticipantContract, Tasks, Threads, Workers
 from stoppable.testing.orphans import no_orphans
-from stoppable.testing.scripts import Probe
+from stoppable.testing.scripts import FileProbe, LocalProbe, Probe
+from stoppable.testing.stops import assert_stops, assert_stops_everywhere
 
-__all__ = ["FakeClock", "ParticipantContract", "Probe", "Tasks", "Threads", "Workers", "no_orphans"]
+__all__ = [
+    "FakeClock",
+    "FileProbe",
+    "LocalProbe",
+    "ParticipantContract",
+    "Probe",
+    "Tasks",
+    "Threads",
+    "Workers",
+    "assert_stops",
+    "assert_stops_everywhere",
+    "no_orphans",
+]

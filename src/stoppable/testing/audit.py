@@ -1,0 +1,63 @@
+"""Sees effects that go round the boundaries, through the interpreter's audit events."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from stoppable._core import context
+from stoppable._core.boundary import boundary
+from stoppable._core.run import Run
+
+_EFFECTS = frozenset(
+    {
+        "ftplib.connect", "http.client.connect", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.system",
+        "shutil.rmtree", "smtplib.connect", "socket.connect", "socket.sendto", "sqlite3.connect", "subprocess.Popen",
+        "urllib.Request",
+    }
+)  # fmt: skip
+
+_watched: dict[Run, list[str]] = {}
+_is_installed = False
+
+
+@contextmanager
+def unguarded_effects(root: Run) -> Iterator[list[str]]:
+    """Collect the effects that code of a run and its subtree has outside every boundary while the block runs."""
+    global _is_installed
+    if not _is_installed:
+        _is_installed = True
+        sys.addaudithook(_hook)  # stays for good: the interpreter has no way to remove one
+    found = _watched[root] = []
+    try:
+        yield found
+    finally:
+        del _watched[root]
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if not _watched or not (event in _EFFECTS or (event == "open" and _writes(args))):
+        return
+    run = context.current_run()
+    for root, found in list(_watched.items()):
+        if run is not None and run._is_within(root) and not any(each._list(boundary) for each in run._lineage()):
+            found.append(f"{event} {args[0]!r} in {_caller()}")
+
+
+def _writes(args: tuple[Any, ...]) -> bool:
+    mode = args[1] if len(args) > 1 else None
+    return isinstance(mode, str) and any(letter in mode for letter in "wax+")
+
+
+def _caller() -> str:
+    """Return the innermost place in the user's code."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and _is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+def _is_library(filename: str) -> bool:
+    return filename.startswith((sys.base_prefix, sys.prefix, "<frozen")) or "/stoppable/" in filename

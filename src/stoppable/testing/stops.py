@@ -1,0 +1,135 @@
+"""Checks that an agent stops: at one of its boundaries, or at each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from stoppable._core.boundary import boundary
+from stoppable._core.outcome import Outcome
+from stoppable._core.run import Run
+from stoppable._core.state import Status
+from stoppable._engine.agents import body_of, name_of, start
+from stoppable._engine.handle import RunHandle
+from stoppable.testing.audit import unguarded_effects
+
+_DRY_RUN_SECONDS = 30.0
+_LEFTOVER_SECONDS = 1.0
+
+
+class _StopAt:
+    """A sink that stops its run when it enters a boundary: the n-th, or the first with a kind or label."""
+
+    def __init__(self, root: Run, *, number: int | None = None, at: str | None = None) -> None:
+        self._root = root
+        self._number = number
+        self._at = at
+        self.seen: list[str] = []
+        self.after: list[str] = []
+
+    def entered(self, run: Run, boundary: boundary) -> None:
+        if run._closed:
+            self.after.append(boundary.label)
+            return
+        self.seen.append(boundary.label)
+        if self._number == len(self.seen) or self._at in {boundary.kind, boundary.label}:
+            self._root.stop("cooperative", "assert_stops")
+
+    def left(self, run: Run, boundary: boundary) -> None:
+        pass
+
+    def partial(self, run: Run, value: object, *, appended: bool) -> None:
+        pass
+
+    def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
+        pass
+
+
+async def assert_stops(agent: Callable[..., Any], *args: Any, at: str, within: float = 2.0) -> Outcome[Any]:
+    """Run an agent, stop it when it enters the boundary ``at`` (a kind or a label), and check that it stops politely.
+
+    It must end within so many seconds of the stop, leave no thread behind, and have no effect round its boundaries.
+    """
+    run = Run(name_of(body_of(agent)))
+    trap = _StopAt(run, at=at)
+    problems, outcome = await _try(agent, args, run, trap, within)
+    if not run.token.stopped:
+        problems = [f"it never entered {at!r}; it entered {trap.seen}"]
+    if problems:
+        raise AssertionError(f"{run.name}, stopped at {at}:\n  " + "\n  ".join(problems))
+    return outcome
+
+
+async def assert_stops_everywhere(agent: Callable[..., Any], *args: Any, within: float = 2.0) -> int:
+    """Stop a fresh run of an agent once at each of its boundaries; return how many there were.
+
+    A first run, which is not stopped, counts them; it must end by itself.
+    """
+    dry = Run(name_of(body_of(agent)))
+    counting = _StopAt(dry)
+    handle = _start(agent, args, dry, counting)
+    try:
+        async with asyncio.timeout(_DRY_RUN_SECONDS):
+            await handle.outcome()
+    except TimeoutError:
+        dry.stop("kill")
+        raise AssertionError(f"{dry.name} did not end by itself within {_DRY_RUN_SECONDS:g} seconds") from None
+    report: list[str] = []
+    for number, label in enumerate(counting.seen, 1):
+        run = Run(dry.name)
+        problems, _ = await _try(agent, args, run, _StopAt(run, number=number), within)
+        report += [f"stopped at boundary {number} ({label}): {problem}" for problem in problems]
+    if report:
+        raise AssertionError(f"{dry.name} does not stop everywhere:\n  " + "\n  ".join(report))
+    return len(counting.seen)
+
+
+async def _try(
+    agent: Callable[..., Any], args: tuple[Any, ...], run: Run, trap: _StopAt, within: float
+) -> tuple[list[str], Outcome[Any]]:
+    """Run once; return what is wrong, and the outcome."""
+    problems: list[str] = []
+    before = set(threading.enumerate())
+    with unguarded_effects(run) as unguarded:
+        handle = _start(agent, args, run, trap)
+        if not await _ends(handle, trap, within):
+            where = [participant.describe() for participant in run._participants()]
+            problems.append(f"still running {within:g} s after the stop: {', '.join(where)}")
+            run.stop("kill")
+        outcome = await handle.outcome()
+    problems += [f"entered after the stop: {label}" for label in trap.after]
+    problems += [f"went round the boundaries: {effect}" for effect in unguarded]
+    if run.token.stopped and outcome.status is not Status.STOPPED and not (run.receipt and run.receipt.too_late):
+        problems.append(f"ended {outcome.status}: {outcome.error!r}")
+    problems += await _leftovers(before)
+    return problems, outcome
+
+
+def _start(agent: Callable[..., Any], args: tuple[Any, ...], run: Run, trap: _StopAt) -> RunHandle[Any]:
+    run._sink = trap
+    return start(run, body_of(agent), args)
+
+
+async def _ends(handle: RunHandle[Any], trap: _StopAt, within: float) -> bool:
+    """Wait for the end: as long as it takes before the stop, ``within`` seconds after it."""
+    while not trap._root.token.stopped and trap._root.outcome is None:  # noqa: ASYNC110 - on another thread, maybe
+        await asyncio.sleep(0.001)
+    try:
+        async with asyncio.timeout(within):
+            await handle.outcome()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _leftovers(before: set[threading.Thread]) -> list[str]:
+    """Name the threads that are still there after a moment; our own idle ones are not leftovers."""
+    left: list[threading.Thread] = []
+    for _ in range(int(_LEFTOVER_SECONDS / 0.01)):
+        left = [t for t in threading.enumerate() if t not in before and not t.name.startswith("stoppable-")]
+        if not left:
+            break
+        await asyncio.sleep(0.01)
+    return [f"left a thread running: {thread.name}" for thread in left]

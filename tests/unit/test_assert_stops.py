@@ -1,0 +1,120 @@
+"""assert_stops and assert_stops_everywhere find what is wrong with an agent."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import stoppable
+from stoppable.testing import assert_stops, assert_stops_everywhere
+
+
+@stoppable.boundary("llm")
+async def ask(number):
+    await asyncio.sleep(0.001)
+    return number
+
+
+@stoppable.boundary("tool")
+def look_up(number):
+    return number
+
+
+async def good():
+    for number in range(3):
+        look_up(await ask(number))
+    return "done"
+
+
+async def test_a_good_agent_passes():
+    outcome = await assert_stops(good, at="llm")
+    assert outcome.status == "stopped"
+    assert (await assert_stops(good, at="tool:look_up")).status == "stopped"
+    assert await assert_stops_everywhere(good) == 6
+
+
+async def test_a_blocking_agent_passes_too():
+    def blocking(times):
+        for number in range(times):
+            look_up(number)
+
+    assert await assert_stops_everywhere(blocking, 3) == 3
+
+
+async def test_a_boundary_that_is_never_entered_is_reported():
+    with pytest.raises(AssertionError, match="never entered 'store'"):
+        await assert_stops(good, at="store")
+
+
+async def test_an_agent_that_hangs_is_reported_with_the_place():
+    async def deaf():
+        await ask(1)
+        await asyncio.sleep(60)
+
+    with pytest.raises(AssertionError, match=r"still running 0\.1 s after the stop: task deaf at .*test_assert_stops"):
+        await assert_stops(deaf, at="llm", within=0.1)
+
+
+async def test_an_agent_that_does_not_end_by_itself_is_reported(monkeypatch):
+    monkeypatch.setattr("stoppable.testing.stops._DRY_RUN_SECONDS", 0.05)  # half a minute would be a slow test
+
+    async def endless():
+        await asyncio.sleep(60)
+
+    with pytest.raises(AssertionError, match="did not end by itself"):
+        await assert_stops_everywhere(endless)
+
+
+async def test_an_effect_round_the_boundaries_is_reported(tmp_path):
+    async def sneaky():
+        await ask(1)
+        (tmp_path / "written").write_text("no boundary around this")
+        await ask(2)
+
+    with pytest.raises(AssertionError, match=r"went round the boundaries: open .*in sneaky"):
+        await assert_stops_everywhere(sneaky)
+
+
+async def test_an_effect_inside_a_boundary_or_a_read_is_fine(tmp_path):
+    async def proper():
+        with stoppable.boundary("store"):
+            (tmp_path / "written").write_text("guarded")
+        assert (tmp_path / "written").read_text() == "guarded"
+
+    assert await assert_stops_everywhere(proper) == 1
+
+
+async def test_a_shielded_effect_after_the_stop_is_reported():
+    async def greedy():
+        try:
+            await ask(1)
+            await ask(2)
+        finally:
+            with stoppable.shielded(1):
+                await ask(3)
+
+    with pytest.raises(AssertionError, match="entered after the stop: llm:ask"):
+        await assert_stops(greedy, at="llm")
+
+
+async def test_a_thread_that_is_left_is_reported():
+    release = threading.Event()
+
+    async def leaky():
+        threading.Thread(target=release.wait, args=(5,), name="left behind").start()
+        await ask(1)
+
+    with pytest.raises(AssertionError, match="left a thread running: left behind"):
+        await assert_stops(leaky, at="llm")
+    release.set()
+
+
+async def test_an_agent_that_fails_because_of_the_stop_is_reported():
+    async def clumsy():
+        await ask(1)
+        time.monotonic()
+        raise ValueError("clumsy")
+
+    outcome = await assert_stops(clumsy, at="llm")
+    assert outcome.status == "failed", "it failed by itself before anything was delivered: the stop came too late"
