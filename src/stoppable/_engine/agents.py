@@ -38,6 +38,10 @@ class Kind(Enum):
     BLOCKING = "def"
 
 
+# Bound once: before 3.12, reading a member off an enum takes longer than a call.
+_ASYNC, _FAILED = Kind.ASYNC, Status.FAILED
+
+
 def agent(function: F) -> F:
     """Mark a function or an async generator as an agent: called inside a run it is a child run of its own.
 
@@ -109,8 +113,10 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     and with ``isolation="process"`` either gets a worker process, which can always be ended.
     """
     body = body_of(agent)
-    execute, arguments = isolated(agent, body, args, isolation)
-    return start(child_run(body), execute, arguments)
+    if isolation == "auto":
+        return start(child_run(body), body, args)
+    isolated = _isolated(agent, args, isolation)
+    return start(child_run(body), isolated, ())
 
 
 @overload
@@ -123,7 +129,7 @@ async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[mi
     Outside a run it is a plain call, for a blocking agent on a thread.
     """
     body = body_of(agent)
-    if kind_of(body) is not Kind.ASYNC:
+    if kind_of(body) is not _ASYNC:
         return await (await spawn(agent, *args)).result()
     if context.current_run() is None:
         return await body(*args)
@@ -131,20 +137,19 @@ async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[mi
     edge = Edge(run)
     await drive(edge, body, args, {})
     outcome = run.outcome
-    if outcome is not None and outcome.status is Status.FAILED:
+    if outcome is not None and outcome.status is _FAILED:
         raise RunFailed(run.id, outcome) from outcome.error
     return edge.answer()
 
 
 def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
     """Start a body as a run, in a task or a thread of its own."""
-    match kind_of(body):
-        case Kind.ASYNC:
-            return RunHandle(run, in_task(run, body, args, {}))
-        case Kind.ASYNC_GENERATOR:
-            return _start_stream(run, body, args, {}, lazy=False)
-        case Kind.BLOCKING:
-            return RunHandle(run, in_thread(run, functools.partial(block, run, body, args, {})))
+    kind = kind_of(body)
+    if kind is _ASYNC:
+        return RunHandle(run, in_task(run, body, args, {}))
+    if kind is Kind.ASYNC_GENERATOR:
+        return _start_stream(run, body, args, {}, lazy=False)
+    return RunHandle(run, in_thread(run, functools.partial(block, run, body, args, {})))
 
 
 def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
@@ -181,17 +186,12 @@ def block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     return edge
 
 
-def isolated(
-    agent: Callable[..., Any], body: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return the body to start, with its arguments, for a way of isolation."""
-    if isolation == "auto":
-        return body, args
-    if isolation == "process":
-        from stoppable._engine.workers import as_worker_body  # noqa: PLC0415 - it stands on this module
+def _isolated(agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation) -> Callable[[], Any]:
+    if isolation != "process":
+        raise InvalidArgument(f"unknown isolation {isolation!r}: use auto or process")
+    from stoppable._engine.workers import as_worker_body  # noqa: PLC0415 - it stands on this module
 
-        return as_worker_body(agent, args), ()
-    raise InvalidArgument(f"unknown isolation {isolation!r}: use auto or process")
+    return as_worker_body(agent, args)
 
 
 def child_run(body: Callable[..., Any]) -> Run:
@@ -206,10 +206,11 @@ def child_run(body: Callable[..., Any]) -> Run:
 def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
     """Return what an agent executes: the function under ``@agent``, with what a partial or a method bound to it."""
     if isinstance(agent, FunctionType):
-        return cast("Callable[..., Any]", agent.__dict__.get(_BODY, agent))
+        body: Callable[..., Any] = agent.__dict__.get(_BODY, agent)
+        return body
     if isinstance(agent, functools.partial):
-        body = body_of(agent.func)
-        return agent if body is agent.func else functools.partial(body, *agent.args, **agent.keywords)
+        inner = body_of(agent.func)
+        return agent if inner is agent.func else functools.partial(inner, *agent.args, **agent.keywords)
     if not callable(agent):
         raise InvalidArgument(f"{agent!r} is not an agent: pass a function, and its arguments after it")
     marked: Callable[..., Any] | None = getattr(agent, _BODY, None)
@@ -221,7 +222,7 @@ def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
 def kind_of(function: Callable[..., Any]) -> Kind:
     """Return how an agent is written."""
     if isinstance(function, FunctionType) and function.__code__.co_flags & inspect.CO_COROUTINE:
-        return Kind.ASYNC  # nearly all of them
+        return _ASYNC  # nearly all of them
     if not callable(function):
         raise InvalidArgument(f"{function!r} is not an agent: use a function")
     inner = function.func if isinstance(function, functools.partial) else function

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Task
 from collections.abc import AsyncIterator
 from threading import Thread
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from stoppable._core import context
 from stoppable._core.outcome import Outcome
@@ -70,7 +70,8 @@ class RunHandle(Generic[T_co]):
 
     async def outcome(self) -> Outcome[T_co]:
         """Wait for the end and return it; never raises because the run was stopped."""
-        return cast("Outcome[T_co]", await ended(self.run))
+        outcome: Outcome[T_co] = await ended(self.run)
+        return outcome
 
     async def result(self) -> T_co:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost.
