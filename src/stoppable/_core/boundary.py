@@ -13,6 +13,7 @@ from stoppable._core import context, port
 from stoppable._core.context import OUTSIDE, Scope
 from stoppable._core.gate import Member, Role
 from stoppable._core.run import Run
+from stoppable._core.shield import shielded
 from stoppable._core.state import Fate, Rung
 from stoppable.errors import InvalidArgument
 
@@ -30,8 +31,9 @@ def should_stop() -> bool:
 def check() -> None:
     """Raise AgentStopped if the current run was told to stop, every time (G5)."""
     scope = _get()
-    if type(scope) is Run:
-        port.join(scope)
+    run = scope if type(scope) is Run else scope._run_here()
+    if run is not None:
+        port.join(run)
     if scope._closed:
         scope._raise_stopped()
 
@@ -121,6 +123,8 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
             self._refuse_reuse()
         self._run = run
         self.holder = port.join(run)
+        if self.holder is not None and isinstance(scope, shielded):
+            scope._protect(self.holder)  # a task that was started in the shield
         run._admit(self)
         if run._budget is not None:
             run._budget.spend(self.kind)
@@ -128,8 +132,9 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
             self._skip()
             scope._raise_stopped()
         if run._closed:
+            entry = (run, self.label)
             for stop in run._stops():
-                stop.after.append((run, self.label))
+                stop.after.append(entry)
         if run._sink is not None:
             run._sink.entered(run, self)
 

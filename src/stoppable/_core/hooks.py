@@ -80,7 +80,8 @@ class UserHook(Callback):
         """Call it where it was registered; what it raises is logged, so that one failing hook stops no other."""
         try:
             self._context.run(self._call_detached)
-        except Exception:
+        except BaseException:
+            # Of any kind: it is raised on a thread of ours, where nobody else could do anything about it.
             _logger.exception("a hook of run %s failed", self.run.id)
 
     def _call_detached(self) -> None:

@@ -13,6 +13,7 @@ from stoppable._core.gate import Member, Role
 if TYPE_CHECKING:
     from stoppable._core.hooks import UserHook
     from stoppable._core.run import Run
+    from stoppable._core.shield import shielded
     from stoppable._core.state import Rung
     from stoppable._core.stop import Stop
 
@@ -40,13 +41,11 @@ class Participant(Member):
         """Return a line that names it and says where it stands, for the receipt of a lost run."""
         raise NotImplementedError
 
-    def shield_entered(self, until: float) -> None:
-        """Hold CANCEL back until the shield is left, or until its time is over."""
-        raise NotImplementedError
+    def shield_entered(self, shield: shielded) -> None:
+        """Hold CANCEL back until the shield is left, or until its time is over; only for those that obey CANCEL."""
 
-    def shield_left(self) -> None:
+    def shield_left(self, shield: shielded) -> None:
         """Let a CANCEL through that was held back."""
-        raise NotImplementedError
 
 
 class RemoteParticipant(Participant):

@@ -32,13 +32,19 @@ def write(run: Run, answer: Answer) -> Receipt:
         reason=stops[0].reason,
         in_flight=tuple(boundary.label for boundary in in_flight),
         nodes=tuple(_nodes(run, stops, in_flight)) if status.terminal else (),
-        entered_after=tuple(label for stop in stops for node, label in stop.after if node._is_within(run)),
+        entered_after=_entered_after(run, stops),
         too_late=status in {Status.COMPLETED, Status.FAILED},
         requested_at=stops[0].requested_at,
         acknowledged_at=stops[0].acknowledged_at,
         delivered_at=run._delivered_at,
         ended_at=ended_at,
     )
+
+
+def _entered_after(run: Run, stops: list[Stop]) -> tuple[str, ...]:
+    # By identity: each stop of a run notes the same entry.
+    entries = {id(entry): entry for stop in stops for entry in stop.after if entry[0]._is_within(run)}
+    return tuple(label for _, label in entries.values())
 
 
 def _in_flight(run: Run, stops: list[Stop]) -> dict[boundary, Run]:

@@ -203,11 +203,12 @@ class Run(Gate):
         nodes = stop.nodes
         nodes.append(self)
         for run in nodes:  # grows while it is walked
-            if run._stop is None:
-                run._stop = stop
-            else:
-                run._note(stop)
-            run._closed = True
+            if run._outcome is None:  # one that is over stays as it is, but something of it may be alive
+                if run._stop is None:
+                    run._stop = stop
+                else:
+                    run._note(stop)
+                run._closed = True
             if run._children:
                 nodes += run._children
             if run._members:
@@ -357,13 +358,17 @@ class Run(Gate):
         if self._ended is None:
             return False
         if self._outcome is not None:
-            # A lost run whose last participant has died no longer makes its ancestors lost.
-            return self._outcome.status is _LOST and not self._is_alive() and self._leave_parent()
+            return not self._is_alive() and self._leave_parent()  # the last that was left of it has died
         if self._delivered_at is None:
             return self._conclude(_COMPLETED if self._ended[1] is None else _FAILED)
-        if any(p.alive() for p in self._participants()) or not all(c._outcome for c in self._offspring()):
+        if any(participant.alive() for participant in self._participants()):
             return False
-        return self._conclude(_LOST if self._is_alive() else _STOPPED)
+        has_lost = False
+        for child in self._offspring():
+            if child._outcome is None or (child._outcome.status is not _LOST and child._is_alive()):
+                return False
+            has_lost = has_lost or child._is_alive()
+        return self._conclude(_LOST if has_lost else _STOPPED)
 
     def _conclude(self, status: Status, abandoned: Sequence[str] = ()) -> bool:
         """Write the terminal status, if nobody has yet: the one place where a run ends (G2)."""
@@ -389,7 +394,8 @@ class Run(Gate):
             waiters, self._on_end = self._on_end, None
         finally:
             lock.release()
-        if self.parent is not None and (status is not _LOST or not self._is_alive()):
+        # A task that its body did not wait for, or a thread, stays within reach of the stops of its ancestors.
+        if self.parent is not None and not ((self._members or self._children or self._main) and self._is_alive()):
             self._leave_parent()
         for wake in waiters or ():
             wake()
@@ -424,6 +430,7 @@ class Run(Gate):
                     stop.nodes.append(child)
                     child._stop = child._stop or stop
                     child._note(stop)
+                child._rung = self._rung
                 child._closed = True
 
     def _leave_parent(self) -> bool:

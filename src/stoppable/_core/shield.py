@@ -16,15 +16,19 @@ from stoppable.errors import StoppableError
 class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
     """Let a clean-up finish: inside, ``should_stop()`` is False, boundaries may be entered, and CANCEL waits.
 
-    It protects for ``seconds`` from its entry, never beyond KILL. It cannot span a ``yield``.
+    It protects for ``seconds`` from its entry, never beyond KILL, and with the code inside it the tasks and runs that
+    were started there, until it is left. It cannot span a ``yield``.
     """
 
-    __slots__ = ("_participant", "_reset", "_run", "_seconds", "_until")
+    __slots__ = ("_holders", "_is_left", "_region", "_reset", "_run", "_seconds", "_until")
 
     def __init__(self, seconds_: float, /) -> None:
         self._seconds = seconds(seconds_, "seconds")
         self._run: Run | None = None
         self._reset: contextvars.Token[Scope] | None = None
+        self._region = self  # the block, for a scope that extends it over another run
+        self._is_left = False
+        self._holders: list[port.Participant] = []
 
     def __enter__(self) -> Self:
         outer = context.current.get()
@@ -32,10 +36,10 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         if self._run is not None:
             self._until = clock.now() + self._seconds
             if isinstance(outer, shielded):
-                self._until = max(self._until, outer._until)
-            self._participant = port.participant()
-            if self._participant is not None:
-                self._participant.shield_entered(self._until)
+                self._until = max(self._until, outer._region._until)
+            participant = port.participant()
+            if participant is not None:
+                self._protect(participant)
             self._reset = context.current.set(self)
         return self
 
@@ -47,8 +51,9 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         except ValueError:
             raise StoppableError("a shield cannot span a yield: leave `with shielded(…)` before yielding") from None
         finally:
-            if self._participant is not None:
-                self._participant.shield_left()
+            self._is_left = True
+            for holder in self._holders:
+                holder.shield_left(self)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -59,21 +64,33 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         self.__exit__(kind, error, tb)
 
     def _over(self, run: Run) -> shielded:
-        """Return the same shield over a run that was started inside it."""
+        """Return the same region as the scope of a run that was started inside it."""
         inner = shielded(self._seconds)
+        inner._region = self._region
         inner._run = run
-        inner._until = self._until
         return inner
 
+    def _protect(self, participant: port.Participant) -> None:
+        """Hold CANCEL back from a participant, until the region is left."""
+        region = self._region
+        if participant not in region._holders:
+            region._holders.append(participant)
+            participant.shield_entered(region)
+
     def _ends_at(self) -> float:
-        kill_at = None if self._run is None else self._run._kill_at()
-        return self._until if kill_at is None else min(self._until, kill_at)
+        """Return when it protects no longer: at the end of its time, or at KILL."""
+        run, until = self._run, self._region._until
+        kill_at = None if run is None else run._kill_at()
+        return until if kill_at is None else min(until, kill_at)
 
     # As the scope of the code inside it
 
     @property
     def _closed(self) -> bool:
-        return self._run is not None and self._run._closed and clock.now() >= self._ends_at()
+        run = self._run
+        if run is None or not run._closed:
+            return False
+        return run._outcome is not None or self._region._is_left or clock.now() >= self._ends_at()
 
     def _run_here(self) -> Run | None:
         return self._run

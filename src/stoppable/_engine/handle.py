@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Task
 from collections.abc import AsyncIterator
 from threading import Thread
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from stoppable._core import context
 from stoppable._core.outcome import Outcome

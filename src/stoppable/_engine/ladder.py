@@ -36,18 +36,23 @@ class Ladder:
 
     def _cancel(self) -> None:
         # Lets go of the tree at once, instead of when the timer would have been due.
-        if self._timer is not None:
+        if self._timer is not None and not self._stop.target._is_alive():
             self._timer.cancel()
 
     def _climb(self, rung: Rung) -> None:
-        if self._stop.target.outcome is not None:
+        # Also one that is over may have left a task or a thread behind, or a child that this stop reached.
+        alive = [run for run in dict.fromkeys(self._stop.nodes) if run.outcome is None or run._is_alive()]
+        if not alive:
             return
-        climbed = [run for run in dict.fromkeys(self._stop.nodes) if run._climb(rung)]
+        climbed: list[Run] = []
+        over: list[Run] = []
+        for run in alive:
+            (climbed if run._climb(rung) else over).append(run)
         match rung:
             case Rung.INTERRUPT:
                 Run._call([hook for run in climbed for hook in run._take_hooks(Moment.INTERRUPT)])
             case Rung.CANCEL | Rung.KILL:
-                self._force(rung, climbed)
+                self._force(rung, climbed + [run for run in over if run.outcome is not None])
             case Rung.LOST:
                 for run in reversed(climbed):
                     run._lose()

@@ -50,8 +50,11 @@ class _Edge:
         run = self.run
         outer = context.current.get()
         inner: Scope = run
+        if run._outcome is not None:
+            return False  # it was given up before it began
         if isinstance(outer, shielded) and not outer._closed and outer._run_here() is run.parent:
             inner = outer._over(run)  # a clean-up may start runs of its own
+            outer._protect(participant)
         elif run._closed:
             run._skip()
             return False

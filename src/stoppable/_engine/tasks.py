@@ -15,6 +15,7 @@ from typing import Any
 from stoppable._core import clock
 from stoppable._core.port import Participant
 from stoppable._core.run import Run
+from stoppable._core.shield import shielded
 from stoppable._core.state import Rung
 from stoppable._engine import control, threads
 from stoppable.errors import AgentStopped
@@ -46,7 +47,7 @@ class TaskParticipant(Participant):
         self.loop = loop
         self.issued = 0  # cancels of ours that nobody has paid back yet
         self._joined: list[Run] | None = None
-        self._shields: list[float] | None = None
+        self._shields: list[shielded] | None = None
         self._unwinding: Run | None = None
         self._held_back: Run | None = None
 
@@ -82,12 +83,12 @@ class TaskParticipant(Participant):
             participant._cancel(rung, run)
 
     def _cancel(self, rung: Rung, run: Run) -> None:
-        if self.task.done() or run._ended is not None:
-            return
+        if self.task.done() or (run._ended is not None and run not in (self._joined or ())):
+            return  # it has left that run, and works on for somebody else (G13)
         if rung is Rung.CANCEL:
             if self._unwinding is not None and self._unwinding._ended is None:
                 return  # it is on its way out already; a second cancel would break its clean-up (G7)
-            shield_ends = max(self._shields, default=0.0) if self._shields else 0.0
+            shield_ends = max((shield._ends_at() for shield in self._shields or ()), default=0.0)
             if shield_ends > clock.now():
                 self._held_back = run
                 control.get().call_at(shield_ends, lambda: self.climb(rung, {self: run}))
@@ -96,19 +97,19 @@ class TaskParticipant(Participant):
         self.issued += 1
         self.task.cancel()
 
-    def shield_entered(self, until: float) -> None:
+    def shield_entered(self, shield: shielded) -> None:
         """Hold CANCEL back."""
         if self._shields is None:
             self._shields = []
-        self._shields.append(until)
+        self._shields.append(shield)
 
-    def shield_left(self) -> None:
+    def shield_left(self, shield: shielded) -> None:
         """Let a CANCEL through that was held back."""
         if self._shields:
-            self._shields.pop()
+            self._shields.remove(shield)
         run, self._held_back = self._held_back, None
         if run is not None:
-            self._cancel(Rung.CANCEL, run)
+            self.climb(Rung.CANCEL, {self: run})
 
     def pay_back(self) -> int:
         """Take back the cancels we issued, and say how many they were (G9)."""

@@ -65,12 +65,6 @@ class ThreadParticipant(Participant):
         where = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"thread {self._thread.name}{where}"
 
-    def shield_entered(self, until: float) -> None:
-        """Do nothing: there is no CANCEL to hold back."""
-
-    def shield_left(self) -> None:
-        """Do nothing: there is no CANCEL to hold back."""
-
 
 class _Visit(ThreadParticipant):
     """A thread of some pool while it executes one call for a run: alive until the call returns."""

@@ -119,12 +119,6 @@ class Worker(RemoteParticipant):
         """Name the process."""
         return f"worker process {self._process.pid}"
 
-    def shield_entered(self, until: float) -> None:
-        """Do nothing: shields are the worker's own."""
-
-    def shield_left(self) -> None:
-        """Do nothing: shields are the worker's own."""
-
     # The conversation, on the thread that stands for the run here
 
     def converse(self) -> Any:
