@@ -31,11 +31,19 @@ def should_stop() -> bool:
 def check() -> None:
     """Raise AgentStopped if the current run was told to stop, every time (G5)."""
     scope = _get()
-    run = scope if type(scope) is Run else scope._run_here()
-    if run is not None:
-        port.join(run)
+    if type(scope) is Run:
+        port.join(scope)
+    elif (run := scope._run_here()) is not None:
+        _join_in_shield(scope, run)
     if scope._closed:
         scope._raise_stopped()
+
+
+def _join_in_shield(scope: Scope, run: Run) -> port.Participant | None:
+    holder = port.join(run)
+    if holder is not None and isinstance(scope, shielded):
+        scope._protect(holder)  # a task that was started in the shield is held back too
+    return holder
 
 
 class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
@@ -122,9 +130,7 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         if self._run is not None:
             self._refuse_reuse()
         self._run = run
-        self.holder = port.join(run)
-        if self.holder is not None and isinstance(scope, shielded):
-            scope._protect(self.holder)  # a task that was started in the shield
+        self.holder = _join_in_shield(scope, run)
         run._admit(self)
         if run._budget is not None:
             run._budget.spend(self.kind)

@@ -452,7 +452,7 @@ class Run(Gate):
         """Whether anything of the subtree may still execute."""
         nodes: list[Run] = [self]
         for run in nodes:
-            if any(participant.alive() for participant in run._participants()):
+            if run._outcome is None or any(participant.alive() for participant in run._participants()):
                 return True
             nodes += run._offspring()
         return False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import math
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Never, Self
 
@@ -20,13 +22,14 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
     were started there, until it is left. It cannot span a ``yield``.
     """
 
-    __slots__ = ("_holders", "_is_left", "_region", "_reset", "_run", "_seconds", "_until")
+    __slots__ = ("_holders", "_is_left", "_outer", "_region", "_reset", "_run", "_seconds", "_until")
 
     def __init__(self, seconds_: float, /) -> None:
         self._seconds = seconds(seconds_, "seconds")
         self._run: Run | None = None
         self._reset: contextvars.Token[Scope] | None = None
         self._region = self  # the block, for a scope that extends it over another run
+        self._outer: shielded | None = None  # the block around it
         self._is_left = False
         self._holders: list[port.Participant] = []
 
@@ -35,8 +38,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         self._run = outer._run_here()
         if self._run is not None:
             self._until = clock.now() + self._seconds
-            if isinstance(outer, shielded):
-                self._until = max(self._until, outer._region._until)
+            self._outer = outer._region if isinstance(outer, shielded) else None
             participant = port.participant()
             if participant is not None:
                 self._protect(participant)
@@ -72,14 +74,23 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
 
     def _protect(self, participant: port.Participant) -> None:
         """Hold CANCEL back from a participant, until the region is left."""
-        region = self._region
-        if participant not in region._holders:
-            region._holders.append(participant)
-            participant.shield_entered(region)
+        for region in self._regions():
+            if participant not in region._holders:
+                region._holders.append(participant)
+                participant.shield_entered(region)
+
+    def _regions(self) -> Iterator[shielded]:
+        """Yield the blocks that protect here, innermost first: a task may outlive the one it was started in."""
+        region: shielded | None = self._region
+        while region is not None:
+            if not region._is_left:
+                yield region
+            region = region._outer
 
     def _ends_at(self) -> float:
         """Return when it protects no longer: at the end of its time, or at KILL."""
-        run, until = self._run, self._region._until
+        run = self._run
+        until = max((region._until for region in self._regions()), default=-math.inf)
         kill_at = None if run is None else run._kill_at()
         return until if kill_at is None else min(until, kill_at)
 
@@ -90,7 +101,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         run = self._run
         if run is None or not run._closed:
             return False
-        return run._outcome is not None or self._region._is_left or clock.now() >= self._ends_at()
+        return run._outcome is not None or clock.now() >= self._ends_at()
 
     def _run_here(self) -> Run | None:
         return self._run
