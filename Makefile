@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -X dev -m pytest -q
+SHELL := bash
 
-.PHONY: help test test-versions test-frameworks check bench clean
+.PHONY: help test test-version test-versions test-clients test-frameworks check bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -20,13 +21,14 @@ endef
 test: ## run the tests, with coverage of the core and the engine
 	$(call environment,$(VENV),dev)
 	$(BIN)/coverage erase
-	$(BIN)/python -X dev -m coverage run -m pytest -q --ignore tests/frameworks
+	$(BIN)/python -X dev -m coverage run -m pytest -q --ignore tests/frameworks --ignore tests/clients
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include '*/stoppable/_core/*' --fail-under 100
 	$(BIN)/coverage report --include '*/stoppable/_engine/*' --fail-under 95
 
 test-versions: ## run the tests on every other Python from 3.11 to 3.13 that is installed
 	@set -e; for version in 3.11 3.12 3.13; do \
+		if $(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != ($${version/./, }))"; then continue; fi; \
 		found=; for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python; do \
 			if $$python -c '' 2>/dev/null; then found=$$python; break; fi; done; \
 		if [ -z "$$found" ]; then echo "python$$version is not installed: skipped"; continue; fi; \
@@ -35,7 +37,11 @@ test-versions: ## run the tests on every other Python from 3.11 to 3.13 that is 
 
 test-version:
 	$(call environment,$(VENV),dev)
-	$(PYTEST) --ignore tests/frameworks
+	$(PYTEST) --ignore tests/frameworks --ignore tests/clients
+
+test-clients: ## stop calls and streams of the openai and httpx clients, against a scripted model server
+	$(call environment,.venv-clients,dev$(comma)clients)
+	.venv-clients/bin/python -X dev -m pytest -q tests/clients
 
 test-frameworks: ## run the stop through real agent frameworks
 	$(call environment,.venv-frameworks,dev$(comma)frameworks)

@@ -15,9 +15,12 @@ from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Answer, Node, Receipt
 from stoppable._core.token import Token
 from stoppable._engine.agents import agent, call, spawn
+from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import open_run
+from stoppable._engine.processes import open_process, run_process
 from stoppable._engine.runner import run
+from stoppable._engine.stream import stream
 from stoppable._engine.threads import ThreadPoolExecutor, bind, to_thread
 from stoppable._engine.waits import sleep
 from stoppable.errors import (
@@ -65,14 +68,18 @@ __all__ = [
     "current_run",
     "detached",
     "emit",
+    "guard",
     "on_interrupt",
     "on_stop",
+    "open_process",
     "open_run",
     "run",
+    "run_process",
     "set_partial",
     "shielded",
     "should_stop",
     "sleep",
     "spawn",
+    "stream",
     "to_thread",
 ]

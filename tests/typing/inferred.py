@@ -78,3 +78,9 @@ async def blocks_are_runs() -> None:
         assert_type(run.stop(), stoppable.Receipt)
     assert_type(stoppable.current_run(), stoppable.Run | None)
     assert_type(stoppable.should_stop(), bool)
+
+
+async def streams_and_guards_keep_their_types() -> None:
+    assert_type(stoppable.stream(tokens("why")), AsyncIterator[str])
+    assert_type(stoppable.stream(["a"], finish=True), Iterator[str])
+    assert_type(stoppable.guard(object(), "store", "__str__"), object)

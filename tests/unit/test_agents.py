@@ -432,3 +432,58 @@ async def test_representations_say_what_a_reader_wants_to_know():
     assert handle.receipt is None
     assert str(stoppable.Reason(kind=stoppable.ReasonKind.LIMIT)) == "stopped by limit"
     assert repr(stoppable._core.context.OUTSIDE) == "<outside any run>"
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_decorated_stream_that_is_kept_open_does_not_hold_the_run_up(blocking):
+    kept = []
+
+    @stoppable.boundary("llm")
+    def chunks():
+        yield from range(9)
+
+    @stoppable.boundary("llm")
+    async def async_chunks():
+        for number in range(9):
+            yield number
+
+    def agent():
+        kept.append(chunks())
+        for _ in kept[0]:
+            stoppable.current_run().stop("cooperative")
+            stoppable.check()
+
+    async def async_agent():
+        kept.append(async_chunks())
+        async for _ in kept[0]:
+            stoppable.current_run().stop("cooperative")
+            stoppable.check()
+
+    handle = await stoppable.spawn(agent if blocking else async_agent)
+    async with asyncio.timeout(5):
+        assert (await handle.outcome()).status == "stopped"
+    if blocking:
+        kept[0].close()
+    else:
+        await kept[0].aclose()
+
+
+async def test_a_cancel_that_cannot_hit_a_thread_leaves_its_clean_up_clean(clock):
+    cleaning, release = threading.Event(), threading.Event()
+
+    def agent():
+        try:
+            while True:
+                stoppable.check()
+        finally:
+            cleaning.set()
+            release.wait(5)
+
+    handle = await stoppable.spawn(agent)
+    await handle.stop("graceful", grace=0)
+    while not cleaning.is_set():
+        await asyncio.sleep(0.001)
+    clock.advance(1)
+    release.set()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", True)

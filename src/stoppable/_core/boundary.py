@@ -157,6 +157,12 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
             run._withdraw(self)
         self._fate = Fate.SKIPPED
 
+    def _take_up(self) -> None:
+        """Go on with a stream, in whatever task or thread reads it now."""
+        if self._run is not None:
+            self.holder = port.join(self._run)
+        check()
+
     def _refuse_reuse(self) -> None:
         raise InvalidArgument(f"{self!r} is already entered: call boundary(…) anew for each `with`")
 
@@ -181,11 +187,12 @@ def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[.
 
         async def iterate_async(*args: Any, **kwargs: Any) -> Any:
             chunks = function(*args, **kwargs)
-            with boundary(kind, name):
+            with boundary(kind, name) as entry:
                 try:
                     async for chunk in chunks:
+                        entry.holder = None  # between two chunks nobody is inside
                         yield chunk
-                        check()
+                        entry._take_up()
                 finally:
                     await chunks.aclose()
 
@@ -195,11 +202,12 @@ def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[.
 
         def iterate(*args: Any, **kwargs: Any) -> Any:
             chunks = function(*args, **kwargs)
-            with boundary(kind, name):
+            with boundary(kind, name) as entry:
                 try:
                     for chunk in chunks:
+                        entry.holder = None  # between two chunks nobody is inside
                         yield chunk
-                        check()
+                        entry._take_up()
                 finally:
                     chunks.close()
 

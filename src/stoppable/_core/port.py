@@ -6,7 +6,7 @@ The core knows neither asyncio nor threads. Alone, it stops runs but climbs no l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from stoppable._core.gate import Member, Role
 
@@ -27,6 +27,9 @@ class Participant(Member):
 
     task: Any = None
     """The asyncio task, if it is one: here, so that a boundary can compare it without asking what kind it enters in."""
+
+    can_be_cut: ClassVar[bool] = False
+    """Whether CANCEL hits its code where it stands, be it in a clean-up."""
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:

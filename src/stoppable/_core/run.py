@@ -223,8 +223,11 @@ class Run(Gate):
                 stop.in_flight.append((self, member))  # type: ignore[arg-type]
             elif isinstance(member, port.RemoteParticipant):
                 due.remotes.append(member)
-            elif isinstance(member, Hook) and member.moment is Moment.STOP and self._withdraw(member):
+            elif isinstance(member, Hook) and member.moment is Moment.STOP and self._claims(member):
                 due.hooks.append(member)
+
+    def _claims(self, hook: Hook) -> bool:
+        return self._outcome is None and self._withdraw(hook)
 
     def _mark_in_flight(self, stop: Stop) -> None:
         nodes = [self]
@@ -267,14 +270,16 @@ class Run(Gate):
     # The ladder
 
     def _climb(self, rung: Rung) -> bool:
-        """Note a rung; False if the run is over or was already there."""
+        """Note a rung; False if the run was already there. One that is over is climbed for what is left of it."""
         with lock:
-            if self._outcome is not None or (self._rung is not None and self._rung >= rung):
+            if self._rung is not None and self._rung >= rung:
                 return False
             self._rung = rung
-            # A cancel that comes while the code is unwinding may hit a clean-up; a kill does not ask.
-            self._cut = self._cut or rung > Rung.CANCEL or (rung is Rung.CANCEL and self._raised)
-            self._deliver()
+            if self._outcome is None:
+                # A cancel that comes while the code is unwinding may hit a clean-up; a kill does not ask.
+                hits = rung is Rung.CANCEL and self._raised and any(p.can_be_cut for p in self._participants())
+                self._cut = self._cut or rung > Rung.CANCEL or hits
+                self._deliver()
             return True
 
     def _kill_at(self) -> float | None:
@@ -304,7 +309,7 @@ class Run(Gate):
             case Moment.STOP:
                 return self._closed and self._stop is not None
             case Moment.INTERRUPT:
-                return self._rung is not None
+                return self._stop is not None and self._rung is not None
 
     def _take_hooks(self, moment: Moment) -> list[Hook]:
         """Return the hooks that are due at a moment; each is given out once."""

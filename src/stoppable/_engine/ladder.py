@@ -44,15 +44,13 @@ class Ladder:
         alive = [run for run in dict.fromkeys(self._stop.nodes) if run.outcome is None or run._is_alive()]
         if not alive:
             return
-        climbed: list[Run] = []
-        over: list[Run] = []
-        for run in alive:
-            (climbed if run._climb(rung) else over).append(run)
+        climbed = [run for run in alive if run._climb(rung)]
         match rung:
             case Rung.INTERRUPT:
-                Run._call([hook for run in climbed for hook in run._take_hooks(Moment.INTERRUPT)])
+                due = [run for run in climbed if run.outcome is None]
+                Run._call([hook for run in due for hook in run._take_hooks(Moment.INTERRUPT)])
             case Rung.CANCEL | Rung.KILL:
-                self._force(rung, climbed + [run for run in over if run.outcome is not None])
+                self._force(rung, climbed)
             case Rung.LOST:
                 for run in reversed(climbed):
                     run._lose()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Mapping
 
 RUN = "STOPPABLE_RUN"
@@ -21,6 +22,11 @@ GROUPS = "STOPPABLE_GROUPS"
 
 _PROC = "/proc"
 _CHUNK = 1 << 16
+_LOOKS = 5
+_EXEC_SECONDS = 0.002
+
+_bare: set[int] = set()
+"""Who had no environment when it was last looked at for a while: nobody waits for it to show one."""
 
 
 def environment(given: Mapping[str, str] | None, run_id: str | None, group_id: str) -> dict[str, str]:
@@ -39,11 +45,13 @@ def is_readable() -> bool:
 class Members:
     """The processes of one group that are alive now; zombies are dead."""
 
-    __slots__ = ("_cookie", "_session")
+    __slots__ = ("_blank", "_cookie", "_known", "_session")
 
     def __init__(self, group_id: str, session: int) -> None:
         self._cookie = group_id.encode()
         self._session: int | None = session
+        self._known: dict[int, bytes] = {}  # whose cookie was seen, with the time it started
+        self._blank: list[int] = []  # who shows no environment
 
     def forget_session(self) -> None:
         """Go by the cookie alone: the leader was reaped, and the id of its session may be given to a stranger."""
@@ -51,19 +59,36 @@ class Members:
 
     def pids(self) -> list[int]:
         """Return who is alive; takes some microseconds for every process of the machine."""
-        try:
-            with os.scandir(_PROC) as entries:
-                pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
-        except OSError:
-            return []
-        return [pid for pid in pids if self.has(pid)]
+        found: list[int] = []
+        looked_at: set[int] = set()
+        self._blank = []
+        # One may have forked and ended while it was looked for: again, until nobody new is there.
+        for _ in range(_LOOKS):
+            new = _listed() - looked_at
+            if not new:
+                break
+            looked_at |= new
+            found += filter(self.has, new)
+        _bare.intersection_update(looked_at)
+        # In the middle of an exec a process shows no environment; some never have one.
+        for _ in range(_LOOKS):
+            blank, self._blank = self._blank, []
+            if not blank:
+                break
+            threading.Event().wait(_EXEC_SECONDS)
+            found += filter(self.has, blank)
+        _bare.update(self._blank)
+        return found
 
     def has(self, pid: int) -> bool:
         """Return whether a process is one of them."""
         try:
-            if self._session is not None and os.getsid(pid) == self._session:
-                return not _is_zombie(pid)
-            return self._bears_cookie(pid)  # a zombie bears nothing
+            session = os.getsid(pid)
+            if session == 0:  # a thread of the kernel: most of what a small machine lists
+                return False
+            if session == self._session:
+                return not _is_zombie(_fields(pid))
+            return self._is_known(pid) or self._bears_cookie(pid)
         except OSError:
             return False  # it is gone, or somebody else's
 
@@ -86,29 +111,48 @@ class Members:
         except OSError:
             pass  # it is gone, or we may not: then it stays alive, and the run that waits for it is lost
 
+    def _is_known(self, pid: int) -> bool:
+        """Return whether one that bore the cookie is alive: while it dies it shows none, and still holds files."""
+        if pid not in self._known:
+            return False
+        fields = _fields(pid)
+        return fields[_STARTED] == self._known[pid] and not _is_zombie(fields)
+
     def _bears_cookie(self, pid: int) -> bool:
         found = _read(f"{_PROC}/{pid}/environ")
+        if not found and pid not in _bare and os.readlink(f"{_PROC}/{pid}/exe"):  # noqa: PTH115 - no Path is made
+            self._blank.append(pid)
         if self._cookie not in found:
             return False
         entries = [entry.partition(b"=") for entry in found.split(b"\0")]
-        return any(name == GROUPS.encode() and self._cookie in value.split(b":") for name, _, value in entries)
+        if not any(name == GROUPS.encode() and self._cookie in value.split(b":") for name, _, value in entries):
+            return False
+        self._known[pid] = _fields(pid)[_STARTED]
+        return True
 
 
 _STATE, _THREADS, _STARTED = 0, 17, 19  # counted from the field after the name of the program (man 5 proc_pid_stat)
+
+
+def _listed() -> set[int]:
+    try:
+        with os.scandir(_PROC) as entries:
+            return {int(entry.name) for entry in entries if entry.name.isdigit()}
+    except OSError:
+        return set()
 
 
 def _fields(pid: int) -> list[bytes]:
     return _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].split()
 
 
-def _is_zombie(pid: int) -> bool:
-    fields = _fields(pid)
+def _is_zombie(fields: list[bytes]) -> bool:
     # Also in state Z: a program whose main thread ended before the others, which work on.
     return fields[_STATE] in b"ZX" and fields[_THREADS] in b"01"
 
 
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that means this one process for ever, readable once it has ended; None where there is none."""
+    """Return a descriptor that means one process for ever, readable once it has ended; None where there is none."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # another system, an older kernel, no such process

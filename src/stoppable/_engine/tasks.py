@@ -42,6 +42,8 @@ class TaskParticipant(Participant):
 
     __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "issued", "loop", "task")
 
+    can_be_cut = True
+
     def __init__(self, task: Task[Any], loop: AbstractEventLoop) -> None:
         self.task = task
         self.loop = loop

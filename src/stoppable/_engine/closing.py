@@ -1,0 +1,67 @@
+"""Closing what a stream reads from: at its end, from another thread, or when nobody is left to wait for it."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+import socket
+from asyncio import AbstractEventLoop, Task
+from collections.abc import Mapping
+from typing import Any
+
+
+def close_all(closables: tuple[Any, ...]) -> None:
+    """Close each, whatever the others raise."""
+    with contextlib.ExitStack() as stack:
+        for closable in reversed(closables):
+            close = getattr(closable, "close", None)
+            if close is not None:
+                stack.callback(close)
+
+
+async def aclose_all(closables: tuple[Any, ...]) -> None:
+    """Close each in a task, whatever the others raise; with ``aclose`` if it has one, else with ``close``."""
+    async with contextlib.AsyncExitStack() as stack:
+        for closable in reversed(closables):
+            stack.push_async_callback(_aclose_one, closable)
+
+
+async def _aclose_one(closable: Any) -> None:
+    close = getattr(closable, "aclose", None) or getattr(closable, "close", None)
+    if close is not None:
+        closing = close()
+        if inspect.isawaitable(closing):
+            await closing
+
+
+_closing: set[Task[None]] = set()  # asyncio itself keeps only a weak reference to a task
+
+
+def close_soon(loop: AbstractEventLoop, closables: tuple[Any, ...]) -> None:
+    """Close what nobody reads any more, in a task of its own that belongs to no run."""
+
+    def start() -> None:
+        task = loop.create_task(aclose_all(closables), context=contextvars.Context())
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
+
+    with contextlib.suppress(RuntimeError):  # a closed loop: there is nothing left to close it with
+        loop.call_soon_threadsafe(start)
+
+
+def shut_down_connection(source: Any) -> bool:
+    """Shut down the socket under a response of httpx, which wakes a thread in ``recv()``; False if there is none.
+
+    Closing the socket would not wake it. An HTTP/2 connection is shared with other requests, and left alone.
+    https://www.python-httpx.org/advanced/extensions/#network_stream
+    """
+    response = getattr(source, "response", source)
+    extensions = getattr(response, "extensions", None)
+    if not isinstance(extensions, Mapping) or extensions.get("http_version") != b"HTTP/1.1":
+        return False
+    connection = extensions["network_stream"].get_extra_info("socket")
+    if connection is None or response.is_closed:
+        return False  # or it may serve the next request by now
+    connection.shutdown(socket.SHUT_RDWR)
+    return True

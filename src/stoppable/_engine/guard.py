@@ -1,0 +1,236 @@
+"""Makes the methods of an object that somebody else wrote boundaries."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import AsyncGeneratorType, GeneratorType, TracebackType
+from typing import Any, TypeVar
+
+from stoppable._core import context
+from stoppable._engine.chunks import Chunks, Entry
+from stoppable._engine.stream import AsyncChunks, BlockingChunks, EitherChunks, is_async, is_blocking
+from stoppable.errors import InvalidArgument
+
+T = TypeVar("T")
+
+_MARK = "__stoppable_guard__"
+
+
+def guard(obj: T, kind: str, *methods: str) -> T:
+    """Make methods of an object boundaries, in place, and return the object; guarding again changes nothing.
+
+    A method may be named by a path: ``guard(client, "llm", "chat.completions.create")``. The boundary covers the call,
+    what a coroutine awaits included. A stream that is returned stays in flight to its end and stops between chunks, as
+    with ``stream()``; apart from that it is what the method returned. Only this object is guarded: not its class, and
+    not the copies that ``with_options()`` or ``copy.copy()`` make of it. Guard those as well.
+    """
+    if not methods:
+        raise InvalidArgument(f"name the methods to guard after the kind: {type(obj).__name__} has {_names(obj)}")
+    targets = [_find(obj, path) for path in methods]  # all of them, before anything is changed
+    for target in [target for target in targets if not target.is_guarded(kind)]:
+        _guard_one(obj, kind, target)
+    return obj
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A method, and the object that it is an attribute of."""
+
+    path: str
+    owner: Any
+    method: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def mark(self) -> _Mark | None:
+        mark: _Mark | None = getattr(self.method, _MARK, None)
+        return mark
+
+    def is_guarded(self, kind: str) -> bool:
+        if self.mark is None or self.mark.owner is not self.owner:
+            return False
+        if self.mark.kind != kind:
+            raise InvalidArgument(f"{self.path!r} is guarded as {self.mark.kind!r}: it cannot be {kind!r} as well")
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What a guarded method remembers: a copied object has the attribute, but it calls the original."""
+
+    owner: Any
+    kind: str
+
+
+def _find(obj: Any, path: str) -> _Target:
+    owner, found = obj, obj
+    for name in path.split("."):
+        owner = found
+        try:
+            found = getattr(owner, name)
+        except AttributeError:
+            raise InvalidArgument(
+                f"{type(obj).__name__} has no {path!r}: {type(owner).__name__} has {_names(owner)}"
+            ) from None
+    if isinstance(owner, type):
+        raise InvalidArgument(f"{owner.__name__} is a class: guard an object of it, or decorate {path} with @boundary")
+    if not callable(found):
+        raise InvalidArgument(f"{path!r} is {type(found).__name__}, not a method: it has {_names(found)}")
+    return _Target(path, owner, found)
+
+
+def _names(obj: object) -> str:
+    """Name what an object has, without touching it: a property may do anything."""
+    names = [name for name in dir(obj) if not name.startswith("_")]
+    methods = [name for name in names if callable(inspect.getattr_static(obj, name, None))]
+    return ", ".join(methods or names) or "no methods"
+
+
+def _guard_one(obj: Any, kind: str, target: _Target) -> None:
+    method = target.method if target.mark is None else _own_method(target)
+    wrapper = functools.wraps(method)(_guarded(kind, target.path, method))
+    setattr(wrapper, _MARK, _Mark(target.owner, kind))
+    try:
+        _set(target.owner, target.name, wrapper)
+        stays = _find(obj, target.path).method is wrapper
+    except (AttributeError, TypeError):
+        raise InvalidArgument(
+            f"{target.name!r} of {type(target.owner).__name__} cannot be replaced: use `with boundary({kind!r}, …)` "
+            "around the call"
+        ) from None
+    if not stays:
+        raise InvalidArgument(
+            f"{target.path!r} is made anew each time it is asked for: keep "
+            f"{target.path.rpartition('.')[0] or 'the object'!r} in a variable, guard it and use that"
+        )
+
+
+def _own_method(target: _Target) -> Callable[..., Any]:
+    """Return the method of a copied object itself, in place of the original's that was copied into it."""
+    vars(target.owner).pop(target.name)
+    method: Callable[..., Any] = getattr(target.owner, target.name)
+    return method
+
+
+def _set(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    try:
+        setattr(owner, name, wrapper)
+    except (AttributeError, TypeError, ValueError):
+        # Models that refuse fields they do not know, and frozen ones, have a dictionary all the same.
+        object.__setattr__(owner, name, wrapper)
+
+
+def _guarded(kind: str, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(method):
+
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            entry = Entry(kind, name).__enter__()
+            with _left_on_error(entry):
+                result = await method(*args, **kwargs)
+            return _handed_out(entry, result, kwargs)
+
+        return call_async
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        entry = Entry(kind, name).__enter__()
+        with _left_on_error(entry):
+            result = method(*args, **kwargs)
+        if inspect.iscoroutine(result):
+            entry.leave()  # nobody may ever await it: it is listed when somebody does
+            return _awaited(Entry(kind, name), result, kwargs)
+        return _handed_out(entry, result, kwargs)
+
+    return call
+
+
+async def _awaited(entry: Entry, coroutine: Coroutine[Any, Any, Any], kwargs: dict[str, Any]) -> Any:
+    scope = context.current.get()
+    if not entry.enter_unpaid(scope):
+        coroutine.close()
+        scope._raise_stopped()
+    with _left_on_error(entry):
+        result = await coroutine
+    return _handed_out(entry, result, kwargs)
+
+
+class _left_on_error:  # noqa: N801 - reads as a statement
+    """Leaves the gate if the call fails; if not, a stream may take the place over."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is not None:
+            self._entry.leave(kind)
+
+
+def _handed_out(entry: Entry, result: Any, kwargs: dict[str, Any]) -> Any:
+    """Return what a guarded call returns; a stream takes the place in flight over from the call."""
+    if entry._run is None or isinstance(result, Chunks) or not _is_stream(entry.kind, result, kwargs):
+        entry.leave()
+        return result
+    match is_blocking(result), is_async(result):
+        case True, True:
+            return _GuardedEither(result, entry=entry)
+        case True, False:
+            return _GuardedBlocking(result, entry=entry)
+    return _GuardedAsync(result, entry=entry)
+
+
+def _is_stream(kind: str, result: object, kwargs: dict[str, Any]) -> bool:
+    """Tell a stream from other things that can be iterated and closed: a file, a cursor, a response."""
+    if isinstance(result, GeneratorType | AsyncGeneratorType):
+        return True
+    if not (is_blocking(result) or is_async(result)) or not (hasattr(result, "close") or hasattr(result, "aclose")):
+        return False
+    is_iterator = hasattr(type(result), "__next__") or hasattr(type(result), "__anext__")
+    return bool(kwargs.get("stream")) or (kind == "llm" and is_iterator)
+
+
+class _PassThrough(Chunks[Any]):
+    """Everything but the iteration is what the method returned, its class included."""
+
+    __slots__ = ()
+
+    @property
+    def __class__(self) -> type[Any]:
+        return type(self._source)
+
+    @__class__.setter
+    def __class__(self, value: type[Any]) -> None:
+        raise TypeError("the class of a guarded stream cannot be changed")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def __repr__(self) -> str:
+        return repr(self._source)
+
+    def close(self) -> Any:
+        """Close it as its own ``close()`` does, which may be a coroutine."""
+        self._over = True
+        self._leave(GeneratorExit)
+        return self._source.close()
+
+
+class _GuardedBlocking(_PassThrough, BlockingChunks[Any]):
+    __slots__ = ()
+
+
+class _GuardedAsync(_PassThrough, AsyncChunks[Any]):
+    __slots__ = ()
+
+
+class _GuardedEither(_PassThrough, EitherChunks[Any]):
+    __slots__ = ()

@@ -1,0 +1,348 @@
+"""A stop reaches all the processes of a run, and nobody else's (G13)."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+import stoppable
+from stoppable import Policy
+from stoppable._core.ids import new_id
+from stoppable._engine import process_table
+from stoppable._engine.process_command import Command
+from stoppable._engine.process_group import ProcessGroup, live
+from stoppable._engine.process_keeper import Keeper
+from stoppable._engine.process_pipes import Pipes
+from stoppable._engine.processes import open_process, run_process, run_process_sync
+
+from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left, state, until
+
+_nothing_left = pytest.fixture(autouse=True)(nothing_left)
+
+
+@pytest.fixture
+def flags(tmp_path):
+    return Flags(tmp_path)
+
+
+DOUBLE_FORK = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("escaped", flush=True)
+        time.sleep(1000)
+    os._exit(0)
+time.sleep(1000)
+"""
+
+
+async def start(agent, policy=None):
+    """Start a root run with a policy."""
+
+    async def body():
+        stoppable.current_run().policy = policy or Policy()
+        return await agent()
+
+    return await stoppable.spawn(body)
+
+
+# Trees
+
+
+TREE = f"""
+    sleep 1000 &
+    (sh -c 'sleep 1000 & wait' &)
+    setsid setsid sleep 1000 &
+    setsid setsid sh -c "{STUBBORN}" &
+    set -m; sleep 1000 & set +m
+    (exec 3<&0; {sys.executable} -c '{DOUBLE_FORK}') &
+    {STUBBORN}
+"""
+
+
+@pytest.mark.parametrize("mode", ["kill", "immediate", "graceful"])
+async def test_nothing_of_a_tree_is_left_whatever_it_does(mode):
+    """Children, grandchildren, another process group, two ways to leave the session, and two that ignore TERM."""
+
+    async def agent():
+        async with await open_process(TREE, shell=True, stderr=subprocess.DEVNULL) as process:
+            assert await process.stdout.readline() == "escaped\n"
+            await process.wait()
+
+    handle = await start(agent, Policy(grace=0.05, interrupt=0.05, cancel=0.2, kill=5))
+    # Two shells that sleep again and again, and what they and the others wait for.
+    await until(lambda: len(bearers(handle.id)) >= 10)
+    await handle.stop(mode)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung) == ("stopped", "kill")
+    assert not bearers(handle.id)
+
+
+async def test_one_that_forks_and_escapes_all_the_time_is_killed():
+    async def agent():
+        await run_process("for n in $(seq 500); do setsid sleep 1000 & done; sleep 1000", shell=True)
+
+    handle = await start(agent, Policy(kill=10))
+    await until(lambda: len(bearers(handle.id)) > 20)
+    await handle.stop("kill")
+    outcome = await handle.outcome()
+    assert outcome.status == "stopped"
+    assert not bearers(handle.id)
+
+
+async def test_one_that_never_has_the_same_pid_twice_is_killed():
+    """It forks, leaves the session and ends, over and over, and is never where it was seen last."""
+    code = """
+import os, time
+end = time.monotonic() + 10
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
+
+    async def agent():
+        async with await open_process([sys.executable, "-S", "-E", "-c", code]) as process:
+            await process.wait()
+            ready.set()
+            await asyncio.sleep(60)
+
+    ready = asyncio.Event()
+    handle = await stoppable.spawn(agent)
+    await ready.wait()
+    await handle.stop("kill")
+    assert (await handle.outcome()).status == "stopped"
+    assert not bearers(handle.id)
+
+
+async def test_a_tree_of_fifty_dies_at_once():
+    async def agent():
+        await run_process("for i in $(seq 49); do sleep 1000 & done; sleep 1000", shell=True)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: len(bearers(handle.id)) >= 50)
+    started = time.monotonic()
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status == "stopped"
+    assert time.monotonic() - started < 5  # some 20 ms on a machine with nothing else to do
+    assert not bearers(handle.id)
+
+
+async def test_a_stop_reaches_the_processes_of_child_runs():
+    async def child():
+        await run_process(["sleep", "1000"])
+
+    async def parent():
+        handles = [await stoppable.spawn(child) for _ in range(3)]
+        children.extend(handle.id for handle in handles)
+        for handle in handles:
+            await handle.outcome()
+
+    children = []
+    handle = await stoppable.spawn(parent)
+    await until(lambda: len(children) == 3 and all(bearers(child) for child in children))
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status == "stopped"
+    assert not any(bearers(child) for child in children)
+
+
+# Nobody else's (G13)
+
+
+async def test_a_stop_leaves_the_processes_of_other_runs_alone():
+    async def agent():
+        async with await open_process(["cat"]) as process:
+            await process.stdin.write("alive\n")
+            await process.stdout.readline()
+            ready.append(process)
+            await asyncio.sleep(60)
+
+    ready = []
+    handles = [await stoppable.spawn(agent) for _ in range(3)]
+    await until(lambda: len(ready) == 3)
+    await handles[1].stop("kill")
+    assert (await handles[1].outcome()).status == "stopped"
+    assert sorted(is_dead(process.pid) for process in ready) == [False, False, True]
+    for handle in handles:
+        await handle.stop("kill")
+        await handle.outcome()
+
+
+async def test_a_process_that_ends_leaves_the_others_of_its_run_alone():
+    """Both bear the cookie of the run; only what bears that of its group goes with it."""
+
+    async def agent():
+        async with await open_process("setsid cat; wait", shell=True) as server:
+            await run_process("setsid sleep 1000 &", shell=True)
+            await server.stdin.write("alive\n")
+            return await server.stdout.readline()
+
+    assert await (await stoppable.spawn(agent)).result() == "alive\n"
+
+
+@contextmanager
+def child(*command, **options):
+    """Run a process of the test's own, which nothing but the test ends."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_only_members_are_signalled():
+    """A pid whose process has ended, strangers, one with the id in another variable, and one with a longer id."""
+    group_id = new_id()
+    members = process_table.Members(group_id, session=2**22)
+    with child("true") as finished:
+        finished.wait(5)
+        members.signal(finished.pid, signal.SIGKILL)
+    for env in ({"OTHER": group_id}, {"STOPPABLE_GROUPS": f"x{group_id}"}, {}):
+        with child("cat", env=env) as stranger:
+            assert stranger.pid not in members.pids()
+            members.signal(stranger.pid, signal.SIGKILL)
+            assert stranger.communicate(b"alive", timeout=5)[0] == b"alive"
+            assert stranger.returncode == 0
+
+
+@pytest.mark.parametrize("missing", [None, "pidfd_open"])
+def test_members_are_found_by_session_or_cookie_and_signalled(monkeypatch, missing):
+    if missing is not None:
+        monkeypatch.delattr(os, missing)
+    group_id = new_id()
+    with (
+        child("cat", env={"STOPPABLE_GROUPS": f"outer:{group_id}:inner"}) as bearer,
+        child("cat", env={}, start_new_session=True) as leader,
+    ):
+        members = process_table.Members(group_id, session=leader.pid)
+        assert sorted(members.pids()) == sorted([bearer.pid, leader.pid])
+        members.signal(bearer.pid, signal.SIGTERM)
+        assert bearer.wait(5) == -signal.SIGTERM
+        members.signal(leader.pid, signal.SIGTERM)
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+        assert members.pids() == []  # a zombie is dead
+
+
+def test_whoever_has_the_session_of_a_leader_that_was_reaped_is_a_stranger():
+    with child("cat", env={}, start_new_session=True) as stranger:
+        members = process_table.Members(new_id(), session=stranger.pid)
+        members.forget_session()
+        assert members.pids() == []
+        members.signal(stranger.pid, signal.SIGKILL)
+        assert stranger.communicate(b"alive", timeout=5)[0] == b"alive"
+
+
+async def test_the_leader_is_reaped_after_everything_else(flags):
+    """While a member lives, the leader stays a zombie: its pid, and the group's id, cannot be given to anybody else."""
+    async with await open_process(f"({flags.wait('go')}; echo late) & exit 0", shell=True) as process:
+        assert await process.wait() == 0
+        assert state(process.pid) == "Z"
+        flags.raise_("go")
+        await until(lambda: state(process.pid) is None)
+
+
+# What cannot be ended
+
+
+async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monkeypatch, clock):
+    """A fake: the table goes on listing a process, as it does for one that hangs in the kernel."""
+    immortal = True
+    monkeypatch.setattr(process_table.Members, "pids", lambda _self: [2**22 + 1] if immortal else [])
+
+    async def agent():
+        await run_process("echo so far; sleep 1000", shell=True)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.run._participants() and live)
+    group = next(iter(live))
+    await until(lambda: group.pid is not None and group._captured.value())
+    await handle.stop("kill")
+    await until(lambda: group.returncode is not None)
+    await asyncio.sleep(0.1)
+    clock.advance(2)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung) == ("lost", "lost")
+    assert outcome.partial == "so far\n"
+    assert f"process group {group.pid} (echo)" in [node.name for node in handle.receipt.nodes]
+    immortal = False
+    await until(lambda: not live)
+
+
+async def test_nobody_waits_for_ever_for_a_process_that_survives_kill(monkeypatch, clock):
+    immortal = True
+    monkeypatch.setattr(process_table.Members, "pids", lambda _self: [2**22 + 1] if immortal else [])
+    task = asyncio.create_task(run_process("echo done", shell=True))
+    await until(lambda: live and next(iter(live)).returncode is not None)
+    await until(lambda: next(iter(live)).force)
+    clock.advance(5)
+    clock.advance(2)
+    assert (await task).stdout == "done\n"
+    immortal = False
+    await until(lambda: not live)
+
+
+async def test_a_leader_that_survives_kill_has_no_code(monkeypatch, clock):
+    """A fake: neither KILL nor anything else reaches the group."""
+    monkeypatch.setattr(os, "killpg", lambda _pid, _signum: None)
+    monkeypatch.setattr(process_table.Members, "signal", lambda _self, _pid, _signum: None)
+    process = await open_process(["sleep", "1000"])
+    closing = asyncio.create_task(process.aclose())
+    await asyncio.sleep(0.05)
+    clock.advance(5)
+    clock.advance(2)
+    await closing
+    with pytest.raises(stoppable.StoppableError, match="was killed and is not dead"):
+        await process.wait()
+    monkeypatch.undo()
+    await until(lambda: not live)
+
+
+async def test_a_thread_that_cannot_be_started_leaves_nothing(monkeypatch):
+    def refuse(_self):
+        raise RuntimeError("can't start new thread")
+
+    async def agent():
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        try:
+            with pytest.raises(RuntimeError, match="new thread"):
+                await run_process(["true"])
+        finally:
+            monkeypatch.undo()
+        return stoppable.current_run().stop("cooperative").in_flight
+
+    assert (await (await stoppable.spawn(agent)).outcome()).result == ()
+    assert not live
+
+
+def test_a_ctrl_c_while_the_keeper_starts_leaves_nothing(monkeypatch):
+    """It comes when the thread was made, and perhaps has begun, but before the caller knows."""
+
+    def interrupted(thread):
+        start_thread(thread)
+        thread.join(pause)
+        raise KeyboardInterrupt
+
+    start_thread = threading.Thread.start
+    for pause in (0, 0.05):
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run_process_sync(["sleep", "1000"])
+        deadline = time.monotonic() + 5
+        while live:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+async def test_a_keeper_that_comes_too_late_keeps_nothing(flags):
+    group = ProcessGroup(Command.of(flags.up("started"), shell=True), ends_with_leader=True)
+    assert group.claim()
+    Keeper(group, Pipes(stdin=None, stdout=None, stderr=None), {}).keep()
+    assert not flags.is_up("started")
