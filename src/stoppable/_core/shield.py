@@ -98,10 +98,11 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
 
     @property
     def _closed(self) -> bool:
-        run = self._run
-        if run is None or not run._closed:
-            return False
-        return run._outcome is not None or clock.now() >= self._ends_at()
+        return self._run is not None and self._run._closed and not self._is_active()
+
+    def _is_active(self) -> bool:
+        """Whether it still protects: not in a run that is over, when it was left, or after its time."""
+        return self._run is not None and self._run._outcome is None and clock.now() < self._ends_at()
 
     def _run_here(self) -> Run | None:
         return self._run

@@ -52,7 +52,7 @@ class _Edge:
         inner: Scope = run
         if run._outcome is not None:
             return False  # it was given up before it began
-        if isinstance(outer, shielded) and not outer._closed and outer._run_here() is run.parent:
+        if isinstance(outer, shielded) and outer._is_active() and outer._run_here() is run.parent:
             inner = outer._over(run)  # a clean-up may start runs of its own
             outer._protect(participant)
         elif run._closed:
