@@ -1,0 +1,427 @@
+"""Deliberate mistakes in src/stoppable, and the tests that must see them.
+
+A snippet occurs exactly once in its file. When the code changes, change the snippet with it: a mutant that is no longer
+applied proves nothing, and test_mutants.py says so.
+"""
+
+from dataclasses import dataclass
+
+SPEC = "tests/spec/"
+FOUND = "tests/machine/test_found.py::"
+GAPS = "tests/mutants/test_gaps.py::"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    name: str
+    breaks: str
+    file: str
+    snippet: str
+    replacement: str
+    caught_by: tuple[str, ...]
+
+
+MUTANTS = (
+    Mutant(
+        name="the gate checks before it publishes",
+        breaks="G1",
+        file="_core/boundary.py",
+        snippet="""\
+        members[self] = True
+        if run._budget is not None:
+            run._budget.spend(self.kind)
+        if run._closed:
+            self._skip()
+            run._raise_stopped()
+""",
+        replacement="""\
+        if run._budget is not None:
+            run._budget.spend(self.kind)
+        if run._closed:
+            self._skip()
+            run._raise_stopped()
+        members[self] = True
+""",
+        caught_by=(GAPS + "test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it",),
+    ),
+    Mutant(
+        name="a shielded boundary checks before it publishes",
+        breaks="G1",
+        file="_core/boundary.py",
+        snippet="""\
+        run._admit(self)
+        if run._budget is not None:
+            run._budget.spend(self.kind)
+        if scope._closed:
+            self._skip()
+            scope._raise_stopped()
+        if run._closed:
+            entry = (run, self.label)
+            for stop in run._stops():
+                stop.after.append(entry)
+""",
+        replacement="""\
+        if run._budget is not None:
+            run._budget.spend(self.kind)
+        if scope._closed:
+            self._skip()
+            scope._raise_stopped()
+        if run._closed:
+            entry = (run, self.label)
+            for stop in run._stops():
+                stop.after.append(entry)
+        run._admit(self)
+""",
+        caught_by=(GAPS + "test_a_stop_that_comes_while_a_shielded_boundary_is_published_lists_it",),
+    ),
+    Mutant(
+        name="the receipt forgets what is in flight",
+        breaks="G1",
+        file="_core/run.py",
+        snippet="stop.in_flight.append((self, member))",
+        replacement="pass",
+        caught_by=(
+            SPEC + "test_g01_closed_gate.py::test_a_boundary_in_flight_finishes_and_the_next_is_not_entered[task]",
+        ),
+    ),
+    Mutant(
+        name="a finished run's gate stays open",
+        breaks="G1",
+        file="_core/run.py",
+        snippet="""\
+            self._closed = True
+            if stop is not None:
+""",
+        replacement="""\
+            if stop is not None:
+""",
+        caught_by=(SPEC + "test_g01_closed_gate.py::test_a_finished_runs_gate_is_closed_too[task]",),
+    ),
+    Mutant(
+        name="a terminal status is written over",
+        breaks="G2",
+        file="_core/run.py",
+        snippet="if status not in self.status.followers:",
+        replacement="if False:",
+        caught_by=(GAPS + "test_an_end_after_the_run_was_given_up_changes_nothing",),
+    ),
+    Mutant(
+        name="a later reason replaces the first",
+        breaks="G3",
+        file="_core/run.py",
+        snippet="""\
+                if run._stop is None:
+                    run._stop = stop
+                else:
+                    run._note(stop)
+""",
+        replacement="""\
+                if run._stop is not None:
+                    run._note(run._stop)
+                run._stop = stop
+""",
+        caught_by=(SPEC + "test_g03_latch.py::test_the_first_reason_stays_and_later_ones_are_appended[task]",),
+    ),
+    Mutant(
+        name="a stop marks the target only",
+        breaks="G4",
+        file="_core/run.py",
+        snippet="""\
+            if run._children:
+                nodes += run._children
+""",
+        replacement="",
+        caught_by=(
+            SPEC + "test_g12_hooks.py::test_the_whole_subtree_is_marked_before_the_first_hook",
+            SPEC + "test_g04_downward_only.py::test_a_stop_of_the_root_ends_the_whole_chain[task]",
+        ),
+    ),
+    Mutant(
+        name="a stop reaches the parent",
+        breaks="G4",
+        file="_core/run.py",
+        snippet="        nodes.append(self)\n",
+        replacement="        nodes.append(self.parent or self)\n",
+        caught_by=(
+            SPEC + "test_g04_downward_only.py::test_a_stop_of_one_child_leaves_parent_and_siblings_alone[task]",
+        ),
+    ),
+    Mutant(
+        name="a child is not born stopped",
+        breaks="G4",
+        file="_core/run.py",
+        snippet="""\
+            if self._closed:
+                for stop in self._stops():
+""",
+        replacement="""\
+            if self._closed and self._outcome is not None:
+                for stop in self._stops():
+""",
+        caught_by=(SPEC + "test_g04_downward_only.py::test_a_child_created_after_the_stop_is_born_stopped",),
+    ),
+    Mutant(
+        name="a finished run leaves the tree with what it left running",
+        breaks="G4, G8",
+        file="_core/run.py",
+        snippet="not ((self._members or self._children or self._main) and self._is_alive())",
+        replacement="True",
+        caught_by=(
+            FOUND + "test_a_stop_reaches_what_a_finished_child_left_running",
+            FOUND + "test_a_run_is_not_stopped_while_a_task_of_a_finished_child_is_inside_a_boundary",
+        ),
+    ),
+    Mutant(
+        name="a child that has not begun counts as dead",
+        breaks="G4, G8",
+        file="_core/run.py",
+        snippet="if run._outcome is None or any(participant.alive() for participant in run._participants()):",
+        replacement="if any(participant.alive() for participant in run._participants()):",
+        caught_by=(FOUND + "test_a_stop_reaches_a_child_of_a_finished_run_that_has_not_begun",),
+    ),
+    Mutant(
+        name="a check raises once",
+        breaks="G5",
+        file="_core/boundary.py",
+        snippet="""\
+    if scope._closed:
+        scope._raise_stopped()
+
+
+""",
+        replacement="""\
+    if scope._closed and not getattr(scope, "_raised", False):
+        scope._raise_stopped()
+
+
+""",
+        caught_by=(SPEC + "test_g05_level_triggered.py::test_every_check_and_boundary_raises_again[task]",),
+    ),
+    Mutant(
+        name="a stop of the same mode climbs again",
+        breaks="G6, G10",
+        file="_core/run.py",
+        snippet="if stop.mode > max(earlier, key=lambda other: other.mode.rank).mode:",
+        replacement="if stop.mode >= max(earlier, key=lambda other: other.mode.rank).mode:",
+        caught_by=(
+            SPEC + "test_g06_bounded.py::test_a_higher_mode_escalates_and_a_lower_one_changes_nothing[task]",
+            SPEC + "test_g10_idempotent_stop.py::test_the_same_stop_again_returns_the_same_receipt[task]",
+        ),
+    ),
+    Mutant(
+        name="a mode may fall",
+        breaks="G6",
+        file="_core/run.py",
+        snippet="if stop.mode > max(earlier, key=lambda other: other.mode.rank).mode:",
+        replacement="if stop.mode != earlier[-1].mode:",
+        caught_by=(SPEC + "test_g06_bounded.py::test_a_higher_mode_escalates_and_a_lower_one_changes_nothing[task]",),
+    ),
+    Mutant(
+        name="CANCEL is sent again to a task that is unwinding",
+        breaks="G7",
+        file="_engine/tasks.py",
+        snippet="if self._unwinding is not None and self._unwinding._ended is None:",
+        replacement="if False:",
+        caught_by=(GAPS + "test_a_task_on_its_way_out_gets_no_second_cancel_for_a_run_further_out",),
+    ),
+    Mutant(
+        name="a second ladder climbs the same rung again",
+        breaks="G7",
+        file="_core/run.py",
+        snippet="if self._rung is not None and self._rung >= rung:",
+        replacement="if self._rung is not None and self._rung > rung:",
+        caught_by=(GAPS + "test_two_ladders_send_one_cancel",),
+    ),
+    Mutant(
+        name="a shield does not hold CANCEL back",
+        breaks="G7",
+        file="_engine/tasks.py",
+        snippet="if shield_ends > clock.now():",
+        replacement="if False:",
+        caught_by=(SPEC + "test_g07_cleanup.py::test_a_shield_holds_cancel_back_until_it_is_left",),
+    ),
+    Mutant(
+        name="force misses a sibling once the body has ended",
+        breaks="G6",
+        file="_engine/tasks.py",
+        snippet="(run._ended is not None and run not in (self._joined or ()))",
+        replacement="run._ended is not None",
+        caught_by=(FOUND + "test_a_sibling_that_outlives_the_body_is_cancelled",),
+    ),
+    Mutant(
+        name="force follows a task into the run around the one that has ended",
+        breaks="G13",
+        file="_engine/tasks.py",
+        snippet=" or (run._ended is not None and run not in (self._joined or ()))",
+        replacement="",
+        caught_by=(
+            SPEC + "test_g13_no_misdelivery.py::test_a_cancel_for_a_child_that_has_ended_does_not_hit_its_parent",
+        ),
+    ),
+    Mutant(
+        name="a shield lasts beyond KILL",
+        breaks="G6, G7",
+        file="_core/shield.py",
+        snippet="return until if kill_at is None else min(until, kill_at)",
+        replacement="return until",
+        caught_by=(SPEC + "test_g07_cleanup.py::test_a_shield_ends_at_kill_at_the_latest",),
+    ),
+    Mutant(
+        name="completed although the stop was delivered",
+        breaks="G8",
+        file="_core/run.py",
+        snippet="""\
+        if self._delivered_at is None:
+            return self._conclude(""",
+        replacement="""\
+        if True:
+            return self._conclude(""",
+        caught_by=(
+            SPEC + "test_g08_honest_outcome.py::"
+            "test_an_agent_that_swallows_the_stop_and_returns_is_stopped_with_its_value[task]",
+        ),
+    ),
+    Mutant(
+        name="should_stop() is no delivery",
+        breaks="G8",
+        file="_core/run.py",
+        snippet="""\
+        self._deliver()
+        return True
+
+    def _raise_stopped""",
+        replacement="""\
+        return True
+
+    def _raise_stopped""",
+        caught_by=(SPEC + "test_g08_honest_outcome.py::test_should_stop_answering_true_is_a_delivery[task]",),
+    ),
+    Mutant(
+        name="stopped while a participant is alive",
+        breaks="G8",
+        file="_core/run.py",
+        snippet="if any(participant.alive() for participant in self._participants()):",
+        replacement="if False:",
+        caught_by=(
+            SPEC + "test_g08_honest_outcome.py::test_with_gather_a_sibling_that_runs_on_keeps_the_run_stopping",
+        ),
+    ),
+    Mutant(
+        name="stopped above a node that is lost",
+        breaks="G8",
+        file="_core/run.py",
+        snippet="return self._conclude(_LOST if has_lost else _STOPPED)",
+        replacement="return self._conclude(_STOPPED)",
+        caught_by=(GAPS + "test_a_run_above_a_child_that_was_given_up_is_lost",),
+    ),
+    Mutant(
+        name="an error while stopping is hidden",
+        breaks="G8",
+        file="_core/run.py",
+        snippet="""\
+                error,
+                clock.now(),
+""",
+        replacement="""\
+                error if status is _FAILED else None,
+                clock.now(),
+""",
+        caught_by=(SPEC + "test_g08_honest_outcome.py::test_an_error_while_stopping_is_attached_and_not_clean[task]",),
+    ),
+    Mutant(
+        name="our cancels are not paid back",
+        breaks="G9",
+        file="_engine/tasks.py",
+        snippet="            self.task.uncancel()\n",
+        replacement="            pass\n",
+        caught_by=(
+            SPEC + "test_g09_no_stolen_cancellation.py::test_our_cancel_leaves_nothing_behind_in_the_callers_task",
+        ),
+    ),
+    Mutant(
+        name="somebody else's cancel is swallowed",
+        breaks="G9",
+        file="_engine/scope.py",
+        snippet="""\
+            self._close(result, stop, outsider, rest)
+            if outsider is not None:
+                raise outsider
+        if self.run._outcome is None:
+""",
+        replacement="""\
+            self._close(result, stop, outsider, rest)
+        if self.run._outcome is None:
+""",
+        caught_by=(SPEC + "test_g09_no_stolen_cancellation.py::test_a_timeout_around_a_run_is_a_timeout_at_once",),
+    ),
+    Mutant(
+        name="a boundary raises on exit",
+        breaks="G11",
+        file="_core/boundary.py",
+        snippet="""\
+                self._leave_closed(run, kind)
+""",
+        replacement="""\
+                self._leave_closed(run, kind)
+                if kind is None:
+                    run._raise_stopped()
+""",
+        caught_by=(
+            SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",
+        ),
+    ),
+    Mutant(
+        name="a partial of a stopped run is dropped",
+        breaks="G11",
+        file="_core/run.py",
+        snippet="None if self._partial is None else self._partial.value(),\n                error",
+        replacement="None if self._partial is None or stop else self._partial.value(),\n                error",
+        caught_by=(
+            SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",
+        ),
+    ),
+    Mutant(
+        name="a hook is called by every stop",
+        breaks="G12",
+        file="_core/run.py",
+        snippet="return self._outcome is None and self._withdraw(hook)",
+        replacement="return self._outcome is None",
+        caught_by=(SPEC + "test_g12_hooks.py::test_a_hook_is_called_once_however_often_the_run_is_stopped",),
+    ),
+    Mutant(
+        name="one failing hook stops the others",
+        breaks="G12",
+        file="_core/hooks.py",
+        snippet="""\
+            _logger.exception("a hook of run %s failed", self.run.id)
+""",
+        replacement="""\
+            _logger.exception("a hook of run %s failed", self.run.id)
+            raise
+""",
+        caught_by=(SPEC + "test_g12_hooks.py::test_one_failing_hook_stops_no_other",),
+    ),
+    Mutant(
+        name="a hook that comes late is not called",
+        breaks="G12",
+        file="_core/run.py",
+        snippet="if self._is_past(hook.moment) and self._withdraw(hook):",
+        replacement="if False:",
+        caught_by=(SPEC + "test_g12_hooks.py::test_a_hook_registered_after_the_stop_is_called_at_once",),
+    ),
+    Mutant(
+        name="hooks are called under the lock",
+        breaks="G12",
+        file="_core/run.py",
+        snippet="""\
+            port.climb(stop)
+            self._call(due.hooks)
+""",
+        replacement="""\
+            port.climb(stop)
+            with lock:
+                self._call(due.hooks)
+""",
+        caught_by=(GAPS + "test_hooks_of_ours_are_called_outside_the_lock",),
+    ),
+)
