@@ -4,8 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -X dev -m pytest -q
 SHELL := bash
+# what has a target of its own
+APART := --ignore tests/mutants --ignore tests/clients --ignore tests/frameworks
 
-.PHONY: help test test-version test-versions test-clients test-frameworks check bench clean
+.PHONY: help test test-version test-versions test-mutants test-clients test-frameworks check bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -21,10 +23,10 @@ endef
 test: ## run the tests, with coverage of the core and the engine
 	$(call environment,$(VENV),dev)
 	$(BIN)/coverage erase
-	$(BIN)/python -X dev -m coverage run -m pytest -q --ignore tests/frameworks --ignore tests/clients
+	$(BIN)/python -m coverage run -m pytest -q $(APART)
 	$(BIN)/coverage combine -q
-	$(BIN)/coverage report --include '*/stoppable/_core/*' --fail-under 100
-	$(BIN)/coverage report --include '*/stoppable/_engine/*' --fail-under 95
+	$(BIN)/coverage report --include 'src/stoppable/_core/*' --fail-under 100
+	$(BIN)/coverage report --include 'src/stoppable/_engine/*' --fail-under 95
 
 test-versions: ## run the tests on every other Python from 3.11 to 3.13 that is installed
 	@set -e; for version in 3.11 3.12 3.13; do \
@@ -37,7 +39,11 @@ test-versions: ## run the tests on every other Python from 3.11 to 3.13 that is 
 
 test-version:
 	$(call environment,$(VENV),dev)
-	$(PYTEST) --ignore tests/frameworks --ignore tests/clients
+	$(PYTEST) $(APART)
+
+test-mutants: ## see that the tests catch deliberate mistakes in the core
+	$(call environment,$(VENV),dev)
+	$(PYTEST) tests/mutants
 
 test-clients: ## stop calls and streams of the openai and httpx clients, against a scripted model server
 	$(call environment,.venv-clients,dev$(comma)clients)

@@ -273,7 +273,6 @@ def test_a_final_receipt_stays_as_it_is_when_an_ancestor_is_stopped_later(clock)
     assert child.receipt == final
 
 
-
 async def test_a_stop_reaches_a_child_of_a_finished_run_that_has_not_begun(clock):
     """G4: as the first one above, before the child's first step."""
     ran = []
@@ -287,7 +286,6 @@ async def test_a_stop_reaches_a_child_of_a_finished_run_that_has_not_begun(clock
         root.stop("cooperative")
         await handle.outcome()
     assert (handle.status, ran) == ("stopped", [])
-
 
 
 async def test_a_task_started_in_two_shields_is_protected_until_the_outer_is_left(clock):
@@ -310,7 +308,6 @@ async def test_a_task_started_in_two_shields_is_protected_until_the_outer_is_lef
     assert (await (await stoppable.spawn(agent)).outcome()).partial == "saved"
 
 
-
 async def test_a_task_that_checks_in_a_shield_is_protected_too(clock):
     """G7: CANCEL waits for it as for those inside a boundary."""
     release, done = asyncio.Event(), []
@@ -331,7 +328,6 @@ async def test_a_task_that_checks_in_a_shield_is_protected_too(clock):
     release.set()
     await handle.outcome()
     assert done == [True, True]
-
 
 
 async def test_a_shield_entered_after_the_outer_was_left_has_its_own_time(clock):

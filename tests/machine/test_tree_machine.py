@@ -87,12 +87,15 @@ BY = st.sampled_from([None, "ann", "bob"])
 class TreeMachine(World):
     # Starting
 
-    @initialize(children=st.lists(PLACE, max_size=3))
-    def start_tree(self, children):
+    @initialize(children=st.lists(PLACE, max_size=3), calling=st.booleans())
+    def start_tree(self, children, calling):
+        """A root with children, perhaps each in the middle of a call, so that most of the steps have one."""
         self.start_root()
         self.begin("a0")
         for where in children:
             self.start_child("a0", where, races=False)
+        for actor in working(self) if calling else ():
+            self.enter_boundary(actor, "llm")
 
     @has_room
     @precondition(lambda self: len(self.model.roots()) < 2)
@@ -389,5 +392,5 @@ class TreeMachine(World):
 
 
 TestTree = TreeMachine.TestCase
-TestTree.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, print_blob=True)
+TestTree.settings = settings(max_examples=250, stateful_step_count=40, deadline=None, print_blob=True)
 TestTree = pytest.mark.timeout(120)(TestTree)

@@ -27,6 +27,13 @@ async def test_everything_does_nothing_outside_a_run():
     stoppable.on_stop(print).remove()
     await stoppable.sleep(0)
     await stoppable.sleep(0.001)
+    assert list(stoppable.boundary("llm")(_numbers)()) == [0, 1]
+    with stoppable.detached():
+        stoppable.check()
+
+
+def _numbers():
+    yield from range(2)
 
 
 async def test_an_agent_called_outside_a_run_is_a_plain_call():

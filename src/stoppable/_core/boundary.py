@@ -153,8 +153,8 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
     def _skip(self) -> None:
         """Withdraw before the effect; a stop whose snapshot has it lists it as skipped."""
         run, self._run = self._run, None
-        if run is not None:
-            run._withdraw(self)
+        assert run is not None, "published in it"
+        run._withdraw(self)
         self._fate = Fate.SKIPPED
 
     def _take_up(self) -> None:

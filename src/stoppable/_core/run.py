@@ -305,11 +305,9 @@ class Run(Gate):
             hook.call()
 
     def _is_past(self, moment: Moment) -> bool:
-        match moment:
-            case Moment.STOP:
-                return self._closed and self._stop is not None
-            case Moment.INTERRUPT:
-                return self._stop is not None and self._rung is not None
+        if self._stop is None:
+            return False
+        return self._closed if moment is Moment.STOP else self._rung is not None
 
     def _take_hooks(self, moment: Moment) -> list[Hook]:
         """Return the hooks that are due at a moment; each is given out once."""
