@@ -100,7 +100,7 @@ async def test_one_that_never_has_the_same_pid_twice_is_killed():
     """It forks, leaves the session and ends, over and over, and is never where it was seen last."""
     code = """
 import os, time
-end = time.monotonic() + 10
+end = time.monotonic() + 15
 while time.monotonic() < end:
     if os.fork():
         os._exit(0)
@@ -114,7 +114,7 @@ while time.monotonic() < end:
             await asyncio.sleep(60)
 
     ready = asyncio.Event()
-    handle = await stoppable.spawn(agent)
+    handle = await start(agent, Policy(kill=8))
     await ready.wait()
     await handle.stop("kill")
     assert (await handle.outcome()).status == "stopped"
@@ -253,7 +253,7 @@ async def test_the_leader_is_reaped_after_everything_else(flags):
 async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monkeypatch, clock):
     """A fake: the table goes on listing a process, as it does for one that hangs in the kernel."""
     immortal = True
-    monkeypatch.setattr(process_table.Members, "pids", lambda _self: [2**22 + 1] if immortal else [])
+    monkeypatch.setattr(process_table.Members, "each", lambda _self: iter([2**22 + 1] if immortal else []))
 
     async def agent():
         await run_process("echo so far; sleep 1000", shell=True)
@@ -276,7 +276,7 @@ async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monk
 
 async def test_nobody_waits_for_ever_for_a_process_that_survives_kill(monkeypatch, clock):
     immortal = True
-    monkeypatch.setattr(process_table.Members, "pids", lambda _self: [2**22 + 1] if immortal else [])
+    monkeypatch.setattr(process_table.Members, "each", lambda _self: iter([2**22 + 1] if immortal else []))
     task = asyncio.create_task(run_process("echo done", shell=True))
     await until(lambda: live and next(iter(live)).returncode is not None)
     await until(lambda: next(iter(live)).force)

@@ -186,8 +186,9 @@ class Keeper:
         if signum is signal.SIGTERM:
             self._signal_group(signal.SIGCONT)  # one that is suspended would not see it
         # Listed afterwards: whoever left the group before it was hit is found now.
-        self._seen = self._members.pids()
-        for pid in self._seen:
+        self._seen = []
+        for pid in self._members.each():
+            self._seen.append(pid)
             if not self._is_in_group(pid):
                 self._members.signal(pid, signum)
 

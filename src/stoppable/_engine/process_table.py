@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 RUN = "STOPPABLE_RUN"
 """The environment variable with the id of the run that started a process."""
@@ -59,7 +59,10 @@ class Members:
 
     def pids(self) -> list[int]:
         """Return who is alive; takes some microseconds for every process of the machine."""
-        found: list[int] = []
+        return list(self.each())
+
+    def each(self) -> Iterator[int]:
+        """Yield who is alive, each as soon as it is found: some live no longer than it takes to list them all."""
         looked_at: set[int] = set()
         self._blank = []
         # One may have forked and ended while it was looked for: again, until nobody new is there.
@@ -68,7 +71,7 @@ class Members:
             if not new:
                 break
             looked_at |= new
-            found += filter(self.has, new)
+            yield from filter(self.has, sorted(new, reverse=True))  # the latest first, most likely
         _bare.intersection_update(looked_at)
         # In the middle of an exec a process shows no environment; some never have one.
         for _ in range(_LOOKS):
@@ -76,9 +79,8 @@ class Members:
             if not blank:
                 break
             threading.Event().wait(_EXEC_SECONDS)
-            found += filter(self.has, blank)
+            yield from filter(self.has, blank)
         _bare.update(self._blank)
-        return found
 
     def has(self, pid: int) -> bool:
         """Return whether a process is one of them."""
