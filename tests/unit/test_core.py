@@ -1,5 +1,6 @@
 """The core alone: what it does without an engine, and its small values."""
 
+import asyncio
 import contextlib
 import contextvars
 import math
@@ -185,3 +186,28 @@ class _stopping:  # noqa: N801
         except stoppable.RunStopped:
             pass
         return error is None
+
+
+async def test_a_boundary_in_a_callback_of_the_loop_belongs_to_no_task():
+    entered = asyncio.Event()
+
+    def callback():
+        with stoppable.boundary("tool"):
+            entered.set()
+
+    async with stoppable.open_run("work"):
+        with stoppable.shielded(1):
+            asyncio.get_running_loop().call_soon(callback)
+            await entered.wait()
+        entered.clear()
+        asyncio.get_running_loop().call_soon(callback)
+        await entered.wait()
+
+
+def test_a_run_that_is_over_cannot_be_given_up():
+    run = Run("run")
+    run._begin(None)
+    run._end("value", None)
+    outcome = run.outcome
+    run._lose()
+    assert run.outcome is outcome
