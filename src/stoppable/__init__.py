@@ -18,11 +18,14 @@ from stoppable._engine.agents import agent, call, spawn
 from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import open_run
-from stoppable._engine.processes import open_process, run_process
+from stoppable._engine.process_errors import CommandNotFound, ProcessFailed, ProcessNotStarted
+from stoppable._engine.process_streams import Process
+from stoppable._engine.processes import ProcessResult, open_process, run_process
 from stoppable._engine.runner import run
 from stoppable._engine.stream import stream
 from stoppable._engine.threads import ThreadPoolExecutor, bind, to_thread
 from stoppable._engine.waits import sleep
+from stoppable._engine.workers import WorkerDied
 from stoppable.errors import (
     AgentStopped,
     InvalidArgument,
@@ -38,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentStopped",
     "Answer",
+    "CommandNotFound",
     "Fate",
     "InvalidArgument",
     "Limits",
@@ -45,6 +49,10 @@ __all__ = [
     "Node",
     "Outcome",
     "Policy",
+    "Process",
+    "ProcessFailed",
+    "ProcessNotStarted",
+    "ProcessResult",
     "Reason",
     "ReasonKind",
     "Receipt",
@@ -59,6 +67,7 @@ __all__ = [
     "StoppableError",
     "ThreadPoolExecutor",
     "Token",
+    "WorkerDied",
     "agent",
     "append_partial",
     "bind",

@@ -1,15 +1,15 @@
 """The blocking twins of the async names, for agents and tools that are plain functions.
 
-from stoppable import sync
-
-sync.sleep(5)                      # wakes at once on a stop
-handle = sync.spawn(agent, "x")    # a child run on a thread of its own
-sync.call(agent, "x")              # spawn and wait for the value
+``sync.sleep(5)`` wakes at once on a stop, ``sync.spawn(agent, "x")`` starts a child run on a thread of its own,
+``sync.call(agent, "x")`` waits for its value, and ``sync.run_process([…])`` starts a command that dies with the run.
 """
 
 from __future__ import annotations
 
 from stoppable._engine.blocking import BlockingHandle, call, sleep, spawn
 from stoppable._engine.open_run import open_run
+from stoppable._engine.process_streams import BlockingProcess
+from stoppable._engine.processes import open_process_sync as open_process
+from stoppable._engine.processes import run_process_sync as run_process
 
-__all__ = ["BlockingHandle", "call", "open_run", "sleep", "spawn"]
+__all__ = ["BlockingHandle", "BlockingProcess", "call", "open_process", "open_run", "run_process", "sleep", "spawn"]

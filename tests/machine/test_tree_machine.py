@@ -35,16 +35,8 @@ def working(world) -> list[str]:
     return [name for name in living(world) if name not in world.awaited]
 
 
-def in_body(world) -> list[str]:
-    return [name for name in working(world) if world.model.actors[name]["stack"][-1]["kind"] == "run"]
-
-
 def in_block(world) -> list[str]:
     return [name for name in working(world) if world.model.actors[name]["stack"][-1]["kind"] in {"boundary", "shield"}]
-
-
-def idle_helpers(world) -> list[str]:
-    return [name for name in working(world) if world.model.actors[name]["stack"][-1]["kind"] == "scope"]
 
 
 def told_to_stop(world) -> list[str]:
@@ -188,13 +180,17 @@ class TreeMachine(World):
 
     # Ends
 
-    @needs(in_body)
-    @rule(actor=one_of(in_body), error=st.sampled_from([None, ValueError("failed")]), waits=st.booleans())
+    @needs(working)
+    @rule(actor=one_of(working), error=st.sampled_from([None, ValueError("failed")]), waits=st.booleans())
     def finish(self, actor, error, waits):
-        """The edge waits for the children that a body left behind, unless it is blocking code on a loop's thread."""
+        """Return or raise, from inside whatever blocks it is in.
+
+        The edge waits for the children that a body left behind, unless it is blocking code on a loop's thread.
+        """
         if waits and self.model.unfinished_children(self.model.scope(actor)["run"]):
             return
-        self.end_run(actor, result=None if error else "value", rest=error)
+        if self.unwind_to_run(actor, error):
+            self.end_run(actor, result=None if error else "value", rest=error)
 
     @needs(told_to_stop)
     @rule(actor=one_of(told_to_stop))
@@ -253,11 +249,6 @@ class TreeMachine(World):
             if self.unwind_to_run(actor, cancel):
                 self.end_run(actor, outsider=cancel)
                 self.awaited.pop(actor, None)
-
-    @needs(idle_helpers)
-    @rule(actor=one_of(idle_helpers))
-    def helper_ends(self, actor):
-        self.end_actor(actor)
 
     # From outside
 

@@ -200,7 +200,7 @@ class World(RuleBasedStateMachine):
         if frame["kind"] == "boundary":
             self.model.leave(frame["label"], finished=error is None)
 
-    def unwind_to_run(self, actor: str, error: BaseException) -> bool:
+    def unwind_to_run(self, actor: str, error: BaseException | None) -> bool:
         """Leave everything down to the innermost run; a helper has none, and its task ends."""
         stack = self.model.actors[actor]["stack"]
         while stack[-1]["kind"] in {"boundary", "shield"}:

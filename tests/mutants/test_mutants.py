@@ -16,9 +16,13 @@ SOURCE = ROOT / "src" / "stoppable"
 SECONDS = 50
 
 # An editable install would be found too: without this, a mutant that is not imported would look like one nobody sees.
+# The machine only has to find a mutant, the same one every time; to shrink what it found takes minutes.
 GUARD = """
-import pathlib, stoppable
+import hypothesis, pathlib, stoppable
 assert pathlib.Path(stoppable.__file__).is_relative_to({copy!r}), stoppable.__file__
+finds = dict(derandomize=True, database=None, phases=[hypothesis.Phase.generate], report_multiple_bugs=False)
+hypothesis.settings.register_profile("finds", **finds)
+hypothesis.settings.load_profile("finds")
 """
 
 

@@ -84,3 +84,8 @@ async def streams_and_guards_keep_their_types() -> None:
     assert_type(stoppable.stream(tokens("why")), AsyncIterator[str])
     assert_type(stoppable.stream(["a"], finish=True), Iterator[str])
     assert_type(stoppable.guard(object(), "store", "__str__"), object)
+
+
+async def processes_give_text_or_bytes() -> None:
+    assert_type(await stoppable.run_process(["ls"]), stoppable.ProcessResult[str])
+    assert_type(await stoppable.run_process(["ls"], text=False), stoppable.ProcessResult[bytes])

@@ -357,3 +357,23 @@ async def _happened(event):
     async with asyncio.timeout(5):
         while not event.is_set():
             await asyncio.sleep(0.001)
+
+
+def test_threads_work_in_a_forked_child():
+    source = """
+        import asyncio, os, stoppable
+        asyncio.run(stoppable.to_thread(int))
+        child = os.fork()
+        if child == 0:
+            asyncio.run(stoppable.to_thread(int))
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    assert done.stdout == "7\n"

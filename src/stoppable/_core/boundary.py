@@ -106,6 +106,8 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         run = self._run
         if run is not None:
             self._run = None
+            if run._closed:
+                self._note_fate(run, kind)  # before it is gone: that may be what the run waits for
             del run._members[self]  # type: ignore[union-attr]
             if run._closed:
                 self._leave_closed(run, kind)
@@ -144,9 +146,12 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         if run._sink is not None:
             run._sink.entered(run, self)
 
-    def _leave_closed(self, run: Run, error: type[BaseException] | None) -> None:
-        if run._outcome is None:
+    def _note_fate(self, run: Run, error: type[BaseException] | None) -> None:
+        if run._outcome is None:  # a final receipt stays as it is
             self._fate = _fate(run, error)
+
+    def _leave_closed(self, run: Run, error: type[BaseException] | None) -> None:
+        self._note_fate(run, error)
         if run._ended is not None:
             run._settle()  # whoever was inside may have been all that the run waited for
 

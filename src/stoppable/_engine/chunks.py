@@ -48,11 +48,11 @@ class Entry(boundary):
         """Leave the gate; the error says how it ended."""
         self.__exit__(error, None, None)
 
-    def _leave_closed(self, run: Run, error: type[BaseException] | None) -> None:
+    def _note_fate(self, run: Run, error: type[BaseException] | None) -> None:
         if self.holder is None and error in _CUT and run._rung is None and run._outcome is None:
             self._fate = Fate.INTERRUPTED  # without any force, but it did not come to its end either
         else:
-            super()._leave_closed(run, error)
+            super()._note_fate(run, error)
 
 
 _CUT = (AgentStopped, GeneratorExit)

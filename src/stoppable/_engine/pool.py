@@ -35,6 +35,10 @@ class DaemonPool:
         if needs_thread:
             threading.Thread(target=self._work, name=f"{self._name}-{next(_numbers)}", daemon=True).start()
 
+    def forget_threads(self) -> None:
+        """Begin anew after a fork, which no thread survives."""
+        self.__init__(self._name, self._limit)  # type: ignore[misc]  # exactly what a new one is
+
     def is_busy(self) -> bool:
         """Return whether a call is running or waiting for a thread."""
         with self._lock:

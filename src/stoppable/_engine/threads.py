@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ live: set[ThreadParticipant] = set()
 
 _local = threading.local()
 _pool = DaemonPool("stoppable-thread")
+os.register_at_fork(after_in_child=_pool.forget_threads)
 
 
 class ThreadParticipant(Participant):
