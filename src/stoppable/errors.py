@@ -1,18 +1,18 @@
 """The errors of stoppable.
 
-| error | beside it | when |
-|---|---|---|
-| ``AgentStopped`` | ``BaseException`` | inside a run: this code has been told to stop |
-| ``StoppableError`` | ``Exception`` | base of all others |
-| ``├ InvalidArgument`` | ``ValueError`` | a mode, a time or an agent that makes no sense |
-| ``├ ProcessNotStarted`` | ``OSError`` | the system refused to start a command; nothing is running |
-| ``│ └ CommandNotFound`` | ``FileNotFoundError`` | there is no such program |
-| ``├ ProcessFailed`` | ``CalledProcessError`` | ``check=True``, and a code other than 0 |
-| ``├ WorkerDied`` | | a worker process ended before its agent did |
-| ``└ RunEnded`` | | whoever awaits a run that did not complete |
-| ``  ├ RunStopped`` | | it was stopped, and everything of it is dead |
-| ``  ├ RunLost`` | | it was stopped, and something of it may still be alive |
-| ``  └ RunFailed`` | | its body raised; the error is the ``__cause__`` |
+BaseException
+└── AgentStopped                  inside a run: this code has been told to stop
+Exception
+└── StoppableError
+    ├── InvalidArgument           (ValueError) a mode, a time or an agent that makes no sense
+    ├── ProcessNotStarted         (OSError) the system refused to start a command; nothing is running
+    │   └── CommandNotFound       (FileNotFoundError) there is no such program
+    ├── ProcessFailed             (CalledProcessError) check=True, and a code other than 0
+    ├── WorkerDied                a worker process ended before its agent did
+    └── RunEnded                  whoever awaits a run that did not complete
+        ├── RunStopped            it was stopped, and everything of it is dead
+        ├── RunLost               it was stopped, and something of it may still be alive
+        └── RunFailed             its body raised; the error is the ``__cause__``
 """
 
 from __future__ import annotations
