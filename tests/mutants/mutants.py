@@ -19,6 +19,8 @@ class Mutant:
     snippet: str
     replacement: str
     caught_by: tuple[str, ...]
+    the_machine_sees_it: bool = False
+    """Whether the random lives of the state machine must come to it too; for those that nearly every life comes to."""
 
 
 MUTANTS = (
@@ -121,6 +123,7 @@ MUTANTS = (
                 run._stop = stop
 """,
         caught_by=(SPEC + "test_g03_latch.py::test_the_first_reason_stays_and_later_ones_are_appended[task]",),
+        the_machine_sees_it=True,
     ),
     Mutant(
         name="a stop marks the target only",
@@ -135,6 +138,7 @@ MUTANTS = (
             SPEC + "test_g12_hooks.py::test_the_whole_subtree_is_marked_before_the_first_hook",
             SPEC + "test_g04_downward_only.py::test_a_stop_of_the_root_ends_the_whole_chain[task]",
         ),
+        the_machine_sees_it=True,
     ),
     Mutant(
         name="a stop reaches the parent",
@@ -215,6 +219,7 @@ MUTANTS = (
         snippet="if stop.mode > max(earlier, key=lambda other: other.mode.rank).mode:",
         replacement="if stop.mode != earlier[-1].mode:",
         caught_by=(SPEC + "test_g06_bounded.py::test_a_higher_mode_escalates_and_a_lower_one_changes_nothing[task]",),
+        the_machine_sees_it=True,
     ),
     Mutant(
         name="CANCEL is sent again to a task that is unwinding",
@@ -280,6 +285,7 @@ MUTANTS = (
             SPEC + "test_g08_honest_outcome.py::"
             "test_an_agent_that_swallows_the_stop_and_returns_is_stopped_with_its_value[task]",
         ),
+        the_machine_sees_it=True,
     ),
     Mutant(
         name="should_stop() is no delivery",
@@ -408,6 +414,7 @@ MUTANTS = (
         snippet="if self._is_past(hook.moment) and self._withdraw(hook):",
         replacement="if False:",
         caught_by=(SPEC + "test_g12_hooks.py::test_a_hook_registered_after_the_stop_is_called_at_once",),
+        the_machine_sees_it=True,
     ),
     Mutant(
         name="hooks are called under the lock",

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from .mutants import MUTANTS, Mutant
 
+MACHINE = "tests/machine/test_tree_machine.py"
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stoppable"
 SECONDS = 50
@@ -49,42 +51,66 @@ def run_tests(place: Path, mutant: Mutant | None, nodes: list[str]) -> subproces
     )
 
 
+class Runs:
+    """Starts what the tests of this module wait for, two at a time."""
+
+    def __init__(self, pool: ThreadPoolExecutor, place: Callable[[], Path]) -> None:
+        self._pool = pool
+        self._place = place
+        self._futures: dict[tuple[str, str], Future[subprocess.CompletedProcess[str]]] = {}
+
+    def start(self, test: str, mutant: Mutant | None) -> None:
+        nodes = {node for each in MUTANTS for node in each.caught_by} if mutant is None else mutant.caught_by
+        nodes = [MACHINE] if test == test_the_machine_sees_the_mutant.__name__ else sorted(nodes)
+        self._futures[test, mutant.name if mutant else ""] = self._pool.submit(run_tests, self._place(), mutant, nodes)
+
+    def result(self, test: Callable[..., None], mutant: Mutant | None) -> subprocess.CompletedProcess[str]:
+        return self._futures[test.__name__, mutant.name if mutant else ""].result(timeout=SECONDS)
+
+
 @pytest.fixture(scope="module")
-def results(request, tmp_path_factory):
-    """Every selected mutant, two at a time, each with its outcome to come."""
-    chosen = [item.callspec.params["mutant"] for item in request.session.items if _is_about_a_mutant(item)]
+def runs(request, tmp_path_factory):
+    """All that the chosen tests need, started at once."""
     with ThreadPoolExecutor(2) as pool:
-        futures: dict[str | None, Future[subprocess.CompletedProcess[str]]] = {}
-        for mutant in [None, *chosen]:
-            place = tmp_path_factory.mktemp("mutant")
-            nodes = mutant.caught_by if mutant else {node for each in MUTANTS for node in each.caught_by}
-            futures[mutant and mutant.name] = pool.submit(run_tests, place, mutant, sorted(nodes))
-        yield futures
-        for future in futures.values():
-            future.cancel()
+        runs = Runs(pool, lambda: tmp_path_factory.mktemp("copy"))
+        for item in request.session.items:
+            if item.path == Path(__file__) and "runs" in item.fixturenames:
+                runs.start(item.originalname, item.callspec.params["mutant"] if hasattr(item, "callspec") else None)
+        yield runs
+        pool.shutdown(cancel_futures=True)
 
 
-def _is_about_a_mutant(item) -> bool:
-    return getattr(item, "originalname", None) == "test_the_mutant_is_seen" and item.path == Path(__file__)
+def name_of(mutant: Mutant) -> str:
+    return mutant.name.replace(" ", "-")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def saw(done: subprocess.CompletedProcess[str], mutant: Mutant) -> bool:
+    report = done.stdout + done.stderr
+    # 1: tests failed. 0 is a mutant that lives; 2 and more are mistakes of ours: nothing collected, nothing imported.
+    assert done.returncode == 1, f"nobody saw that {mutant.name} ({mutant.breaks}):\n{report}"
+    assert "\nFAILED " in report, report
+    return True
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=name_of)
 def test_the_snippet_of_the_mutant_is_in_the_source_once(mutant):
     count = (SOURCE / mutant.file).read_text().count(mutant.snippet)
     assert count == 1, f"{mutant.file} has the snippet of {mutant.name!r} {count} times: bring mutants.py up to date"
 
 
 @pytest.mark.timeout(2 * SECONDS)
-def test_without_a_mutant_the_same_tests_pass(results):
-    done = results[None].result(timeout=SECONDS)
+def test_without_a_mutant_the_same_tests_pass(runs):
+    done = runs.result(test_without_a_mutant_the_same_tests_pass, None)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_the_mutant_is_seen(mutant, results):
-    done = results[mutant.name].result(timeout=SECONDS)
-    report = done.stdout + done.stderr
-    # 1: tests failed. 0 is a mutant that lives; 2 and more are mistakes of ours: nothing collected, nothing imported.
-    assert done.returncode == 1, f"nobody saw that {mutant.name} ({mutant.breaks}):\n{report}"
-    assert "\nFAILED " in report, report
+@pytest.mark.parametrize("mutant", MUTANTS, ids=name_of)
+def test_the_mutant_is_seen(mutant, runs):
+    assert saw(runs.result(test_the_mutant_is_seen, mutant), mutant)
+
+
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant.the_machine_sees_it], ids=name_of)
+def test_the_machine_sees_the_mutant(mutant, runs):
+    assert saw(runs.result(test_the_machine_sees_the_mutant, mutant), mutant)

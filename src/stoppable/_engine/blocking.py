@@ -18,6 +18,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
 from stoppable._engine.agents import Kind, block, body_of, child_run, in_thread, kind_of, start
+from stoppable._engine.handle import Held
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.scope import raise_ended
 from stoppable._engine.waits import wait_for_end
@@ -28,28 +29,10 @@ T_co = TypeVar("T_co", covariant=True)
 Ts = TypeVarTuple("Ts")
 
 
-class BlockingHandle(Generic[T_co]):
+class BlockingHandle(Held, Generic[T_co]):
     """A run that was started on its own, held by blocking code."""
 
-    __slots__ = ("run",)
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    @property
-    def id(self) -> str:
-        """The run's id."""
-        return self.run.id
-
-    @property
-    def status(self) -> Status:
-        """Where the run stands now."""
-        return self.run.status
-
-    @property
-    def receipt(self) -> Receipt | None:
-        """What became of the stops of this run so far, or None if nobody stopped it."""
-        return self.run.receipt
+    __slots__ = ()
 
     def stop(
         self,
@@ -75,9 +58,6 @@ class BlockingHandle(Generic[T_co]):
                 raise RunFailed(self.id, outcome) from outcome.error
             case _:
                 return raise_ended(self.run, context.current.get())
-
-    def __repr__(self) -> str:
-        return f"<BlockingHandle {self.id} {self.run.name!r} {self.status}>"
 
 
 @overload

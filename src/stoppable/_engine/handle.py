@@ -25,15 +25,13 @@ _COMPLETED = Status.COMPLETED
 _ACKNOWLEDGE_SECONDS = 1.0
 
 
-class RunHandle(Generic[T_co]):
-    """A run that was started on its own: stop it, or wait for it, from any task."""
+class Held:
+    """What both kinds of handle tell without waiting."""
 
-    __slots__ = ("_carrier", "_channel", "run")
+    __slots__ = ("run",)
 
-    def __init__(self, run: Run, carrier: Task[Any] | Thread, channel: Channel[Any] | None = None) -> None:
+    def __init__(self, run: Run) -> None:
         self.run = run
-        self._carrier = carrier  # asyncio itself keeps only a weak reference to a task
-        self._channel = channel
 
     @property
     def id(self) -> str:
@@ -49,6 +47,20 @@ class RunHandle(Generic[T_co]):
     def receipt(self) -> Receipt | None:
         """What became of the stops of this run so far, or None if nobody stopped it."""
         return self.run.receipt
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.run.name!r} {self.status}>"
+
+
+class RunHandle(Held, Generic[T_co]):
+    """A run that was started on its own: stop it, or wait for it, from any task."""
+
+    __slots__ = ("_carrier", "_channel")
+
+    def __init__(self, run: Run, carrier: Task[Any] | Thread, channel: Channel[Any] | None = None) -> None:
+        self.run = run
+        self._carrier = carrier  # asyncio itself keeps only a weak reference to a task
+        self._channel = channel
 
     async def stop(
         self,
@@ -92,6 +104,3 @@ class RunHandle(Generic[T_co]):
         async for item in self._channel.read():
             yield item
         await self.result()
-
-    def __repr__(self) -> str:
-        return f"<RunHandle {self.id} {self.run.name!r} {self.status}>"
