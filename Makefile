@@ -64,6 +64,7 @@ check: ## lint, types, layers
 bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-bench,bench)
 	.venv-bench/bin/python bench/core.py
+	.venv-bench/bin/python bench/participants.py
 
 clean: ## remove the environments and caches
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

@@ -1,4 +1,4 @@
-"""What the machine found, each in its shortest form; where one is marked, src/ does not yet do as the contract says."""
+"""What the machine found, and the reading of the code while it was written: each in its shortest form."""
 
 import asyncio
 import contextvars
@@ -7,16 +7,12 @@ import pytest
 
 import stoppable
 from stoppable._core import context
+from stoppable._core.port import Participant
 from stoppable._core.run import Run
 
 
 class Rude(BaseException):
     """As a cancelled asyncio future raises it, or sys.exit()."""
-
-
-def not_yet(why):
-    # Strict: whoever repairs it is told to take the mark away.
-    return pytest.mark.xfail(strict=True, raises=(AssertionError, Rude), reason=why)
 
 
 async def ticks():
@@ -90,7 +86,7 @@ async def test_a_run_is_not_stopped_while_a_task_of_a_finished_child_is_inside_a
 
 
 async def test_a_sibling_that_outlives_the_body_is_cancelled(clock):
-    """G6: the run stays stopping and the ladder goes on; found by reading, as actors of the machine have no tasks."""
+    """G6: the run stays stopping and the ladder goes on; the machine cannot see it, as its actors are no tasks."""
     tasks = []
 
     async def sibling():
@@ -117,7 +113,7 @@ async def test_a_sibling_that_outlives_the_body_is_cancelled(clock):
 
 @pytest.mark.parametrize("start", ["gather", "spawn"])
 async def test_a_shield_holds_cancel_back_for_the_tasks_started_in_it(start, clock):
-    """G7: a clean-up that saves two things at once; found by reading, as above."""
+    """G7: a clean-up that saves two things at once."""
     release, saved = asyncio.Event(), []
 
     async def save(name):
@@ -352,12 +348,45 @@ async def test_a_shield_entered_after_the_outer_was_left_has_its_own_time(clock)
     assert answers == [True]
 
 
-class Undead(stoppable._core.port.Participant):
-    __slots__ = ()
+def test_hooks_of_a_finished_run_are_not_called_by_a_later_stop_above_it(clock):
+    """G12: the run was never told to stop; it is within reach only because of what it left running."""
+    calls = []
+    parent = Run("parent")
+    parent._begin(None)
+    finished = Run("finished", parent)
+    finished._begin(None)
+    in_run(finished, lambda: stoppable.on_stop(lambda: calls.append("stop")))
+    in_run(finished, lambda: stoppable.on_interrupt(lambda: calls.append("interrupt")))
+    Run("left behind", finished)._begin(Undead())
+    finished._end(None, None)
+    parent.stop("immediate")
+    assert (finished.status, calls) == ("completed", [])
+
+
+def test_an_older_ladder_sends_nothing_to_a_run_that_was_given_up(clock):
+    """G7: the harder stop has sent CANCEL and KILL; the gentle one comes to them seconds later."""
+    run = Run("given up")
+    undead = Undead()
+    run._begin(undead)
+    run.stop("graceful")
+    clock.advance(5)
+    run.stop("kill")
+    clock.advance(30)
+    assert (run.status, undead.log) == ("lost", ["cancel", "kill"])
+
+
+class Undead(Participant):
+    """Force is noted and does nothing."""
+
+    __slots__ = ("log",)
+
+    def __init__(self):
+        self.log = []
 
     @classmethod
     def climb(cls, rung, targets):
-        pass
+        for participant in targets:
+            participant.log.append(str(rung))
 
     def alive(self):
         return True

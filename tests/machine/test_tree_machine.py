@@ -389,4 +389,5 @@ class TreeMachine(World):
 
 TestTree = TreeMachine.TestCase
 TestTree.settings = settings(max_examples=250, stateful_step_count=40, deadline=None, print_blob=True)
-TestTree = pytest.mark.timeout(120)(TestTree)
+# It takes a few seconds. When it fails, hypothesis may shrink for five minutes before it says how.
+TestTree = pytest.mark.timeout(600)(TestTree)

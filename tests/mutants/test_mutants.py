@@ -18,20 +18,23 @@ SOURCE = ROOT / "src" / "stoppable"
 SECONDS = 50
 
 # An editable install would be found too: without this, a mutant that is not imported would look like one nobody sees.
-# The machine only has to find a mutant, the same one every time; to shrink what it found takes minutes.
 GUARD = """
-import hypothesis, pathlib, stoppable
+import pathlib, stoppable
 assert pathlib.Path(stoppable.__file__).is_relative_to({copy!r}), stoppable.__file__
-finds = dict(derandomize=True, database=None, phases=[hypothesis.Phase.generate], report_multiple_bugs=False)
-hypothesis.settings.register_profile("finds", **finds)
-hypothesis.settings.load_profile("finds")
+"""
+# The machine has to find the mutant, and the same way every time; to shrink what it found would take minutes.
+FINDS = """
+from hypothesis import Phase, settings
+settings.register_profile("finds", derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
+settings.load_profile("finds")
 """
 
 
 def run_tests(place: Path, mutant: Mutant | None, nodes: list[str]) -> subprocess.CompletedProcess[str]:
     """Run tests in a process that imports a copy of the library, mutated if there is a mutant."""
     shutil.copytree(SOURCE, place / "stoppable", ignore=shutil.ignore_patterns("__pycache__"))
-    (place / "the_copy_is_imported.py").write_text(GUARD.format(copy=str(place)))
+    guard = GUARD.format(copy=str(place)) + (FINDS if MACHINE in nodes else "")
+    (place / "the_copy_is_imported.py").write_text(guard)
     if mutant is not None:
         file = place / "stoppable" / mutant.file
         file.write_text(file.read_text().replace(mutant.snippet, mutant.replacement))

@@ -187,7 +187,10 @@ async def test_an_unknown_option_is_a_type_error():
 
 # A host process that ends
 
+# Where the tests run in the background, SIGINT is ignored, and every process they start inherits that.
 HOST = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from stoppable._engine.processes import open_process_sync, run_process_sync
 command = "trap '' %s; echo $$ > {path}.new; mv {path}.new {path}; echo $$; while :; do sleep 0.01; done"
 """
