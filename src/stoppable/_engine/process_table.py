@@ -86,7 +86,9 @@ class Members:
         """Return whether a process is one of them."""
         try:
             session = os.getsid(pid)
-            if session == 0:  # a thread of the kernel: most of what a small machine lists
+            # A thread of the kernel: most of what a small machine lists. In a container it may also be that the session
+            # was opened outside; then our own was too.
+            if session == 0 and os.getsid(0) != 0:
                 return False
             if session == self._session:
                 return not _is_zombie(_fields(pid))
