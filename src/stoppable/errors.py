@@ -9,6 +9,12 @@ Exception
     │   └── CommandNotFound       (FileNotFoundError) there is no such program
     ├── ProcessFailed             (CalledProcessError) check=True, and a code other than 0
     ├── WorkerDied                a worker process ended before its agent did
+    ├── RunNotFound               (LookupError) no run has this id, or it is not yours
+    ├── RunConflict               the id belongs to a run that was started by a different request
+    ├── RunHeld                   a hold refuses this start until it is released
+    ├── HoldNotFound              (LookupError) no hold has this id
+    ├── StoreError                (OSError) the store could not do it: nothing was changed
+    ├── Fenced                    the lease of this worker has run out; its runs were given up
     └── RunEnded                  whoever awaits a run that did not complete
         ├── RunStopped            it was stopped, and everything of it is dead
         ├── RunLost               it was stopped, and something of it may still be alive
@@ -71,3 +77,64 @@ class RunLost(RunEnded):
 
 class RunFailed(RunEnded):
     """The run's body raised; the original error is ``outcome.error`` and the ``__cause__``."""
+
+
+class RunNotFound(StoppableError, LookupError):
+    """No run has this id, as far as the caller may see."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"there is no run {self.run_id!r}: list the runs to see their ids"
+
+
+class RunConflict(StoppableError):
+    """The id is taken by a run that was started by a different request."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} was started by a different request: use a new id for a new run"
+
+
+class RunHeld(StoppableError):
+    """A hold refuses to start runs like this one."""
+
+    def __init__(self, hold_id: str, reason: str = "") -> None:
+        super().__init__(hold_id, reason)
+        self.hold_id = hold_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return f"starts like this one are held{why}: release hold {self.hold_id} first"
+
+
+class HoldNotFound(StoppableError, LookupError):
+    """No hold has this id; it may have been released."""
+
+    def __init__(self, hold_id: str) -> None:
+        super().__init__(hold_id)
+        self.hold_id = hold_id
+
+    def __str__(self) -> str:
+        return f"there is no hold {self.hold_id!r}: list the holds to see their ids"
+
+
+class StoreError(StoppableError, OSError):
+    """The store could not do what was asked; the message says what to do, and nothing was changed."""
+
+
+class Fenced(StoppableError):
+    """The lease has run out and the runs were given up: whatever is still written with it changes nothing (G15)."""
+
+    def __init__(self, worker_or_run: str) -> None:
+        super().__init__(worker_or_run)
+        self.worker_or_run = worker_or_run
+
+    def __str__(self) -> str:
+        return f"{self.worker_or_run} is fenced: its lease ran out, or its run is over"

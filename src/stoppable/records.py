@@ -1,0 +1,224 @@
+"""What is kept of a run: its record, its events, and the stops, holds and audit entries about it.
+
+Every time in here is of the store's clock, in seconds since 1970; ``_wire`` gives each its JSON form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from stoppable import _wire
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.reason import Reason
+from stoppable._core.state import Mode, Rung, Status
+from stoppable._core.stop import Answer, Receipt
+from stoppable.errors import InvalidArgument
+
+VERSION = 1
+"""Of the JSON form of a record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopIntent:
+    """A stop as it was asked for: durable before anybody is told, its mode only rises (G6, G14)."""
+
+    mode: Mode = Mode.GRACEFUL
+    reason: Reason = field(default_factory=Reason)
+    grace: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRecord:
+    """The error of a body, as text: an exception itself does not outlive its process."""
+
+    type: str
+    message: str
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRecord:
+    """How a run ended; ``omitted`` says why a result or partial is not kept here."""
+
+    status: Status
+    reason: Reason | None = None
+    rung: Rung | None = None
+    clean: bool = True
+    result: Any = None
+    partial: Any = None
+    error: ErrorRecord | None = None
+    omitted: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run as the store knows it."""
+
+    id: str
+    name: str
+    parent_id: str | None = None
+    root_id: str = ""
+    owner: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    status: Status = Status.PENDING
+    worker: str = ""
+    epoch: int = 1
+    isolation: str = "auto"
+    on_disconnect: str = "keep"
+    limits: Limits | None = None
+    policy: Policy = field(default_factory=Policy)
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    stop: StopIntent | None = None
+    stop_requested_at: float | None = None
+    acknowledged: Mode | None = None
+    """The mode of the last stop whose gate is known to be closed."""
+    outcome: OutcomeRecord | None = None
+    receipt: Receipt | None = None
+    last_event: int = 0
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if not self.root_id:
+            object.__setattr__(self, "root_id", self.id)
+
+    @property
+    def over(self) -> bool:
+        """Whether its status is terminal."""
+        return self.status.terminal
+
+
+class EventType(StrEnum):
+    """What an event tells of."""
+
+    STATUS = "status"
+    PROGRESS = "progress"
+    PARTIAL = "partial"
+    ENTERED = "entered"
+    LEFT = "left"
+    LOG = "log"
+    TRUNCATED = "truncated"
+    """The log is full: from here on only statuses are kept."""
+    LATE = "late"
+    """Somebody reported about a run that is over; it changes nothing."""
+    DONE = "done"
+    """The last event of a run's life; carries its status."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of a run's log; the sequence is dense and starts at 1."""
+
+    run_id: str
+    seq: int
+    at: float
+    type: EventType
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An event before the store has given it its place."""
+
+    type: EventType
+    data: Mapping[str, Any] = field(default_factory=dict)
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """Which runs a bulk stop or a hold means: those that match everything given; all of them only if that is said."""
+
+    owner: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    all: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.owner is not None or self.labels or self.name is not None or self.all):
+            raise InvalidArgument("an empty selector: give an owner, labels or an agent, or all=True to mean every run")
+
+    def matches(self, *, owner: str | None, labels: Mapping[str, str], name: str) -> bool:
+        """Return whether a run with these is meant."""
+        return (
+            (self.owner is None or self.owner == owner)
+            and (self.name is None or self.name == name)
+            and all(labels.get(key) == value for key, value in self.labels.items())
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Refuses new starts that a selector matches, until it is released."""
+
+    id: str
+    selector: Selector
+    reason: Reason
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """Who did what to which runs, when, why, and with what result."""
+
+    id: int
+    at: float
+    action: str
+    actor: str | None
+    reason: str
+    target: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAnswer:
+    """What a stop that is durable now changed for one run that it named."""
+
+    record: RunRecord
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopResult:
+    """What one request meant, and the hold it placed."""
+
+    answers: tuple[StopAnswer, ...] = ()
+    hold: Hold | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which runs a list shows."""
+
+    status: frozenset[Status] = frozenset()
+    name: str | None = None
+    owner: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    parent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A part of a list, newest first, and where the next part begins."""
+
+    runs: tuple[RunRecord, ...] = ()
+    cursor: str | None = None
+
+
+def to_json(value: Any) -> Any:
+    """Return the JSON form of anything in this module."""
+    return _wire.dump(value)
+
+
+def run_from_json(data: Mapping[str, Any]) -> RunRecord:
+    """Return a record from its JSON form; refuses one that a newer stoppable wrote."""
+    if data.get("version", VERSION) > VERSION:
+        raise InvalidArgument(
+            f"the record of run {data.get('id')} has version {data['version']}, this stoppable reads up to {VERSION}: "
+            "upgrade stoppable"
+        )
+    return _wire.load(RunRecord, data)

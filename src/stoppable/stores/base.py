@@ -1,0 +1,228 @@
+"""The Store protocol: what every engine that keeps runs must do, and do atomically.
+
+A call either happens as a whole or not at all, in the order in which one process made its calls, and its reply comes
+when it is durable. Times are of the store's clock. The stored status is the truth; being told of a change (``hints``,
+``watch``) is speed and may fail, so workers read again on every heartbeat.
+
+``testing.StoreContract`` is the same in tests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stoppable._core.state import Mode
+from stoppable._core.stop import Receipt
+from stoppable.records import (
+    AuditEntry,
+    Draft,
+    Event,
+    Filter,
+    Hold,
+    OutcomeRecord,
+    Page,
+    RunRecord,
+    Selector,
+    StopIntent,
+    StopResult,
+)
+from stoppable.stores.reply import Reply
+
+EVENTS_KEPT = 10_000
+"""How many events of one run are kept before its log is truncated."""
+
+wall_clock: Callable[[], float] = time.time  # noqa: TID251 - people read these times; leases go by a clock of the boot
+"""Seconds since 1970."""
+
+TOMBSTONE_SECONDS = 60.0
+"""How long a stop that came before its run waits for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """A process that executes runs."""
+
+    id: str
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """A stop that a worker has not yet acknowledged."""
+
+    run_id: str
+    stop: StopIntent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """What became of a start: ``created`` is False if the same request had started it before.
+
+    A record whose status is ``stopped`` was born stopped: its parent was stopping, or its own stop had come first.
+    """
+
+    record: RunRecord
+    created: bool
+
+
+class Subscription(Protocol):
+    """Something that is called until it is closed."""
+
+    def close(self) -> None:
+        """Stop being called; one more call may be on its way."""
+        ...
+
+
+class Store(Protocol):
+    """Keeps runs. Threads and event loops may share one."""
+
+    # Its life
+
+    def open(self) -> None:
+        """Connect; may block for a moment. Raises StoreError, which says what to do."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was asked and disconnect; may block for a moment."""
+        ...
+
+    def now(self) -> float:
+        """Return the time of the store's clock, in seconds since 1970."""
+        ...
+
+    # Workers
+
+    def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
+        """Give a process its lease, stamped now: a worker that dies before its first heartbeat is seen too."""
+        ...
+
+    def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
+        """Renew the lease and return every stop that is not yet acknowledged; raises Fenced once it was reaped."""
+        ...
+
+    def close_worker(self, worker: str) -> Reply[None]:
+        """Give the lease back; runs that it leaves behind have nobody and are reaped at once, as proven dead."""
+        ...
+
+    def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
+        """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others."""
+        ...
+
+    def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
+        """End the runs of workers that are gone, and return them.
+
+        Proven dead: ``stopped`` if a stop was pending, otherwise ``failed``. A lease that ran out proves nothing:
+        ``lost``, and only if ``expired`` is asked for. Whoever reaps waits one TTL after its own start before it asks.
+        A reaped worker is fenced.
+        """
+        ...
+
+    # Runs
+
+    def register(self, record: RunRecord, request: str) -> Reply[Registered]:
+        """Keep a new run. ``request`` is a digest of what was asked for.
+
+        The same id with the same request is the same run, with another one RunConflict. A hold that matches raises
+        RunHeld. Under a parent that is stopping or over, or where a stop came first, it is born stopped.
+        """
+        ...
+
+    def request_stop(
+        self,
+        target: str | Selector,
+        intent: StopIntent,
+        *,
+        key: str | None = None,
+        hold: bool = False,
+        dry_run: bool = False,
+        owner: str | None = None,
+        if_unknown_hold: bool = False,
+    ) -> Reply[StopResult]:
+        """Keep a stop of a run, or of all that a selector matches, with their subtrees; then tell their workers.
+
+        The mode of a run's stop only rises and its first reason stays. The same ``key`` again returns the first answer.
+        A hold is placed before the runs are listed, and needs a selector. With ``dry_run`` nothing changes. A run of
+        another ``owner`` than a given one is RunNotFound; with ``if_unknown_hold`` a stop of an unknown id waits
+        TOMBSTONE_SECONDS for its run.
+        """
+        ...
+
+    def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> Reply[None]:
+        """Note that the gate is closed for stops up to a mode, and keep the receipt so far."""
+        ...
+
+    def finish(
+        self,
+        run_id: str,
+        epoch: int,
+        outcome: OutcomeRecord,
+        receipt: Receipt | None,
+        events: Sequence[Draft] = (),
+    ) -> Reply[RunRecord]:
+        """Write the terminal status if there is none (G2), append the last events and ``done``, and bump the epoch.
+
+        Returns what is kept, be it somebody else's: then this report becomes a ``late`` event (G15).
+        """
+        ...
+
+    # Events
+
+    def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> Reply[int]:
+        """Add to a run's log and return the sequence number of the last; raises Fenced with an old epoch.
+
+        A ``status`` event moves the record along the transition table. Once EVENTS_KEPT are there, one ``truncated``
+        is added and only statuses are kept.
+        """
+        ...
+
+    def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Reply[Sequence[Event]]:
+        """Return events with a higher sequence number, in order."""
+        ...
+
+    def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
+        """Call ``wake``, on any thread, when the run's log or record may have changed, in whatever process."""
+        ...
+
+    # Looking
+
+    def get(self, run_id: str) -> Reply[RunRecord]:
+        """Return a record, or raise RunNotFound."""
+        ...
+
+    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Page]:
+        """Return the runs that match, newest first; a run that starts meanwhile shifts no page."""
+        ...
+
+    def tree(self, run_id: str) -> Reply[Sequence[RunRecord]]:
+        """Return a run and all its descendants, parents before children, or raise RunNotFound."""
+        ...
+
+    def counts(self) -> Reply[Mapping[str, int]]:
+        """Return how many runs have each status."""
+        ...
+
+    # Holds, audit, retention
+
+    def place_hold(self, selector: Selector, intent: StopIntent) -> Reply[Hold]:
+        """Refuse new starts that a selector matches."""
+        ...
+
+    def release(self, hold_id: str, actor: str | None = None) -> Reply[Hold]:
+        """Take a hold away and return it, or raise HoldNotFound."""
+        ...
+
+    def holds(self) -> Reply[Sequence[Hold]]:
+        """Return the holds that are in force, oldest first."""
+        ...
+
+    def audit(self, after: int = 0, limit: int = 100) -> Reply[Sequence[AuditEntry]]:
+        """Return who stopped, held and released what, with a higher number, in order."""
+        ...
+
+    def purge(self, before: float, limit: int = 1000) -> Reply[int]:
+        """Forget trees that ended before a time, with their events, and say how many runs that were."""
+        ...

@@ -1,0 +1,55 @@
+"""Who is called when a run or a worker has news."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+
+
+class Listeners:
+    """Functions of ours under a name; they are called outside every lock, on the thread that has the news."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[str, list[_Listener]] = {}
+
+    def add(self, name: str, call: Callable[[], object]) -> _Listener:
+        """Call a function on news of a name, until it is closed."""
+        listener = _Listener(self, name, call)
+        with self._lock:
+            self._calls.setdefault(name, []).append(listener)
+        return listener
+
+    def names(self) -> list[str]:
+        """Return the names that somebody listens to."""
+        with self._lock:
+            return list(self._calls)
+
+    def tell(self, names: Iterable[str]) -> None:
+        """Call whoever listens to these names."""
+        if self._calls:
+            with self._lock:
+                found = [listener for name in names for listener in self._calls.get(name, ())]
+            for listener in found:
+                listener.call()
+
+    def _remove(self, listener: _Listener) -> None:
+        with self._lock, contextlib.suppress(KeyError, ValueError):
+            listeners = self._calls[listener.name]
+            listeners.remove(listener)
+            if not listeners:
+                del self._calls[listener.name]
+
+
+class _Listener:
+    __slots__ = ("_listeners", "call", "name")
+
+    def __init__(self, listeners: Listeners, name: str, call: Callable[[], object]) -> None:
+        self._listeners = listeners
+        self.name = name
+        self.call = call
+
+    def close(self) -> None:
+        """Stop being called."""
+        self._listeners._remove(self)

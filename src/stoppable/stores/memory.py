@@ -1,0 +1,439 @@
+"""Keeps runs in this process: nothing to install, and gone with it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Concatenate, ParamSpec, TypeVar
+
+from stoppable._core.ids import new_id
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Answer, Receipt
+from stoppable.errors import Fenced, HoldNotFound, RunConflict, RunHeld, RunNotFound
+from stoppable.records import (
+    AuditEntry,
+    Draft,
+    Event,
+    EventType,
+    Filter,
+    Hold,
+    OutcomeRecord,
+    Page,
+    RunRecord,
+    Selector,
+    StopAnswer,
+    StopIntent,
+    StopResult,
+    to_json,
+)
+from stoppable.stores import rules
+from stoppable.stores.base import (
+    EVENTS_KEPT,
+    TOMBSTONE_SECONDS,
+    Intent,
+    Registered,
+    Subscription,
+    WorkerInfo,
+    wall_clock,
+)
+from stoppable.stores.listeners import Listeners
+from stoppable.stores.reply import Reply
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Kept:
+    """A run with what belongs to it."""
+
+    __slots__ = ("children", "events", "number", "record", "request")
+
+    def __init__(self, record: RunRecord, request: str, number: int) -> None:
+        self.record = record
+        self.request = request
+        self.number = number
+        self.children: list[_Kept] = []
+        self.events: list[Event] = []
+
+    def subtree(self) -> list[_Kept]:
+        """Return it and all below it, parents first."""
+        nodes: list[_Kept] = [self]
+        for node in nodes:  # grows while it is walked
+            nodes += node.children
+        return nodes
+
+
+def _atomic(method: Callable[Concatenate[MemoryStore, P], T]) -> Callable[Concatenate[MemoryStore, P], Reply[T]]:
+    """Make a call under the lock, then tell whoever listens to the runs and workers that it touched."""
+
+    @functools.wraps(method)
+    def call(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> Reply[T]:
+        with self._lock:
+            reply = Reply.of(lambda: method(self, *args, **kwargs))
+            touched, self._touched = self._touched, set()
+            woken, self._woken = self._woken, set()
+        self._watchers.tell(touched)
+        self._hints.tell(woken)
+        return reply
+
+    return call
+
+
+class MemoryStore:
+    """The Store protocol over dictionaries.
+
+    A lease can run out, but nobody else could prove a worker of this store dead: it lives in the same process.
+    """
+
+    def __init__(self, clock: Callable[[], float] = wall_clock, events_kept: int = EVENTS_KEPT) -> None:
+        self._clock = clock
+        self._events_kept = events_kept
+        self._lock = threading.RLock()
+        self._numbers = itertools.count(1)
+        self._runs: dict[str, _Kept] = {}
+        self._live: dict[str, _Kept] = {}
+        self._leases: dict[str, float] = {}
+        self._closed: set[str] = set()  # workers that gave their lease back
+        self._silent: set[str] = set()  # workers whose lease ran out: fenced
+        self._tombstones: dict[str, tuple[float, str | None, StopIntent]] = {}
+        self._holds: dict[str, Hold] = {}
+        self._audit: list[AuditEntry] = []
+        self._answered: dict[str, tuple[list[tuple[str, Answer]], Hold | None]] = {}
+        self._hints = Listeners()
+        self._watchers = Listeners()
+        self._touched: set[str] = set()
+        self._woken: set[str] = set()
+
+    # Its life
+
+    def open(self) -> None:
+        """There is nothing to connect to."""
+
+    def close(self) -> None:
+        """There is nothing to disconnect from."""
+
+    def now(self) -> float:
+        """Return the time."""
+        return self._clock()
+
+    # Workers
+
+    @_atomic
+    def open_worker(self, info: WorkerInfo, ttl: float) -> None:
+        """Give a process its lease."""
+        self._leases[info.id] = self.now() + ttl
+
+    @_atomic
+    def heartbeat(self, worker: str, ttl: float) -> Sequence[Intent]:
+        """Renew a lease, and say what is to be stopped."""
+        if worker not in self._leases:
+            raise Fenced(worker)
+        self._leases[worker] = self.now() + ttl
+        return [
+            Intent(run_id=record.id, stop=record.stop)
+            for kept in self._live.values()
+            if (record := kept.record).worker == worker and record.stop is not None
+            if record.acknowledged is None or record.acknowledged < record.stop.mode
+        ]
+
+    @_atomic
+    def close_worker(self, worker: str) -> None:
+        """Take a lease back."""
+        if self._leases.pop(worker, None) is not None:
+            self._closed.add(worker)
+
+    def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
+        """Call a function when there may be a stop for a worker."""
+        return self._hints.add(worker, wake)
+
+    @_atomic
+    def reap(self, limit: int = 100, *, expired: bool = True) -> Sequence[RunRecord]:
+        """End the runs of workers that are gone."""
+        now = self.now()
+        if expired:
+            silent = [worker for worker, until in self._leases.items() if until < now]
+            self._silent.update(silent)
+            for worker in silent:
+                del self._leases[worker]
+        gone = self._closed | self._silent
+        found = [kept for kept in self._live.values() if kept.record.worker in gone][:limit]
+        for kept in found:
+            proven_dead = kept.record.worker in self._closed
+            self._end(kept, rules.given_up(kept.record, now, proven_dead=proven_dead))
+        return [kept.record for kept in found]
+
+    # Runs
+
+    @_atomic
+    def register(self, record: RunRecord, request: str) -> Registered:
+        """Keep a new run."""
+        known = self._runs.get(record.id)
+        if known is not None:
+            if known.request != request or known.record.owner != record.owner:
+                raise RunConflict(record.id)
+            return Registered(record=known.record, created=False)
+        if record.worker not in self._leases:
+            raise Fenced(record.worker)
+        parent = None if record.parent_id is None else self._runs.get(record.parent_id)
+        if parent is None:
+            self._refuse_held(record)
+        else:
+            record = replace(record, root_id=parent.record.root_id)
+        now = self.now()
+        kept = _Kept(replace(record, created_at=now), request, next(self._numbers))
+        self._runs[record.id] = self._live[record.id] = kept
+        if parent is not None:
+            parent.children.append(kept)
+        stop = self._stop_that_came_first(kept.record, parent, now)
+        if stop is not None:
+            self._end(kept, rules.born_stopped(kept.record, stop, now))
+        return Registered(record=kept.record, created=True)
+
+    def _refuse_held(self, record: RunRecord) -> None:
+        for hold in self._holds.values():
+            if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name):
+                raise RunHeld(hold.id, hold.reason.message)
+
+    def _stop_that_came_first(self, record: RunRecord, parent: _Kept | None, now: float) -> StopIntent | None:
+        if parent is not None:
+            above = parent.record
+            if above.stop is not None:
+                return above.stop
+            if above.over:
+                return rules.parent_is_over(above, now)
+        expires, owner, stop = self._tombstones.pop(record.id, (0.0, None, None))
+        return stop if expires > now and owner in {None, record.owner} else None
+
+    @_atomic
+    def request_stop(
+        self,
+        target: str | Selector,
+        intent: StopIntent,
+        *,
+        key: str | None = None,
+        hold: bool = False,
+        dry_run: bool = False,
+        owner: str | None = None,
+        if_unknown_hold: bool = False,
+    ) -> StopResult:
+        """Keep a stop, then tell the workers."""
+        if key is not None and key in self._answered:
+            answers, placed = self._answered[key]
+            return self._result([(self._runs[run_id], answer) for run_id, answer in answers], placed)
+        placed = self._place(target, intent, dry_run=dry_run) if hold and isinstance(target, Selector) else None
+        chosen = self._chosen(target, owner)
+        if chosen is None:
+            assert isinstance(target, str), "a selector may choose nothing, but it is not unknown"
+            if not if_unknown_hold:
+                raise RunNotFound(target)
+            if not dry_run:
+                self._tombstones[target] = (self.now() + TOMBSTONE_SECONDS, owner, intent)
+            return StopResult()
+        found = [(kept, rules.answer_of(kept.record, intent)) for kept in chosen]
+        if not dry_run:
+            for kept in chosen:
+                for node in kept.subtree():
+                    self._stop(node, intent)
+            answers = [(kept.record.id, answer) for kept, answer in found]
+            if key is not None:
+                self._answered[key] = (answers, placed)
+            self._note("stop", intent, target, {"runs": dict(answers), "hold": placed and placed.id})
+        return self._result(found, placed)
+
+    def _chosen(self, target: str | Selector, owner: str | None) -> list[_Kept] | None:
+        if isinstance(target, Selector):
+            return [
+                kept
+                for kept in self._live.values()
+                if target.matches(owner=kept.record.owner, labels=kept.record.labels, name=kept.record.name)
+                and owner in {None, kept.record.owner}
+            ]
+        kept = self._runs.get(target)
+        return None if kept is None or owner not in {None, kept.record.owner} else [kept]
+
+    @staticmethod
+    def _result(found: Sequence[tuple[_Kept, Answer]], placed: Hold | None) -> StopResult:
+        return StopResult(
+            answers=tuple(StopAnswer(record=kept.record, answer=answer) for kept, answer in found), hold=placed
+        )
+
+    def _stop(self, kept: _Kept, intent: StopIntent) -> None:
+        record = kept.record
+        stop = rules.raised(record.stop, intent)
+        if record.over or stop is record.stop:
+            return
+        kept.record = replace(record, stop=stop, stop_requested_at=record.stop_requested_at or self.now())
+        if record.status is Status.RUNNING:
+            self._add(kept, [rules.status_event(Status.STOPPING, kept.record)])
+        self._touched.add(record.id)
+        self._woken.add(record.worker)
+
+    @_atomic
+    def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
+        """Note that a gate is closed."""
+        kept = self._fenced(run_id, epoch)
+        known = kept.record.acknowledged
+        if known is None or known < mode:
+            kept.record = replace(kept.record, acknowledged=mode, receipt=receipt)
+            self._touched.add(run_id)
+
+    @_atomic
+    def finish(
+        self,
+        run_id: str,
+        epoch: int,
+        outcome: OutcomeRecord,
+        receipt: Receipt | None,
+        events: Sequence[Draft] = (),
+    ) -> RunRecord:
+        """Write the terminal status, if there is none."""
+        kept = self._kept(run_id)
+        if kept.record.over or kept.record.epoch != epoch:
+            self._add(kept, [rules.late_event(outcome)])
+        else:
+            self._add(kept, events)
+            self._end(kept, rules.over(kept.record, outcome, receipt, self.now()))
+        return kept.record
+
+    def _end(self, kept: _Kept, record: RunRecord) -> None:
+        assert record.outcome is not None, "how it ended"
+        kept.record = record
+        self._live.pop(record.id, None)
+        self._add(kept, [rules.status_event(record.status, record), rules.done_event(record.outcome)])
+
+    # Events
+
+    @_atomic
+    def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> int:
+        """Add to a run's log."""
+        return self._add(self._fenced(run_id, epoch), events)
+
+    def _add(self, kept: _Kept, drafts: Sequence[Draft]) -> int:
+        log, now = kept.events, self.now()
+        for draft in drafts:
+            if len(log) >= self._events_kept and draft.type not in rules.ALWAYS_KEPT:
+                if any(event.type is EventType.TRUNCATED for event in log[self._events_kept :]):
+                    continue
+                draft = Draft(type=EventType.TRUNCATED)  # noqa: PLW2901 - in its place
+            if draft.type is EventType.STATUS and not kept.record.over:
+                kept.record = rules.moved(kept.record, draft, now)
+            at = now if draft.at is None else draft.at
+            log.append(Event(run_id=kept.record.id, seq=len(log) + 1, at=at, type=draft.type, data=draft.data))
+        kept.record = replace(kept.record, last_event=len(log))
+        self._touched.add(kept.record.id)
+        return len(log)
+
+    @_atomic
+    def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Sequence[Event]:
+        """Return a part of a run's log."""
+        return self._kept(run_id).events[max(after, 0) : max(after, 0) + limit]
+
+    def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
+        """Call a function when a run may have changed."""
+        return self._watchers.add(run_id, wake)
+
+    # Looking
+
+    @_atomic
+    def get(self, run_id: str) -> RunRecord:
+        """Return a record."""
+        return self._kept(run_id).record
+
+    @_atomic
+    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+        """Return the runs that match, newest first."""
+        below = rules.cursor_number(cursor)
+        found = list(itertools.islice(self._matching(wanted, below), limit + 1))
+        more = str(found[limit - 1].number) if len(found) > limit else None
+        return Page(runs=tuple(kept.record for kept in found[:limit]), cursor=more)
+
+    def _matching(self, wanted: Filter, below: float) -> Iterator[_Kept]:
+        for kept in reversed(self._runs.values()):
+            record = kept.record
+            if (
+                kept.number < below
+                and (not wanted.status or record.status in wanted.status)
+                and wanted.owner in {None, record.owner}
+                and wanted.name in {None, record.name}
+                and wanted.parent_id in {None, record.parent_id}
+                and all(record.labels.get(key) == value for key, value in wanted.labels.items())
+            ):
+                yield kept
+
+    @_atomic
+    def tree(self, run_id: str) -> Sequence[RunRecord]:
+        """Return a run and all its descendants."""
+        return [kept.record for kept in self._kept(run_id).subtree()]
+
+    @_atomic
+    def counts(self) -> Mapping[str, int]:
+        """Return how many runs have each status."""
+        return Counter(kept.record.status.value for kept in self._runs.values())
+
+    def _kept(self, run_id: str) -> _Kept:
+        try:
+            return self._runs[run_id]
+        except KeyError:
+            raise RunNotFound(run_id) from None
+
+    def _fenced(self, run_id: str, epoch: int) -> _Kept:
+        kept = self._kept(run_id)
+        if kept.record.epoch != epoch or kept.record.over:
+            raise Fenced(run_id)
+        return kept
+
+    # Holds, audit, retention
+
+    @_atomic
+    def place_hold(self, selector: Selector, intent: StopIntent) -> Hold:
+        """Refuse new starts."""
+        hold = self._place(selector, intent, dry_run=False)
+        self._note("hold", intent, selector, {"hold": hold.id})
+        return hold
+
+    def _place(self, selector: Selector, intent: StopIntent, *, dry_run: bool) -> Hold:
+        hold = Hold(id=new_id(), selector=selector, reason=intent.reason, created_at=self.now())
+        if not dry_run:
+            self._holds[hold.id] = hold
+        return hold
+
+    @_atomic
+    def release(self, hold_id: str, actor: str | None = None) -> Hold:
+        """Take a hold away."""
+        if hold_id not in self._holds:
+            raise HoldNotFound(hold_id)
+        hold = self._holds.pop(hold_id)
+        intent = StopIntent(reason=replace(hold.reason, actor=actor))
+        self._note("release", intent, hold.selector, {"hold": hold.id})
+        return hold
+
+    @_atomic
+    def holds(self) -> Sequence[Hold]:
+        """Return the holds that are in force."""
+        return list(self._holds.values())
+
+    @_atomic
+    def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
+        """Return who did what."""
+        return self._audit[max(after, 0) : max(after, 0) + limit]
+
+    def _note(self, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, object]) -> None:
+        entry = rules.audit_entry(len(self._audit) + 1, self.now(), action, intent, target, to_json(result))
+        self._audit.append(entry)
+
+    @_atomic
+    def purge(self, before: float, limit: int = 1000) -> int:
+        """Forget trees that ended before a time."""
+        roots = [kept for kept in self._runs.values() if kept.record.parent_id not in self._runs]
+        forgotten = 0
+        for root in roots:
+            tree = root.subtree()
+            if forgotten < limit and all(node.record.over and (node.record.ended_at or 0) < before for node in tree):
+                for node in tree:
+                    del self._runs[node.record.id]
+                forgotten += len(tree)
+        return forgotten

@@ -1,0 +1,159 @@
+"""What every store decides alike: how a stop raises another, and how a run ends that nobody is left to end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.state import Rung, Status
+from stoppable._core.stop import Answer, Receipt
+from stoppable.errors import InvalidArgument
+from stoppable.records import (
+    AuditEntry,
+    Draft,
+    ErrorRecord,
+    EventType,
+    OutcomeRecord,
+    RunRecord,
+    Selector,
+    StopIntent,
+    to_json,
+)
+
+ALWAYS_KEPT = frozenset({EventType.STATUS, EventType.DONE, EventType.LATE, EventType.TRUNCATED})
+"""The events of which a run has few: they are kept however long its log is."""
+
+
+def answer_of(record: RunRecord, intent: StopIntent) -> Answer:
+    """Return what a stop changes for a run."""
+    if record.over:
+        return Answer.ALREADY_FINISHED
+    if record.stop is None:
+        return Answer.ACCEPTED
+    return Answer.ESCALATED if intent.mode > record.stop.mode else Answer.ALREADY_STOPPING
+
+
+def raised(earlier: StopIntent | None, intent: StopIntent) -> StopIntent:
+    """Return the stop of a run after one more: the mode only rises, the first reason stays (G3, G6)."""
+    if earlier is None:
+        return intent
+    if intent.mode <= earlier.mode:
+        return earlier
+    return replace(earlier, mode=intent.mode, grace=intent.grace)
+
+
+def born_stopped(record: RunRecord, stop: StopIntent, now: float) -> RunRecord:
+    """Return the record of a run whose body never runs: its stop was there first."""
+    outcome = OutcomeRecord(status=Status.STOPPED, reason=stop.reason, rung=Rung.SIGNAL)
+    ended = replace(record, stop=stop, stop_requested_at=now, acknowledged=stop.mode)
+    return over(ended, outcome, receipt_of(ended, Answer.ACCEPTED, Status.STOPPED, now), now)
+
+
+def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now: float) -> RunRecord:
+    """Return a record with its terminal status; whoever writes with the old epoch is late (G15)."""
+    return replace(
+        record,
+        status=outcome.status,
+        outcome=outcome,
+        receipt=receipt,
+        ended_at=now,
+        epoch=record.epoch + 1,
+    )
+
+
+def given_up(record: RunRecord, now: float, *, proven_dead: bool) -> RunRecord:
+    """Return the record of a run whose worker is gone (see Store.reap)."""
+    gone = f"its worker {record.worker} " + ("died" if proven_dead else "no longer answers")
+    status = Status.STOPPED if record.stop is not None else Status.FAILED
+    if not proven_dead:
+        status = Status.LOST
+    reason = record.stop.reason if record.stop else Reason(kind=ReasonKind.EXTERNAL, message=gone, at=now)
+    outcome = OutcomeRecord(
+        status=status,
+        reason=None if status is Status.FAILED else reason,
+        rung=None if status is Status.FAILED else Rung.LOST if status is Status.LOST else Rung.KILL,
+        clean=False,
+        error=ErrorRecord(type="WorkerDied", message=gone) if status is Status.FAILED else None,
+    )
+    receipt = receipt_of(record, Answer.ACCEPTED, status, now) if record.stop else None
+    return over(record, outcome, receipt, now)
+
+
+def receipt_of(record: RunRecord, answer: Answer, status: Status, now: float | None) -> Receipt:
+    """Return what the store alone can say about a stop; a worker that is alive says more."""
+    stop = record.stop
+    kept = record.receipt or Receipt(run_id=record.id, answer=answer, status=status)
+    return replace(
+        kept,
+        answer=answer,
+        status=status,
+        mode=None if stop is None else stop.mode,
+        reason=None if stop is None else stop.reason,
+        too_late=status in {Status.COMPLETED, Status.FAILED} and stop is not None,
+        requested_at=record.stop_requested_at,
+        ended_at=now if status.terminal else None,
+    )
+
+
+def parent_is_over(parent: RunRecord, now: float) -> StopIntent:
+    """Return the stop that a child of a run is born with that has ended."""
+    reason = Reason(kind=ReasonKind.PARENT, message=f"its parent {parent.id} is {parent.status}", at=now)
+    return StopIntent(reason=reason)
+
+
+def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:
+    """Return a record after a status event: along the transition table, and never to an end, which has its own call."""
+    status = Status(draft.data["status"])
+    if status not in record.status.followers or status.terminal:
+        return record
+    return replace(record, status=status, started_at=record.started_at or now)
+
+
+def cursor_number(cursor: str | None) -> float:
+    """Return where a page begins: below this number."""
+    if cursor is None:
+        return math.inf
+    if not cursor.isdecimal():
+        raise InvalidArgument(f"the cursor {cursor[:40]!r} is none of ours: pass on the one of the page before")
+    return int(cursor)
+
+
+def audit_entry(
+    number: int, now: float, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]
+) -> AuditEntry:
+    """Return the line that says who did what."""
+    chosen = {"run": target} if isinstance(target, str) else {"selector": to_json(target)}
+    return AuditEntry(
+        id=number,
+        at=now,
+        action=action,
+        actor=intent.reason.actor,
+        reason=intent.reason.message,
+        target={**chosen, "mode": intent.mode.value},
+        result=result,
+    )
+
+
+def status_event(status: Status, record: RunRecord | None = None) -> Draft:
+    """Return the event that tells of a status, with the reason if it was stopped."""
+    data: dict[str, object] = {"status": status.value}
+    if record is not None and record.stop is not None:
+        data |= {
+            "mode": record.stop.mode.value,
+            "reason": record.stop.reason.message,
+            "actor": record.stop.reason.actor,
+        }
+    return Draft(type=EventType.STATUS, data=data)
+
+
+def done_event(outcome: OutcomeRecord) -> Draft:
+    """Return the last event of a run's life."""
+    return Draft(type=EventType.DONE, data={"status": outcome.status.value, "clean": outcome.clean})
+
+
+def late_event(outcome: OutcomeRecord) -> Draft:
+    """Return the event that a report leaves which came after the end (G2)."""
+    return Draft(type=EventType.LATE, data={"status": outcome.status.value})

@@ -1,0 +1,1 @@
+"""Runs that can be found, stopped and never forgotten."""
