@@ -12,6 +12,7 @@ from stoppable import Mode, Policy, Rung
 from stoppable._core import context, port
 from stoppable._core.hooks import Moment, UserHook
 from stoppable._core.run import Run
+from stoppable._core.sink import Sink
 from stoppable._core.stop import Stop
 
 
@@ -81,7 +82,7 @@ async def test_a_limit_counts_in_a_shield_and_stops_there_too():
 async def test_a_sink_is_told_what_a_run_does():
     told = []
 
-    class Sink:
+    class Told(Sink):
         def entered(self, run, boundary):
             told.append(("entered", run.name, boundary.label))
 
@@ -97,7 +98,7 @@ async def test_a_sink_is_told_what_a_run_does():
     stoppable.emit("nobody listens")
     async with stoppable.open_run("parent") as run:
         stoppable.emit("nobody listens")
-        run._sink = Sink()
+        run._sink = Told()
         async with stoppable.open_run("child"):
             with stoppable.boundary("tool", "x"):
                 stoppable.set_partial("a")

@@ -7,6 +7,7 @@ import gc
 import pytest
 
 import stoppable
+from stoppable._core.sink import Sink
 from stoppable._engine.stream import stream
 
 from .stream_sources import SOURCES, Async, Blocking, Either, each, generator, settled
@@ -302,7 +303,7 @@ def _in_flight(run):
 async def test_whoever_records_the_run_is_told_when_a_stream_begins_and_ends():
     told = []
 
-    class Recorder:
+    class Recorder(Sink):
         def entered(self, run, boundary):
             told.append(f"entered {boundary.label}")
 

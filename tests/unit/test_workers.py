@@ -11,6 +11,7 @@ import time
 import pytest
 
 import stoppable
+from stoppable._core.sink import Sink
 from stoppable._engine.process_table import Members
 from stoppable._engine.wire import LIMIT
 
@@ -134,7 +135,7 @@ async def test_errors_cross_with_their_traceback(agents):
 async def test_partials_events_and_boundaries_cross(agents):
     seen = []
 
-    class Sink:
+    class Told(Sink):
         def entered(self, run, boundary):
             seen.append(f"entered {boundary.label}")
 
@@ -148,7 +149,7 @@ async def test_partials_events_and_boundaries_cross(agents):
             seen.append(f"{kind} {data}")
 
     async with stoppable.open_run("watched") as watched:
-        watched._sink = Sink()
+        watched._sink = Told()
         handle = await stoppable.spawn(agents.tells, isolation="process")
         outcome = await handle.outcome()
     assert (outcome.result, outcome.partial) == (handle.id, "ab")

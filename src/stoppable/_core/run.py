@@ -178,6 +178,8 @@ class Run(Gate):
             for remote in due.remotes:
                 remote.tell(stop)
             port.climb(stop)
+            if self._sink is not None:
+                self._sink.stopping(stop)
             self._call(due.hooks)
         return receipt.write(self, answer)
 
@@ -330,6 +332,8 @@ class Run(Gate):
     def _begin(self, main: port.Participant) -> None:
         self._main = main
         self.started_at = clock.now()
+        if self._sink is not None:
+            self._sink.began(self)
 
     def _skip(self) -> None:
         """End a run that was stopped before it began."""
@@ -400,6 +404,8 @@ class Run(Gate):
         # A task that its body did not wait for, or a thread, stays within reach of the stops of its ancestors.
         if self.parent is not None and not ((self._members or self._children or self._main) and self._is_alive()):
             self._leave_parent()
+        if self._sink is not None:
+            self._sink.ended(self)
         for wake in waiters or ():
             wake()
         return True

@@ -21,6 +21,7 @@ import stoppable._engine  # noqa: F401 - puts the engine under the core
 from stoppable._core.boundary import boundary
 from stoppable._core.outcome import Outcome
 from stoppable._core.run import Run
+from stoppable._core.sink import Sink
 from stoppable._core.state import Status
 from stoppable._engine.agents import Kind, block, body_of, kind_of, start
 from stoppable._engine.loops import run_in_new_loop
@@ -30,7 +31,7 @@ from stoppable._engine.wire import Acknowledged, Ended, Entered, Event, Left, Li
 from stoppable.errors import InvalidArgument
 
 
-class _Reporter:
+class _Reporter(Sink):
     """Sends what the run tells to the parent process."""
 
     def __init__(self, line: Line, root: Run) -> None:

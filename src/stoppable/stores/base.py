@@ -126,8 +126,11 @@ class Store(Protocol):
     def register(self, record: RunRecord, request: str) -> Reply[Registered]:
         """Keep a new run. ``request`` is a digest of what was asked for.
 
-        The same id with the same request is the same run, with another one RunConflict. A hold that matches raises
-        RunHeld. Under a parent that is stopping or over, or where a stop came first, it is born stopped.
+        The same id with the same request is the same run, with another one RunConflict. A hold that matches a root
+        raises RunHeld. Under a parent that is stopping or over, or where a stop came first, it is born stopped.
+
+        A record that is ``running`` tells of a child that its worker has begun already: it gets its parent's stop, if
+        there is one, and ends as its worker says.
         """
         ...
 

@@ -188,8 +188,11 @@ class MemoryStore:
         self._runs[record.id] = self._live[record.id] = kept
         if parent is not None:
             parent.children.append(kept)
-        stop = self._stop_that_came_first(kept.record, parent, now)
-        if stop is not None:
+        if record.status is Status.RUNNING:
+            self._add(kept, [rules.status_event(Status.RUNNING)])
+            if parent is not None and parent.record.stop is not None:
+                self._stop(kept, parent.record.stop)
+        elif (stop := self._stop_that_came_first(kept.record, parent, now)) is not None:
             self._end(kept, rules.born_stopped(kept.record, stop, now))
         return Registered(record=kept.record, created=True)
 

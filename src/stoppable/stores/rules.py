@@ -107,7 +107,7 @@ def parent_is_over(parent: RunRecord, now: float) -> StopIntent:
 def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:
     """Return a record after a status event: along the transition table, and never to an end, which has its own call."""
     status = Status(draft.data["status"])
-    if status not in record.status.followers or status.terminal:
+    if status.terminal or (status is not record.status and status not in record.status.followers):
         return record
     return replace(record, status=status, started_at=record.started_at or now)
 

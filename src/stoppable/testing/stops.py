@@ -10,6 +10,7 @@ from typing import Any
 from stoppable._core.boundary import boundary
 from stoppable._core.outcome import Outcome
 from stoppable._core.run import Run
+from stoppable._core.sink import Sink
 from stoppable._core.state import Status
 from stoppable._engine.agents import body_of, name_of, start
 from stoppable._engine.handle import RunHandle
@@ -19,7 +20,7 @@ _DRY_RUN_SECONDS = 30.0
 _LEFTOVER_SECONDS = 1.0
 
 
-class _StopAt:
+class _StopAt(Sink):
     """A sink that stops its run when it enters a boundary: the n-th, or the first with a kind or label."""
 
     def __init__(self, root: Run, *, number: int | None = None, at: str | None = None) -> None:
@@ -36,15 +37,6 @@ class _StopAt:
         self.seen.append(boundary.label)
         if self._number == len(self.seen) or self._at in {boundary.kind, boundary.label}:
             self._root.stop("cooperative", "assert_stops")
-
-    def left(self, run: Run, boundary: boundary) -> None:
-        pass
-
-    def partial(self, run: Run, value: object, *, appended: bool) -> None:
-        pass
-
-    def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
-        pass
 
 
 async def assert_stops(agent: Callable[..., Any], *args: Any, at: str, within: float = 2.0) -> Outcome[Any]:
