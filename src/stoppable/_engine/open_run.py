@@ -33,10 +33,14 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         policy: Policy | None = None,
     ) -> None:
         check()
-        self._limits = limits
-        self._run = Run(
-            name, context.current_run(), run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy
+        parent = context.current_run()
+        self._prepare(
+            Run(name, parent, run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy), limits
         )
+
+    def _prepare(self, run: Run, limits: Limits | None) -> None:
+        self._run = run
+        self._limits = limits
 
     def __enter__(self) -> Run:
         return self._enter(BlockingEdge(self._run))
@@ -69,6 +73,15 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
             return False  # the block's own error goes on, with its traceback as it is
         self._edge.answer()
         return True
+
+
+class edge_around(open_run):  # noqa: N801 - as above
+    """Make a block the body of a run that was made before."""
+
+    __slots__ = ()
+
+    def __init__(self, run: Run, limits: Limits | None) -> None:
+        self._prepare(run, limits)
 
 
 def limit_time(run: Run, limits: Limits | None) -> None:

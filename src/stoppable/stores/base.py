@@ -155,7 +155,10 @@ class Store(Protocol):
         ...
 
     def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> Reply[None]:
-        """Note that the gate is closed for stops up to a mode, and keep the receipt so far."""
+        """Note that the gate is closed for stops up to a mode, and keep the receipt so far.
+
+        The gates of the run's descendants on the same worker were closed by the same stop: theirs are acknowledged too.
+        """
         ...
 
     def finish(

@@ -279,10 +279,12 @@ class MemoryStore:
     def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
         """Note that a gate is closed."""
         kept = self._fenced(run_id, epoch)
-        known = kept.record.acknowledged
-        if known is None or known < mode:
-            kept.record = replace(kept.record, acknowledged=mode, receipt=receipt)
-            self._touched.add(run_id)
+        kept.record = replace(kept.record, receipt=receipt)
+        self._touched.add(run_id)
+        for node in kept.subtree():
+            record = node.record
+            if record.worker == kept.record.worker and (record.acknowledged is None or record.acknowledged < mode):
+                node.record = replace(record, acknowledged=mode)
 
     @_atomic
     def finish(

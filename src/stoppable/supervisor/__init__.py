@@ -1,1 +1,282 @@
 """Runs that can be found, stopped and never forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, TypeVarTuple, overload
+
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.policy import seconds as checked_seconds
+from stoppable._core.reason import Reason
+from stoppable._core.run import Run
+from stoppable._core.state import Mode
+from stoppable._core.stop import Receipt
+from stoppable._engine.handle import RunHandle
+from stoppable._engine.open_run import edge_around
+from stoppable._engine.threads import to_thread
+from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector
+from stoppable.stores.base import Store
+from stoppable.stores.rules import receipt_of
+from stoppable.supervisor.bulk import BulkStop
+from stoppable.supervisor.desk import Desk
+from stoppable.supervisor.handles import StoredHandle, SupervisedHandle
+from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
+from stoppable.supervisor.waiting import events, record_when
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_ACKNOWLEDGE_SECONDS = 1.0
+_SHUTDOWN_MARGIN = 5.0
+
+
+class Supervisor:
+    """Starts agents as runs that are kept in a store, and stops any run of that store by its id.
+
+    Without a URL the runs are kept in memory; ``sqlite:///runs.db`` keeps them in a file that several processes may
+    share. Leaving the block stops the runs that this process still executes, with the reason ``shutdown``.
+    """
+
+    def __init__(self, store: str | Store | None = None, *, ttl: float = 30.0, keep_days: float | None = None) -> None:
+        self._desk = Desk(store, ttl=ttl, keep_days=keep_days)
+
+    async def __aenter__(self) -> Self:
+        await to_thread(self._desk.open)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop the runs that this process still executes, wait for their end, and disconnect."""
+        desk = self._desk
+        total = desk.shut_down()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(total + _SHUTDOWN_MARGIN):
+                for log in list(desk.recorder.logs.values()):
+                    await desk.recorder.kept(log)
+        await to_thread(desk.close)
+
+    # Starting
+
+    @overload
+    async def start(
+        self,
+        agent: Callable[[*Ts], Awaitable[T]],
+        *args: *Ts,
+        name: str | None = ...,
+        owner: str | None = ...,
+        labels: Mapping[str, str] | None = ...,
+        run_id: str | None = ...,
+        limits: Limits | None = ...,
+        policy: Policy | None = ...,
+        isolation: Isolation = ...,
+        on_disconnect: OnDisconnect = ...,
+    ) -> RunHandle[T]: ...
+    @overload
+    async def start(
+        self,
+        agent: Callable[[*Ts], T],
+        *args: *Ts,
+        name: str | None = ...,
+        owner: str | None = ...,
+        labels: Mapping[str, str] | None = ...,
+        run_id: str | None = ...,
+        limits: Limits | None = ...,
+        policy: Policy | None = ...,
+        isolation: Isolation = ...,
+        on_disconnect: OnDisconnect = ...,
+    ) -> RunHandle[T]: ...
+    async def start(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
+        self,
+        agent: Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        run_id: str | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        isolation: Isolation = "auto",
+        on_disconnect: OnDisconnect = "keep",
+    ) -> RunHandle[Any]:
+        """Start an agent as a run, which is in the store when this returns.
+
+        An async agent gets a task and a blocking one a thread; ``isolation`` asks for another. The same ``run_id`` with
+        the same request is the same run, so that a start can be repeated. Raises RunHeld while a hold matches it.
+        """
+        options = Options(
+            name=name,
+            owner=owner,
+            labels=labels,
+            run_id=run_id,
+            limits=limits,
+            policy=policy,
+            isolation=isolation,
+            on_disconnect=on_disconnect,
+        )
+        job = Job.of(agent, args, options, in_loop=True)
+        if not await self._register(job):
+            return self.handle(job.run.id)
+        log = self._desk.recorder.logs[job.run.id]
+        return SupervisedHandle(self, job.launch(), log)
+
+    @contextlib.asynccontextmanager
+    async def open_run(
+        self,
+        name: str,
+        *,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        run_id: str | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        on_disconnect: OnDisconnect = "keep",
+    ) -> AsyncIterator[Run]:
+        """Make a block of existing code a run that is kept; it ends as ``stoppable.open_run`` does."""
+        options = Options(
+            owner=owner, labels=labels, run_id=run_id, limits=limits, policy=policy, on_disconnect=on_disconnect
+        )
+        job = Job(name, options, name)
+        if not await self._register(job):
+            await self.handle(job.run.id).result()
+        log = self._desk.recorder.logs[job.run.id]
+        try:
+            async with edge_around(job.run, limits) as run:
+                yield run
+        finally:
+            if job.run.outcome is not None:
+                await self._desk.recorder.kept(log)
+
+    async def _register(self, job: Job) -> bool:
+        log, reply = self._desk.register(job)
+        try:
+            answer = await reply
+        except BaseException:
+            self._desk.abandon(log, reply)
+            raise
+        return self._desk.registered(log, answer)
+
+    # Stopping
+
+    async def stop(
+        self,
+        run_id: str,
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+        *,
+        wait: float | None = None,
+        owner: str | None = None,
+        if_unknown_hold: bool = False,
+    ) -> Receipt:
+        """Stop a run with its subtree, wherever it is executed; the stop is durable when this returns (G14).
+
+        With ``wait`` it returns when the run is over, or after so many seconds. Raises RunNotFound for an id that is
+        unknown, or of another owner than a given one.
+        """
+        desk = self._desk
+        intent = desk.intent(mode, reason, actor, grace)
+        reply = desk.store.request_stop(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold)
+        result = await reply
+        if not result.answers:
+            return desk.tombstone(run_id, intent)
+        [receipt] = desk.carry_out(result, intent)
+        if receipt.final or (receipt.acknowledged_at is not None and not wait):
+            return receipt
+        record = await record_when(
+            desk.store,
+            run_id,
+            (lambda record: record.over) if wait else (lambda record: record.over or record.receipt is not None),
+            checked_seconds(wait, "wait") if wait else _ACKNOWLEDGE_SECONDS,
+        )
+        return receipt_of(record, receipt.answer, record.status, record.ended_at)
+
+    async def stop_where(
+        self,
+        *,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+        all: bool = False,  # noqa: A002 - reads as what it means
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+        hold: bool = False,
+        dry_run: bool = False,
+        key: str | None = None,
+        within: str | None = None,
+    ) -> BulkStop:
+        """Stop every run that matches all that is given, with their subtrees, and return their receipts.
+
+        With ``hold`` new starts that match are refused from before the runs are listed, until ``release``. With
+        ``dry_run`` nothing is stopped: the receipts tell what would be. An empty selector is an error; every run needs
+        ``all=True``. ``within`` keeps it to the runs of one owner; the same ``key`` again returns the same answer.
+        """
+        desk = self._desk
+        intent = desk.intent(mode, reason, actor, grace)
+        selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
+        result = await desk.store.request_stop(selector, intent, key=key, hold=hold, dry_run=dry_run, owner=within)
+        if dry_run:
+            return BulkStop(
+                (receipt_of(one.record, one.answer, one.record.status, None) for one in result.answers), result.hold
+            )
+        return BulkStop(desk.carry_out(result, intent), result.hold)
+
+    async def hold(
+        self,
+        *,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+        all: bool = False,  # noqa: A002 - reads as what it means
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+    ) -> Hold:
+        """Refuse new starts that match all that is given, and stop nothing."""
+        selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
+        return await self._desk.store.place_hold(selector, self._desk.intent(Mode.GRACEFUL, reason, actor, None))
+
+    async def release(self, hold_id: str, actor: str | None = None) -> Hold:
+        """Let new starts through again."""
+        return await self._desk.store.release(hold_id, actor)
+
+    # Looking
+
+    async def get(self, run_id: str) -> RunRecord:
+        """Return what is kept of a run, or raise RunNotFound."""
+        return await self._desk.store.get(run_id)
+
+    def handle(self, run_id: str) -> RunHandle[Any]:
+        """Return what holds any run of the store."""
+        return StoredHandle(self, run_id)
+
+    def events(self, run_id: str, after: int = 0) -> AsyncIterator[Event]:
+        """Yield the events of a run after a sequence number: those that are there, then live, until it is over."""
+        return events(self._desk.store, run_id, after)
+
+    async def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Return the runs that match, newest first."""
+        return await self._desk.store.query(wanted or Filter(), cursor, limit)
+
+    async def tree(self, run_id: str) -> Sequence[RunRecord]:
+        """Return a run and all its descendants, parents before children."""
+        return await self._desk.store.tree(run_id)
+
+    async def holds(self) -> Sequence[Hold]:
+        """Return the holds that are in force."""
+        return await self._desk.store.holds()
+
+    async def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
+        """Return who stopped, held and released what."""
+        return await self._desk.store.audit(after, limit)
+
+
+__all__ = ["BulkStop", "Supervisor"]

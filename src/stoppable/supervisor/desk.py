@@ -1,0 +1,171 @@
+"""Everything a supervisor does without waiting; the async and the blocking one wait for it in their own way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stoppable._core.policy import seconds
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.receipt import write
+from stoppable._core.run import Run
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Answer, Receipt
+from stoppable.records import StopAnswer, StopIntent, StopResult
+from stoppable.stores.base import Intent, Registered, Store
+from stoppable.stores.reply import Reply
+from stoppable.stores.rules import receipt_of
+from stoppable.supervisor.jobs import Job
+from stoppable.supervisor.lease import Lease
+from stoppable.supervisor.recorder import Log, Recorder
+from stoppable.supervisor.translate import shifted, shifted_reason
+from stoppable.supervisor.urls import store_of
+
+_PURGE_SECONDS = 3600.0
+_DAY = 86_400.0
+
+
+class Desk:
+    """The store, the lease of this process, and the runs that it executes."""
+
+    def __init__(self, store: str | Store | None, *, ttl: float, keep_days: float | None) -> None:
+        self.store = store_of(store)
+        self.lease = Lease(
+            self.store,
+            seconds(ttl, "ttl"),
+            deliver=self._deliver,
+            fenced=self._kill_all,
+            beaten=self._beaten,
+        )
+        self.recorder = Recorder(self.store, lambda: self.lease.worker)
+        self._keep_days = keep_days
+        self._purged_at = -math.inf
+
+    def open(self) -> None:
+        """Connect and take a lease; blocks for a moment."""
+        self.store.open()
+        try:
+            self.lease.open()
+        except BaseException:
+            self.store.close()
+            raise
+
+    def close(self) -> None:
+        """Give the lease back and disconnect; blocks for a moment."""
+        try:
+            self.lease.close()
+        finally:
+            self.store.close()
+
+    # Starting
+
+    def register(self, job: Job) -> tuple[Log, Reply[Registered]]:
+        """Keep a run that is about to start. It can be stopped from now on, though it has not begun."""
+        log = self.recorder.follow(job.run)
+        return log, self.store.register(job.to_record(self.lease.worker), job.request)
+
+    def registered(self, log: Log, answer: Registered) -> bool:
+        """Return whether the run is ours to begin."""
+        if not answer.created or answer.record.over:
+            self.recorder.drop(log)
+            return False
+        log.epoch = answer.record.epoch
+        self.recorder.adopt(log)
+        return True
+
+    def abandon(self, log: Log, reply: Reply[Registered]) -> None:
+        """End a run whose starter went away while it was being registered; it never begins."""
+
+        def answered(reply: Reply[Registered]) -> None:
+            try:
+                is_ours = self.registered(log, reply.result())
+            except Exception:
+                self.recorder.drop(log)
+                return
+            if is_ours:
+                log.run.stop(reason=Reason.of("its start was cancelled", kind=ReasonKind.EXTERNAL))
+                log.run._skip()
+
+        reply.then(answered)
+
+    # Stopping
+
+    def intent(self, mode: str, reason: Reason | str | None, actor: str | None, grace: float | None) -> StopIntent:
+        """Return a stop as the store keeps it, or raise an error that says what is wrong with it."""
+        given = Reason.of(reason, actor=actor)
+        return StopIntent(
+            mode=Mode.of(mode),
+            reason=replace(given, at=self.store.now(), actor=given.actor or actor),
+            grace=None if grace is None else seconds(grace, "grace"),
+        )
+
+    def carry_out(self, result: StopResult, intent: StopIntent) -> list[Receipt]:
+        """Stop what runs here of what a durable stop named, and return the receipts so far."""
+        return [self._carry_out(answer, intent) for answer in result.answers]
+
+    def _carry_out(self, answered: StopAnswer, intent: StopIntent) -> Receipt:
+        record = answered.record
+        log = self.recorder.logs.get(record.id)
+        if log is None or record.over:
+            return receipt_of(record, answered.answer, record.status, record.ended_at)
+        receipt = self._stop_here(log, intent)
+        if receipt.answer is not Answer.ALREADY_FINISHED:
+            receipt = replace(receipt, answer=answered.answer)
+        return shifted(receipt, self.recorder.offset())
+
+    def _deliver(self, intents: Sequence[Intent]) -> None:
+        for intent in intents:
+            log = self.recorder.logs.get(intent.run_id)
+            if log is not None:
+                self._stop_here(log, intent.stop)
+
+    def _stop_here(self, log: Log, intent: StopIntent) -> Receipt:
+        """Stop a run of this process as the store says; once is enough."""
+        run = log.run
+        if log.known_mode is None or log.known_mode < intent.mode:
+            log.known_mode = intent.mode  # so that the recorder does not tell the store what it knows
+        stops = run._stops()
+        if not stops or max(stop.mode.rank for stop in stops) < intent.mode.rank:
+            reason = shifted_reason(intent.reason, -self.recorder.offset())
+            receipt = run.stop(intent.mode, reason, grace=intent.grace)
+        else:
+            receipt = write(run, Answer.ALREADY_STOPPING)
+        self.recorder.acknowledge(run, intent.mode)
+        return receipt
+
+    def tombstone(self, run_id: str, intent: StopIntent) -> Receipt:
+        """Return the receipt of a stop that came before its run."""
+        return Receipt(
+            run_id=run_id,
+            answer=Answer.ACCEPTED,
+            status=Status.PENDING,
+            mode=intent.mode,
+            reason=intent.reason,
+            requested_at=intent.reason.at,
+        )
+
+    def roots(self) -> list[Run]:
+        """Return the runs that were started here and are not part of another one here."""
+        runs = [log.run for log in list(self.recorder.logs.values())]
+        return [run for run in runs if run.parent is None or run.parent.id not in self.recorder.logs]
+
+    def shut_down(self) -> float:
+        """Tell every run here to stop, and return the seconds after which each has its end."""
+        roots = self.roots()
+        for run in roots:
+            run.stop(reason=Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN))
+        return max((run.policy.total(Mode.GRACEFUL) for run in roots), default=0.0)
+
+    def _kill_all(self) -> None:
+        for run in self.roots():
+            run.stop("kill", Reason.of("its worker is fenced", kind=ReasonKind.POLICY))
+
+    # Now and then
+
+    def _beaten(self) -> None:
+        self.recorder.retry()
+        now = self.store.now()
+        if self._keep_days is not None and now - self._purged_at > _PURGE_SECONDS:
+            self._purged_at = now
+            self.store.purge(now - self._keep_days * _DAY)

@@ -1,0 +1,137 @@
+"""What holds a run that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from stoppable._core.outcome import Outcome
+from stoppable._core.reason import Reason
+from stoppable._core.run import Run
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Receipt
+from stoppable._engine.handle import RunHandle
+from stoppable.errors import InvalidArgument, RunFailed, RunLost, RunStopped
+from stoppable.records import Event, RunRecord
+from stoppable.supervisor.recorder import Log
+from stoppable.supervisor.translate import outcome_of
+from stoppable.supervisor.waiting import events, record_when
+
+if TYPE_CHECKING:
+    from stoppable.supervisor import Supervisor
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class SupervisedHandle(RunHandle[T_co], Generic[T_co]):
+    """A run that this process executes: its stops and its end are kept before they are told."""
+
+    __slots__ = ("_log", "_supervisor")
+
+    def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: Log) -> None:
+        super().__init__(held.run, held._carrier, held._channel)
+        self._supervisor = supervisor
+        self._log = log
+
+    async def stop(
+        self,
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+    ) -> Receipt:
+        """Stop the run with its subtree; the stop is durable when this returns (G14)."""
+        return await self._supervisor.stop(self.id, mode, reason, actor, grace)
+
+    async def outcome(self) -> Outcome[T_co]:
+        """Wait for the end, until it is kept, and return it; never raises because the run was stopped."""
+        outcome = await super().outcome()
+        await self._supervisor._desk.recorder.kept(self._log)
+        return outcome
+
+    async def result(self) -> T_co:
+        """Wait for the end, until it is kept, and return the value, or raise RunStopped, RunFailed or RunLost."""
+        await self.outcome()
+        return await super().result()
+
+    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Yield what happened and happens in the run, until it is over."""
+        async for event in self._supervisor.events(self.id, after):
+            yield event
+
+    async def record(self) -> RunRecord:
+        """Return what is kept of the run."""
+        return await self._supervisor.get(self.id)
+
+
+class StoredHandle(RunHandle[Any]):
+    """A run that is known by its id alone: another process executes it, or it is over.
+
+    Values and errors come back as far as they were kept: as JSON and as text.
+    """
+
+    __slots__ = ("_id", "_supervisor")
+
+    def __init__(self, supervisor: Supervisor, run_id: str) -> None:
+        self._supervisor = supervisor
+        self._id = run_id
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self._id
+
+    @property
+    def run(self) -> Run:  # type: ignore[override]
+        """The run itself, which is not here."""
+        raise InvalidArgument(f"run {self._id} is not executed by this process: use record()")
+
+    @property
+    def status(self) -> Status:
+        """Where the run stands, which only the store knows."""
+        raise InvalidArgument(f"run {self._id} is not executed by this process: use record()")
+
+    def __repr__(self) -> str:
+        return f"<StoredHandle {self._id}>"
+
+    async def stop(
+        self,
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+    ) -> Receipt:
+        """Stop the run with its subtree; the stop is durable when this returns (G14)."""
+        return await self._supervisor.stop(self._id, mode, reason, actor, grace)
+
+    async def outcome(self) -> Outcome[Any]:
+        """Wait for the end and return it, as far as it was kept."""
+        store = self._supervisor._desk.store
+        return outcome_of(await record_when(store, self._id, lambda record: record.over))
+
+    async def result(self) -> Any:
+        """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost."""
+        outcome = await self.outcome()
+        match outcome.status:
+            case Status.COMPLETED:
+                return outcome.result
+            case Status.FAILED:
+                raise RunFailed(self._id, outcome) from outcome.error
+            case Status.LOST:
+                raise RunLost(self._id, outcome)
+            case _:
+                raise RunStopped(self._id, outcome)
+
+    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Yield what happened and happens in the run, until it is over."""
+        async for event in events(self._supervisor._desk.store, self._id, after):
+            yield event
+
+    async def stream(self) -> AsyncIterator[Any]:
+        """Refuse: what a generator agent yields is handed over within its own process."""
+        raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
+        yield  # makes it a generator
+
+    async def record(self) -> RunRecord:
+        """Return what is kept of the run."""
+        return await self._supervisor.get(self._id)

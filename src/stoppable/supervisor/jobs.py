@@ -1,0 +1,155 @@
+"""An agent that is to be started as a run: checked first, then registered, then launched."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from stoppable._core import context
+from stoppable._core.boundary import check
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.run import Run
+from stoppable._engine.agents import Kind, body_of, in_thread, kind_of, name_of, start
+from stoppable._engine.handle import RunHandle
+from stoppable._engine.loops import run_in_new_loop
+from stoppable._engine.open_run import limit_time
+from stoppable._engine.workers import as_worker_body
+from stoppable.errors import InvalidArgument
+from stoppable.records import RunRecord
+from stoppable.supervisor.translate import digest
+
+Isolation = Literal["auto", "task", "thread", "process"]
+OnDisconnect = Literal["keep", "stop"]
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}")
+_LABELS, _LABEL_LENGTH = 32, 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What may be said about a run when it is started."""
+
+    name: str | None = None
+    owner: str | None = None
+    labels: Mapping[str, str] | None = None
+    run_id: str | None = None
+    limits: Limits | None = None
+    policy: Policy | None = None
+    isolation: Isolation = "auto"
+    on_disconnect: OnDisconnect = "keep"
+
+    def __post_init__(self) -> None:
+        if self.run_id is not None and not (isinstance(self.run_id, str) and _RUN_ID.fullmatch(self.run_id)):
+            raise InvalidArgument(
+                f"{self.run_id!r} cannot be the id of a run: use up to 128 letters, digits and . _ ~ : -, "
+                "or leave it out to get one"
+            )
+        for given, known, what in (
+            (self.isolation, get_args(Isolation), "isolation"),
+            (self.on_disconnect, get_args(OnDisconnect), "on_disconnect"),
+        ):
+            if given not in known:
+                raise InvalidArgument(f"unknown {what} {given!r}: use {', '.join(known)}")
+        check_labels(self.labels or {})
+        if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= _LABEL_LENGTH):
+            raise InvalidArgument(f"an owner is a text of up to {_LABEL_LENGTH} characters")
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise an error that says what labels are."""
+    if not isinstance(labels, Mapping) or len(labels) > _LABELS:
+        raise InvalidArgument(f"labels are up to {_LABELS} pairs of texts")
+    for text in (*labels.keys(), *labels.values()):
+        if not isinstance(text, str) or len(text) > _LABEL_LENGTH:
+            raise InvalidArgument(f"a label is a text of up to {_LABEL_LENGTH} characters, not {str(text)[:40]!r}")
+
+
+class Job:
+    """One start."""
+
+    __slots__ = ("_launch", "options", "record", "request", "run")
+
+    def __init__(
+        self, name: str, options: Options, request: str, launch: Callable[[Run], RunHandle[Any]] | None = None
+    ) -> None:
+        check()
+        self.options = options
+        self.request = request
+        self._launch = launch
+        self.run = Run(
+            name,
+            context.current_run(),
+            run_id=options.run_id,
+            owner=options.owner,
+            labels=options.labels,
+            limits=options.limits,
+            policy=options.policy,
+        )
+
+    @classmethod
+    def of(cls, agent: Callable[..., Any], args: tuple[Any, ...], options: Options, *, in_loop: bool) -> Job:
+        """Return the start of an agent, or raise an error that says what is wrong with it."""
+        body = body_of(agent)
+        _check_arguments(body, args)
+        launch = _launcher(agent, args, options.isolation, in_loop=in_loop)
+        name = options.name or name_of(body)
+        bound = body if isinstance(body, functools.partial) else functools.partial(body)
+        return cls(name, options, digest(name, (*bound.args, *args), bound.keywords), launch)
+
+    def to_record(self, worker: str) -> RunRecord:
+        """Return what is kept of it."""
+        run, options = self.run, self.options
+        return RunRecord(
+            id=run.id,
+            name=run.name,
+            parent_id=None if run.parent is None else run.parent.id,
+            root_id=run.root.id,
+            owner=run.owner,
+            labels=dict(run.labels),
+            worker=worker,
+            isolation=options.isolation,
+            on_disconnect=options.on_disconnect,
+            limits=options.limits,
+            policy=run.policy,
+        )
+
+    def launch(self) -> RunHandle[Any]:
+        """Let it run."""
+        assert self._launch is not None, "it has a body"
+        limit_time(self.run, self.options.limits)
+        return self._launch(self.run)
+
+
+def _check_arguments(body: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        inspect.signature(body).bind(*args)
+    except TypeError as error:
+        raise InvalidArgument(f"{name_of(body)} cannot be called like that: {error}") from None
+    except ValueError:
+        pass  # one written in C that does not tell
+
+
+def _launcher(
+    agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation, *, in_loop: bool
+) -> Callable[[Run], RunHandle[Any]]:
+    body = body_of(agent)
+    kind = kind_of(body)
+    if isolation == "process":
+        in_worker = as_worker_body(agent, args)
+        return lambda run: start(run, in_worker, ())
+    if isolation == "task" and (kind is Kind.BLOCKING or not in_loop):
+        raise InvalidArgument(f"{name_of(body)} cannot run in a task: it blocks, or there is no event loop; use thread")
+    if kind is not Kind.BLOCKING and (isolation == "thread" or not in_loop):
+        return lambda run: _in_own_loop(run, body, args)
+    return lambda run: start(run, body, args)
+
+
+def _in_own_loop(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
+    async def main() -> None:
+        await start(run, body, args).outcome()
+
+    return RunHandle(run, in_thread(run, functools.partial(run_in_new_loop, main)))

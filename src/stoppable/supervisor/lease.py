@@ -1,0 +1,140 @@
+"""The lease of this process: renewed by the control thread, and given up in time when it cannot be renewed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stoppable._core import clock
+from stoppable._core.ids import new_id
+from stoppable._engine import control
+from stoppable.errors import Fenced
+from stoppable.stores.base import Intent, Store, Subscription, WorkerInfo
+from stoppable.stores.reply import Reply
+
+_logger = logging.getLogger("stoppable")
+
+_BEATS = 3  # in the life of a lease
+_FENCED_AFTER = 0.75  # of the life of a lease without an answer: the rest is for a kill, which takes two seconds
+_OPEN_SECONDS = 30.0
+
+
+def _boot_clock() -> float:
+    # Goes on while the machine sleeps, as the lease does.
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Lease:
+    """Says that this process is alive, hears what it must stop, and buries the runs of those that are not.
+
+    ``deliver`` gets the stops that are not yet acknowledged, ``fenced`` is called when the runs of this process are no
+    longer its own, ``beaten`` after every heartbeat that was answered. They are called on whatever thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ttl: float,
+        *,
+        deliver: Callable[[Sequence[Intent]], object],
+        fenced: Callable[[], object],
+        beaten: Callable[[], object],
+    ) -> None:
+        self._store = store
+        self._ttl = ttl
+        self._deliver = deliver
+        self._fenced = fenced
+        self._beaten = beaten
+        self._timer: control.Timer | None = None
+        self._hints: Subscription | None = None
+        self._is_beating = False
+        self._is_hinted = False
+        self._is_closed = False
+        self.worker = ""
+
+    def open(self) -> None:
+        """Take a lease; blocks until the store has it."""
+        self._take().result(_OPEN_SECONDS)
+        self._beat_later()
+
+    def _take(self) -> Reply[None]:
+        self.worker = new_id()
+        if self._hints is not None:
+            self._hints.close()
+        self._hints = self._store.hints(self.worker, self.hint)
+        self._renewed_at = self._reaping_since = _boot_clock()
+        info = WorkerInfo(id=self.worker, host=socket.gethostname(), pid=os.getpid())
+        return self._store.open_worker(info, self._ttl)
+
+    def close(self) -> None:
+        """Give the lease back; blocks until the store knows, or does not answer."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._hints is not None:
+            self._hints.close()
+        self._store.close_worker(self.worker).result(_OPEN_SECONDS)
+
+    def hint(self) -> None:
+        """Look for stops now, and once more if one is being looked for."""
+        self._is_hinted = True
+        self._beat()
+
+    def _beat_later(self) -> None:
+        if not self._is_closed:
+            self._timer = control.get().call_at(clock.now() + self._ttl / _BEATS, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            if _boot_clock() - self._renewed_at > self._ttl * _FENCED_AFTER:
+                self._lost("the store has not answered in time")
+            self._beat()
+        finally:
+            self._beat_later()
+
+    def _beat(self) -> None:
+        if self._is_beating or self._is_closed:
+            return
+        self._is_beating, self._is_hinted = True, False
+        sent_at = _boot_clock()
+        self._store.heartbeat(self.worker, self._ttl).then(lambda reply: self._answered(reply, sent_at))
+
+    def _answered(self, reply: Reply[Sequence[Intent]], sent_at: float) -> None:
+        self._is_beating = False
+        try:
+            intents = reply.result()
+        except Fenced:
+            self._lost("the store gave its runs up")
+            return
+        except Exception as error:
+            _logger.warning("the lease could not be renewed: %s", error)
+            self._reaping_since = _boot_clock()  # others may have had the same outage
+            return
+        if sent_at - self._renewed_at > self._ttl:
+            self._reaping_since = sent_at  # this process itself was away: give the others time to renew
+        self._renewed_at = sent_at
+        if intents:
+            self._deliver(intents)
+        self._beaten()
+        self._reap(sent_at)
+        if self._is_hinted:
+            self._beat()
+
+    def _reap(self, now: float) -> None:
+        def reaped(reply: Reply[Any]) -> None:
+            try:
+                for record in reply.result():
+                    _logger.warning("run %s is %s: its worker %s is gone", record.id, record.status, record.worker)
+            except Exception as error:
+                _logger.warning("the runs of dead workers could not be ended: %s", error)
+
+        self._store.reap(expired=now - self._reaping_since > self._ttl).then(reaped)
+
+    def _lost(self, why: str) -> None:
+        _logger.error("worker %s is fenced: %s; its runs are killed", self.worker, why)
+        self._fenced()
+        self._take().then(lambda _: None)

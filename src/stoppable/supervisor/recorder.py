@@ -1,0 +1,306 @@
+"""Writes down what the runs of this process do, in order, and never holds one up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stoppable import _wire
+from stoppable._core import clock
+from stoppable._core.hooks import Callback, Moment
+from stoppable._core.receipt import write
+from stoppable._core.run import Run
+from stoppable._core.sink import Sink
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Answer, Receipt, Stop
+from stoppable._engine import control
+from stoppable.errors import StoreError
+from stoppable.records import Draft, EventType, StopIntent
+from stoppable.stores.base import Store
+from stoppable.stores.reply import Reply, settle
+from stoppable.stores.rules import status_event
+from stoppable.supervisor.translate import VALUE_BYTES, record_of_child, record_of_outcome, shifted, shifted_reason
+
+if TYPE_CHECKING:
+    from stoppable._core.boundary import boundary
+
+_logger = logging.getLogger("stoppable")
+
+_DRAFTS_KEPT = 10_000  # while the store does not answer
+
+
+class Log:
+    """What is still to be written of one run; one call of the store is under way at a time, so the order holds."""
+
+    __slots__ = (
+        "acknowledged",
+        "drafts",
+        "dropped",
+        "epoch",
+        "finished",
+        "hook",
+        "is_busy",
+        "is_registered",
+        "known_mode",
+        "run",
+        "stop",
+    )
+
+    def __init__(self, run: Run, *, is_registered: bool) -> None:
+        self.run = run
+        self.epoch = 1
+        self.is_registered = is_registered
+        self.is_busy = False
+        self.drafts: list[Draft] = []
+        self.dropped = 0
+        self.stop: StopIntent | None = None  # one that the store has not heard of
+        self.known_mode: Mode | None = None  # of the stop that the store has
+        self.acknowledged: tuple[Mode, Receipt] | None = None
+        self.hook: Callback | None = None
+        self.finished: Reply[None] | None = None  # made for whoever waits until the end is kept
+
+
+class Recorder(Sink):
+    """The sink of every run of a supervisor."""
+
+    __slots__ = ("_lock", "_store", "_worker", "logs")
+
+    def __init__(self, store: Store, worker: Callable[[], str]) -> None:
+        self._store = store
+        self._worker = worker
+        self._lock = threading.Lock()
+        self.logs: dict[str, Log] = {}
+
+    def offset(self) -> float:
+        """Return the seconds from our own clock to the store's."""
+        return self._store.now() - clock.now()
+
+    # A run of its own
+
+    def follow(self, run: Run) -> Log:
+        """Keep a log of a run that is about to be registered."""
+        log = self.logs[run.id] = Log(run, is_registered=True)
+        return log
+
+    def adopt(self, log: Log) -> None:
+        """Write down what a run does, now that it is registered."""
+        run = log.run
+        run._sink = self
+        # Its own stops are told to the sink; this one hears of those of a run above it that is not kept.
+        log.hook = Callback(run, Moment.STOP, lambda: self._later(lambda: self._note_stop(log, run._stops())))
+        run._add_hook(log.hook)
+
+    def drop(self, log: Log) -> None:
+        """Forget a run that was not registered after all."""
+        self.logs.pop(log.run.id, None)
+
+    # What the runs tell
+
+    def began(self, run: Run) -> None:
+        """Note a status, and keep a log of a child."""
+        log = self.logs.get(run.id)
+        if log is None:
+            log = self.logs[run.id] = Log(run, is_registered=False)
+            self._advance(log)
+        else:
+            self._note(run, status_event(Status.RUNNING))
+
+    def stopping(self, stop: Stop) -> None:
+        """Note a stop, on the control thread: whoever stops may be a signal handler."""
+        log = self.logs.get(stop.target.id)
+        if log is not None:
+            self._later(lambda: self._note_stop(log, [stop]))
+
+    def ended(self, run: Run) -> None:
+        """Write the outcome."""
+        log = self.logs.get(run.id)
+        if log is not None:
+            self._advance(log)
+
+    def entered(self, run: Run, boundary: boundary) -> None:
+        """Note a boundary."""
+        data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
+        if run._closed:
+            data["afterStop"] = True
+        self._note(run, Draft(type=EventType.ENTERED, data=data, at=self._store.now()))
+
+    def left(self, run: Run, boundary: boundary) -> None:
+        """Note the end of a boundary, and its fate if it was open at a stop."""
+        data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
+        if boundary.fate is not None:
+            data["fate"] = boundary.fate.value
+        self._note(run, Draft(type=EventType.LEFT, data=data, at=self._store.now()))
+
+    def partial(self, run: Run, value: object, *, appended: bool) -> None:
+        """Note what a run has so far."""
+        name = "delta" if appended else "value"
+        self._note(run, Draft(type=EventType.PARTIAL, data=_kept(name, value), at=self._store.now()))
+
+    def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
+        """Note progress."""
+        told = {"name": str(kind), **_kept("data", data)}
+        self._note(run, Draft(type=EventType.PROGRESS, data=told, at=self._store.now()))
+
+    def acknowledge(self, run: Run, mode: Mode) -> None:
+        """Say that the gate of a run is closed, once it is, with what is in flight."""
+        log = self.logs.get(run.id)
+        if log is None:
+            return
+
+        def closed() -> None:
+            log.acknowledged = (mode, shifted(write(run, Answer.ACCEPTED), self.offset()))
+            self._advance(log)
+
+        stops = run._stops()
+        if stops:
+            stops[-1].when_acknowledged(closed)
+
+    def _note(self, run: Run, draft: Draft) -> None:
+        log = self.logs.get(run.id)
+        if log is None:
+            return
+        if len(log.drafts) < _DRAFTS_KEPT:
+            log.drafts.append(draft)
+        else:
+            log.dropped += 1
+        if not log.is_busy:
+            self._advance(log)
+
+    def _note_stop(self, log: Log, stops: Sequence[Stop]) -> None:
+        strongest = max(stops, key=lambda stop: stop.mode.rank, default=None)
+        if strongest is None or (log.known_mode is not None and log.known_mode >= strongest.mode):
+            return
+        log.known_mode = strongest.mode
+        reason = shifted_reason(stops[0].reason, self.offset())
+        log.stop = StopIntent(mode=strongest.mode, reason=reason, grace=strongest.grace)
+        self._advance(log)
+        self.acknowledge(log.run, strongest.mode)
+
+    @staticmethod
+    def _later(call: Callable[[], object]) -> None:
+        control.get().call_at(clock.now(), call)
+
+    # Writing
+
+    def retry(self) -> None:
+        """Go on with whatever the store could not do when it was last asked."""
+        for log in list(self.logs.values()):
+            if not log.is_busy:
+                self._advance(log)
+
+    def _advance(self, log: Log) -> None:
+        """Make the next call for a run, unless one is under way: its reply makes the next."""
+        with self._lock:
+            if log.is_busy:
+                return
+            call = self._next(log)
+            if call is None:
+                return
+            log.is_busy = True
+        call()
+
+    def _next(self, log: Log) -> Callable[[], object] | None:
+        run = log.run
+        if log.finished is _KEPT:
+            return None
+        if not log.is_registered:
+            return lambda: self._register(log)
+        if log.stop is not None:
+            return lambda: self._tell_stop(log)
+        if run.outcome is not None:
+            return lambda: self._finish(log)
+        if log.acknowledged is not None:
+            return lambda: self._acknowledge(log)
+        if log.drafts:
+            return lambda: self._append(log)
+        return None
+
+    def _register(self, log: Log) -> None:
+        def registered() -> None:
+            log.is_registered = True
+
+        record = record_of_child(log.run, self._worker())
+        self._when_done(log, self._store.register(record, log.run.id), registered)
+
+    def _tell_stop(self, log: Log) -> None:
+        intent = log.stop
+        assert intent is not None, "there is one to tell"
+
+        def told() -> None:
+            if log.stop is intent:
+                log.stop = None
+
+        self._when_done(log, self._store.request_stop(log.run.id, intent), told)
+
+    def _acknowledge(self, log: Log) -> None:
+        closed = log.acknowledged
+        assert closed is not None, "the gate is closed"
+
+        def told() -> None:
+            if log.acknowledged is closed:
+                log.acknowledged = None
+
+        self._when_done(log, self._store.acknowledge(log.run.id, log.epoch, *closed), told)
+
+    def _append(self, log: Log) -> None:
+        count = len(log.drafts)
+
+        def appended() -> None:
+            del log.drafts[:count]
+
+        self._when_done(log, self._store.append(log.run.id, log.epoch, log.drafts[:count]), appended)
+
+    def _finish(self, log: Log) -> None:
+        run, offset = log.run, self.offset()
+        outcome = run.outcome
+        assert outcome is not None, "it has ended"
+        receipt = None if run.receipt is None else shifted(run.receipt, offset)
+        if log.dropped:
+            dropped = {"message": f"{log.dropped} events were dropped while the store did not answer"}
+            log.drafts.append(Draft(type=EventType.LOG, data=dropped))
+
+        def finished() -> None:
+            self.logs.pop(run.id, None)
+            if log.hook is not None:
+                run._withdraw(log.hook)
+            with self._lock:
+                waiting, log.finished = log.finished, _KEPT
+            if waiting is not None:
+                settle([(waiting, None, None)])
+
+        kept = record_of_outcome(outcome, offset)
+        self._when_done(log, self._store.finish(run.id, log.epoch, kept, receipt, list(log.drafts)), finished)
+
+    def _when_done(self, log: Log, reply: Reply[Any], done: Callable[[], None]) -> None:
+        def replied(reply: Reply[Any]) -> None:
+            try:
+                reply.result()
+            except StoreError as error:
+                _logger.warning("run %s is not kept for now: %s", log.run.id, error)
+                log.is_busy = False
+                return  # the next heartbeat tries again
+            except Exception as error:
+                # It was given up, or is somebody else's by now: what we know of it changes nothing (G15).
+                _logger.info("run %s: %s", log.run.id, error)
+            done()
+            log.is_busy = False
+            self._advance(log)
+
+        reply.then(replied)
+
+    def kept(self, log: Log) -> Reply[None]:
+        """Return a reply that comes when the end of a run is in the store."""
+        with self._lock:
+            if log.finished is None:
+                log.finished = Reply()
+            return log.finished
+
+
+_KEPT: Reply[None] = Reply.of(lambda: None)
+
+
+def _kept(name: str, value: object) -> dict[str, Any]:
+    plain, omitted = _wire.plain(value, VALUE_BYTES)
+    return {name: plain} if omitted is None else {name: None, "omitted": omitted}

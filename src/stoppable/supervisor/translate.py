@@ -1,0 +1,125 @@
+"""Between what lives in this process and what is kept of it: times, outcomes and errors as text and JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stoppable import _wire
+from stoppable._core.outcome import Outcome
+from stoppable._core.reason import Reason
+from stoppable._core.run import Run
+from stoppable._core.state import Status
+from stoppable._core.stop import Receipt
+from stoppable.errors import StoppableError
+from stoppable.records import ErrorRecord, OutcomeRecord, RunRecord
+
+VALUE_BYTES = 1_000_000
+"""The largest result, partial or event that is kept."""
+
+_TEXT = 10_000
+
+
+class AgentError(StoppableError):
+    """The error of a run that another process executed; its type and traceback are in the message."""
+
+
+def shifted(receipt: Receipt, seconds: float) -> Receipt:
+    """Return a receipt with its times on another clock."""
+
+    def moved(at: float | None) -> float | None:
+        return None if at is None else at + seconds
+
+    return replace(
+        receipt,
+        reason=None if receipt.reason is None else shifted_reason(receipt.reason, seconds),
+        requested_at=moved(receipt.requested_at),
+        acknowledged_at=moved(receipt.acknowledged_at),
+        delivered_at=moved(receipt.delivered_at),
+        ended_at=moved(receipt.ended_at),
+    )
+
+
+def shifted_reason(reason: Reason, seconds: float) -> Reason:
+    """Return a reason with its time on another clock."""
+    return replace(reason, at=reason.at + seconds)
+
+
+def record_of_child(run: Run, worker: str) -> RunRecord:
+    """Return what is kept of a run that another run has begun."""
+    parent = run.parent
+    assert parent is not None, "a child"
+    return RunRecord(
+        id=run.id,
+        name=run.name,
+        parent_id=parent.id,
+        root_id=run.root.id,
+        owner=run.owner,
+        labels=run.labels,
+        status=Status.RUNNING,
+        worker=worker,
+        policy=run.policy,
+    )
+
+
+def record_of_outcome(outcome: Outcome[Any], seconds: float) -> OutcomeRecord:
+    """Return what is kept of an outcome; nothing that an agent returns or raises can make this fail."""
+    omitted: dict[str, str] = {}
+    kept: dict[str, Any] = {}
+    for name in ("result", "partial"):
+        kept[name], why = _wire.plain(getattr(outcome, name), VALUE_BYTES)
+        if why is not None:
+            omitted[name] = why
+    return OutcomeRecord(
+        status=outcome.status,
+        reason=None if outcome.reason is None else shifted_reason(outcome.reason, seconds),
+        rung=outcome.rung,
+        clean=outcome.clean,
+        error=None if outcome.error is None else record_of_error(outcome.error),
+        omitted=omitted,
+        **kept,
+    )
+
+
+def record_of_error(error: BaseException) -> ErrorRecord:
+    """Return an error as text; a ``__str__`` that raises is said so."""
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"its __str__ raised {type(broken).__name__}"
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except Exception:
+        trace = ""
+    return ErrorRecord(type=type(error).__name__, message=_text(message[:_TEXT]), trace=_text(trace[-_TEXT:]))
+
+
+def _text(value: str) -> str:
+    return value.encode(errors="replace").decode()  # a lone surrogate has no JSON in UTF-8
+
+
+def outcome_of(record: RunRecord) -> Outcome[Any]:
+    """Return the outcome of a run that was executed elsewhere, as far as it was kept."""
+    kept = record.outcome
+    assert kept is not None, "it is over"
+    error = None
+    if kept.error is not None:
+        error = AgentError(f"{kept.error.type}: {kept.error.message}")
+        if kept.error.trace:
+            error.add_note(kept.error.trace)
+    return Outcome(
+        kept.status, kept.reason, kept.rung, kept.clean, kept.result, kept.partial, error, record.ended_at or 0.0
+    )
+
+
+def digest(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Return what two requests have in common if they ask for the same: the agent and its arguments."""
+    try:
+        packed = pickle.dumps((args, sorted(kwargs.items())))
+    except Exception:
+        packed = repr((args, sorted(kwargs.items()))).encode(errors="replace")
+    return hashlib.sha256(name.encode() + b"\0" + packed).hexdigest()
