@@ -1,0 +1,45 @@
+"""The terminal: one console for what is asked for, one for what is said about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import cache
+from typing import Any
+
+from rich.console import Console
+
+from stoppable.records import to_json
+
+
+@cache
+def out() -> Console:
+    """Return the console of the standard output, which markup in a text cannot steer."""
+    return Console(markup=False, highlight=False, emoji=False, no_color=_no_color(), soft_wrap=not sys.stdout.isatty())
+
+
+@cache
+def err() -> Console:
+    """Return the console of the standard error."""
+    return Console(stderr=True, markup=False, highlight=False, emoji=False, no_color=_no_color())
+
+
+def _no_color() -> bool | None:
+    return True if os.environ.get("NO_COLOR") else None
+
+
+def is_live() -> bool:
+    """Return whether somebody watches the standard error, so that bars may move there."""
+    return err().is_terminal and not err().is_dumb_terminal
+
+
+def say(message: str) -> None:
+    """Print a line about what is going on, beside the output proper."""
+    err().print(message, soft_wrap=True)
+
+
+def print_json(value: Any, *, one_line: bool = False) -> None:
+    """Print JSON in ASCII, which no terminal misunderstands."""
+    sys.stdout.write(json.dumps(to_json(value), indent=None if one_line else 2) + "\n")
+    sys.stdout.flush()
