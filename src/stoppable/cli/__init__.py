@@ -9,6 +9,8 @@ def main() -> None:
     """Run the command; a missing extra is one clear sentence."""
     try:
         from stoppable.cli.app import app  # noqa: PLC0415 - it needs an extra
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "stoppable":
             raise

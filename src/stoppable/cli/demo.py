@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import typer
-from rich.console import Group
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from stoppable.cli import screen, show
 from stoppable.cli.exits import Exit, complain, told
 from stoppable.cli.options import Json
-from stoppable.cli.view import RunView, told_as_line
+from stoppable.cli.view import RunView, side_by_side, told_as_line
 from stoppable.demo.three_runs import LABELS, Scenario, play, wrong
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.supervisor import Supervisor
@@ -76,8 +77,8 @@ class _Bars:
     def __init__(self, views: Mapping[str, RunView]) -> None:
         self._views = views
 
-    def __rich__(self) -> Group:
-        return Group(*(view.title() for view in self._views.values()))
+    def __rich__(self) -> Table:
+        return side_by_side(self._views.values())
 
 
 def _report(records: Mapping[str, RunRecord]) -> None:
@@ -85,8 +86,9 @@ def _report(records: Mapping[str, RunRecord]) -> None:
     for label, record in records.items():
         console.print()
         if record.receipt is not None:
-            console.print(show.receipt(record.receipt, record))
+            console.print(show.receipt(record.receipt, record, label))
         else:
-            line = show.status(record.status)
-            console.print(line.append(f"  {label}: {record.outcome.result if record.outcome else ''}", style="dim"))
+            line = Text.assemble((label, "bold"), f"  {show.short(record.id)}  ")
+            line.append_text(show.status(record.status))
+            console.print(line.append(f"  {record.outcome.result if record.outcome else ''}", style="dim"))
     console.print()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.live import Live
 
 from stoppable.cli import screen, show
 from stoppable.cli.exits import Exit, of_status
 from stoppable.cli.text import safe, value_text
 from stoppable.cli.view import RunView, told_as_line
-from stoppable.client import Client
 from stoppable.records import RunRecord
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
 
 
 def follow(client: Client, record: RunRecord, *, as_json: bool, after: int = 0) -> Exit:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stoppable.cli.exits import CommandError
-from stoppable.client import Client
 from stoppable.errors import RunNotFound, StoppableError
 from stoppable.records import RunRecord
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
 
 _RETRY_SECONDS = 2.0  # somebody is waiting at a terminal
 _SHORTEST = 4
 _LOOKED_THROUGH = 1000
 
 
+def _impatient() -> Client:
+    from stoppable.client import Client  # noqa: PLC0415 - httpx takes a while
+
+    return Client(timeout=0.5, retry_seconds=0.0)
+
+
 def _complete_runs(incomplete: str) -> list[str]:
     try:
-        with Client(timeout=0.5, retry_seconds=0.0) as client:
+        with _impatient() as client:
             return [record.id for record in client.list(limit=50).runs if record.id.startswith(incomplete)]
     except StoppableError:
         return []
@@ -27,7 +35,7 @@ def _complete_runs(incomplete: str) -> list[str]:
 
 def _complete_agents(incomplete: str) -> list[str]:
     try:
-        with Client(timeout=0.5, retry_seconds=0.0) as client:
+        with _impatient() as client:
             return [name for name in client.agents() if name.startswith(incomplete)]
     except StoppableError:
         return []
@@ -57,6 +65,8 @@ Store = Annotated[
 
 def connect(url: str | None) -> Client:
     """Return a client that does not keep a person waiting."""
+    from stoppable.client import Client  # noqa: PLC0415 - `run` and `demo` need no httpx, which takes a while
+
     return Client(url, retry_seconds=_RETRY_SECONDS)
 
 

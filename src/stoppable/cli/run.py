@@ -149,7 +149,14 @@ class _Console:
                 screen.say(safe(f"running {handle.run.name} as {handle.id}: {_HINTS[None]}"))
             yield
             return
-        live = Live(self._view, console=screen.err(), refresh_per_second=10, transient=True, redirect_stderr=False)
+        live = Live(
+            self._view,
+            console=screen.err(),
+            refresh_per_second=10,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         with live, harmless_output(live.console):
             yield
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -12,9 +12,11 @@ from stoppable.cli import load, options, screen, show
 from stoppable.cli.exits import told
 from stoppable.cli.following import follow
 from stoppable.cli.options import AgentArgument, InputArgument, Json, Labels, RunArgument, Url
-from stoppable.client import Client
 from stoppable.records import RunRecord
 from stoppable.stores.base import wall_clock
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
 
 
 @told

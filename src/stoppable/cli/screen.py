@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from functools import cache
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -16,17 +16,21 @@ from stoppable.records import to_json
 @cache
 def out() -> Console:
     """Return the console of the standard output, which markup in a text cannot steer."""
-    return Console(markup=False, highlight=False, emoji=False, no_color=_no_color(), soft_wrap=not sys.stdout.isatty())
+    return _made(sys.stdout)
 
 
 @cache
 def err() -> Console:
     """Return the console of the standard error."""
-    return Console(stderr=True, markup=False, highlight=False, emoji=False, no_color=_no_color())
+    return _made(sys.stderr)
 
 
-def _no_color() -> bool | None:
-    return True if os.environ.get("NO_COLOR") else None
+def _made(file: TextIO) -> Console:
+    # Bound to its file: what an agent prints meanwhile goes another way (see output.py).
+    no_color = True if os.environ.get("NO_COLOR") else None
+    return Console(
+        file=file, markup=False, highlight=False, emoji=False, no_color=no_color, soft_wrap=not file.isatty()
+    )
 
 
 def is_live() -> bool:

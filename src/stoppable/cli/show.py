@@ -115,20 +115,21 @@ def tree(records: Sequence[RunRecord], now: float) -> Tree:
     return nodes[records[0].id]
 
 
-def receipt(found: Receipt, record: RunRecord | None = None) -> RenderableType:
+def receipt(found: Receipt, record: RunRecord | None = None, name: str | None = None) -> RenderableType:
     """Return the honest answer to a stop."""
     title = Text.assemble(
-        plain(record.name if record else "run", "bold"), "  ", plain(short(found.run_id), "dim"), "  "
+        plain(name or (record.name if record else "run"), "bold"), "  ", plain(short(found.run_id), "dim"), "  "
     )
     title.append_text(status(found.status))
     if found.mode is None:
         title.append("  nobody stopped it", style="dim")
         return title
-    facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
+    facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    facts.add_column(width=1)
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     for name, value in _facts(found, record):
-        facts.add_row(name, value)
+        facts.add_row("", name, value)
     return Group(title, facts)
 
 

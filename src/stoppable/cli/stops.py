@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,10 @@ from stoppable._core.stop import Receipt
 from stoppable.cli import options, screen, show
 from stoppable.cli.exits import CommandError, Exit, of_status, told
 from stoppable.cli.options import Json, Labels, OptionalRun, Url
-from stoppable.client import Client
 from stoppable.records import RunRecord
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
 
 _LONGEST_WAIT = 30.0  # of one request; longer waits ask again
 _SHOWN = 20

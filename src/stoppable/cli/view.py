@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -89,18 +90,20 @@ class RunView:
 
     def title(self) -> RenderableType:
         """Return the line that says how far it is."""
-        row = Table.grid(padding=(0, 2, 0, 0))
+        return side_by_side([self])
+
+    def cells(self) -> list[RenderableType]:
+        """Return the parts of that line."""
         spinner: RenderableType = self._spinner if not self.status.terminal else Text(" ")
         cells: list[RenderableType] = [spinner, plain(self.name, "bold")]
         if self.run_id:
             cells.append(plain(show.short(self.run_id), "dim"))
         cells.append(show.status(self.status))
-        if self._of:
-            done = min(self._step, self._of)
-            cells += [ProgressBar(self._of, done, width=_BAR_WIDTH), plain(f"{done:g}/{self._of:g}")]
+        done = min(self._step, self._of)
+        bar: RenderableType = ProgressBar(self._of, done, width=_BAR_WIDTH) if self._of else Text()
+        cells += [bar, plain(f"{done:g}/{self._of:g}" if self._of else "")]
         cells.append(Text(show.duration(self.elapsed), style="dim"))
-        row.add_row(*cells)
-        return row
+        return cells
 
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [self.title()]
@@ -112,6 +115,14 @@ class RunView:
         if self.hint and not self.status.terminal:
             parts.append(Text(f"  {self.hint}", style="yellow" if self.status is Status.STOPPING else "dim"))
         return Group(*parts)
+
+
+def side_by_side(views: Iterable[RunView]) -> Table:
+    """Return the title lines of runs, one below the other."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for view in views:
+        grid.add_row(*view.cells())
+    return grid
 
 
 def _fact(name: str, value: str) -> Text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -14,9 +14,11 @@ from stoppable.cli import options, screen, show
 from stoppable.cli.exits import Exit, told
 from stoppable.cli.following import follow
 from stoppable.cli.options import Json, OptionalRun, Url
-from stoppable.client import Client, ServerUnreachable
 from stoppable.records import RunRecord
 from stoppable.stores.base import wall_clock
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
 
 
 @told
@@ -51,7 +53,7 @@ def _live(client: Client, interval: float, limit: int) -> None:
 def _page(client: Client, limit: int) -> RenderableType:
     try:
         records = client.list(limit=limit).runs
-    except ServerUnreachable as error:
+    except ConnectionError as error:
         return Text(f"{error}\n\nstill trying; Ctrl-C leaves", style="red")
     live = sum(not record.over for record in records)
     head = Text.assemble(

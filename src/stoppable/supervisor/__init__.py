@@ -52,15 +52,29 @@ class Supervisor:
     ) -> None:
         await self.close()
 
+    @property
+    def store(self) -> Store:
+        """Where the runs are kept."""
+        return self._desk.store
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds a lease: it was opened, and not closed since."""
+        return self._desk.lease.is_open
+
     async def close(self) -> None:
         """Stop the runs that this process still executes, wait for their end, and disconnect."""
+        await self.drain()
+        await to_thread(self._desk.close)
+
+    async def drain(self) -> None:
+        """Stop the runs that this process still executes, with the reason ``shutdown``, and wait for their end."""
         desk = self._desk
         total = desk.shut_down()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(total + _SHUTDOWN_MARGIN):
                 for log in list(desk.recorder.logs.values()):
                     await desk.recorder.kept(log)
-        await to_thread(desk.close)
 
     # Starting
 

@@ -1,0 +1,140 @@
+"""One stream of events to one client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from stoppable._core import clock
+from stoppable.errors import StoppableError
+from stoppable.records import EventType, RunRecord
+from stoppable.server.encoding import PRIVATE, dumps
+
+if TYPE_CHECKING:
+    from stoppable.server.streams import Feed, Streams
+
+_READ = 200  # events at a time
+_SEND_BYTES = 262_144  # an event may have a megabyte: not many of them in one piece
+_HEARTBEAT = b":\n\n"
+_HEADERS = {**PRIVATE, "Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+
+
+class EventStream(Response):
+    """Sends what a run's log has, then what comes, until ``done``.
+
+    It reads from the store what it sends, so a slow client holds up nobody and costs no memory; one that takes nothing
+    for long is dropped with a ``dropped`` event and may resume after the last event that it has.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, streams: Streams, record: RunRecord, after: int) -> None:
+        super().__init__(None, 200, {**_HEADERS, "Stoppable-Run-Id": record.id})
+        del self.headers["content-length"]
+        self.run_id = record.id
+        self.stops_run = record.on_disconnect == "stop"
+        self._is_replay = record.over
+        self._after = min(after, record.last_event)  # nobody has seen what has not happened
+        self._streams = streams
+        self._waiter: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._has_news = False
+        self._is_gone = False
+        self._is_slow = False
+        self._sending_since: float | None = None
+        self._sent_at = clock.now()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
+        """Send it."""
+        self._task = asyncio.current_task()
+        assert self._task is not None, "a request has a task"
+        feed = self._streams.join(self)
+        watcher = asyncio.create_task(self._watch(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            last = await self._follow(feed, send)
+        except asyncio.CancelledError:
+            if not self._is_slow or self._task.uncancel() > 0:
+                raise
+            last = _marker("dropped", after=self._after, message="you read too slowly: resume after the last event")
+        finally:
+            watcher.cancel()
+            self._streams.leave(self, is_gone=self._is_gone or self._is_slow)
+        await self._send_last(send, last)
+
+    async def _send_last(self, send: Send, last: bytes) -> None:
+        # It goes out once there is room; a client that still takes nothing finds the connection closed.
+        try:
+            async with asyncio.timeout(self._streams.limits.slow_seconds):
+                await send({"type": "http.response.body", "body": last, "more_body": False})
+        except TimeoutError:
+            pass
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._is_gone = True
+        self.wake()
+
+    async def _follow(self, feed: Feed, send: Send) -> bytes:
+        store = self._streams.supervisor.store
+        while not self._is_gone:
+            self._has_news = False
+            try:
+                events = await store.read(self.run_id, self._after, _READ)
+            except StoppableError:
+                return _marker("dropped", after=self._after, message="the store does not answer: resume later")
+            if events:
+                chunks, size = [], 0
+                for event in events:
+                    chunk = feed.encode(event)
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    self._after = event.seq
+                    if event.type is EventType.DONE:
+                        return b"".join(chunks)
+                    if size >= _SEND_BYTES:
+                        break
+                await self._send(send, b"".join(chunks))
+            elif self._is_replay:
+                return b""
+            elif self._streams.is_draining:
+                return _marker("shutdown", after=self._after, message="the server shuts down: resume elsewhere")
+            else:
+                if clock.now() - self._sent_at >= self._streams.limits.heartbeat:
+                    await self._send(send, _HEARTBEAT)
+                await self._wait()
+        return b""
+
+    async def _send(self, send: Send, chunk: bytes) -> None:
+        self._sending_since = self._sent_at = clock.now()
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        self._sending_since = None
+
+    async def _wait(self) -> None:
+        if not self._has_news:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def wake(self) -> None:
+        """Look at the log again."""
+        self._has_news = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def tick(self, now: float) -> None:
+        """Look again now and then, and give a client up that takes nothing."""
+        if self._sending_since is None:
+            self.wake()
+        elif now - self._sending_since > self._streams.limits.slow_seconds and not self._is_slow:
+            self._is_slow = True
+            assert self._task is not None, "it is sending"
+            self._task.cancel()
+
+
+def _marker(name: str, **data: object) -> bytes:
+    """Return an event about the stream itself; without an id, so that a client resumes where it was."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), dumps(data))
