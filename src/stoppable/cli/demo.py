@@ -82,13 +82,12 @@ class _Bars:
 
 
 def _report(records: Mapping[str, RunRecord]) -> None:
-    console = screen.out()
     for label, record in records.items():
-        console.print()
+        screen.show("")
         if record.receipt is not None:
-            console.print(show.receipt(record.receipt, record, label))
+            screen.show(show.receipt(record.receipt, record, label))
         else:
             line = Text.assemble((label, "bold"), f"  {show.short(record.id)}  ")
             line.append_text(show.status(record.status))
-            console.print(line.append(f"  {record.outcome.result if record.outcome else ''}", style="dim"))
-    console.print()
+            screen.show(line.append(f"  {record.outcome.result if record.outcome else ''}", style="dim"))
+    screen.show("")

@@ -46,7 +46,7 @@ MEANINGS = {
     Exit.DONE: "done; the run completed",
     Exit.FAILED: "the run failed, or something unforeseen happened",
     Exit.USAGE: "wrong usage",
-    Exit.NOT_FOUND: "no such run, hold or agent",
+    Exit.NOT_FOUND: "no such run, hold or module",
     Exit.REFUSED: "refused: held, in conflict, or not allowed",
     Exit.UNREACHABLE: "no server or store answers",
     Exit.STOPPED: "the run that was waited for was stopped",

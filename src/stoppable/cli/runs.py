@@ -35,7 +35,7 @@ def ls(
     if as_json:
         screen.print_json(records)
     elif records:
-        screen.out().print(show.runs(records, wall_clock()))
+        screen.show(show.runs(records, wall_clock()))
         if more:
             screen.say(f"… and more: -n {2 * limit} shows them")
     else:
@@ -104,7 +104,7 @@ def tree(run: RunArgument, url: Url = None, as_json: Json = False) -> None:
     if as_json:
         screen.print_json(records)
     else:
-        screen.out().print(show.tree(records, wall_clock()))
+        screen.show(show.tree(records, wall_clock()))
 
 
 @told
@@ -118,4 +118,4 @@ def receipt(run: RunArgument, url: Url = None, as_json: Json = False) -> None:
     elif found is None:
         screen.say(f"nobody has stopped {show.short(record.id)}: it is {record.status}")
     else:
-        screen.out().print(show.receipt(found, record))
+        screen.show(show.receipt(found, record))

@@ -8,9 +8,11 @@ import sys
 from functools import cache
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from stoppable.records import to_json
+
+_WIDE = 200  # in a file or pipe nothing needs to fit a screen
 
 
 @cache
@@ -28,14 +30,25 @@ def err() -> Console:
 def _made(file: TextIO) -> Console:
     # Bound to its file: what an agent prints meanwhile goes another way (see output.py).
     no_color = True if os.environ.get("NO_COLOR") else None
-    return Console(
-        file=file, markup=False, highlight=False, emoji=False, no_color=no_color, soft_wrap=not file.isatty()
-    )
+    width = None if file.isatty() or os.environ.get("COLUMNS") else _WIDE
+    return Console(file=file, markup=False, highlight=False, emoji=False, no_color=no_color, width=width)
 
 
 def is_live() -> bool:
     """Return whether somebody watches the standard error, so that bars may move there."""
     return err().is_terminal and not err().is_dumb_terminal
+
+
+def show(what: RenderableType) -> None:
+    """Print what was asked for; into a file or pipe without blanks at the ends of lines."""
+    console = out()
+    if console.is_terminal:
+        console.print(what)
+        return
+    with console.capture() as caught:
+        console.print(what)
+    console.file.write("\n".join(line.rstrip() for line in caught.get().split("\n")))
+    console.file.flush()
 
 
 def say(message: str) -> None:

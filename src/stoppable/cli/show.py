@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -87,17 +87,30 @@ def runs(records: Iterable[RunRecord], now: float) -> Table:
     table.add_column("STATUS", no_wrap=True)
     table.add_column("TIME", no_wrap=True, justify="right")
     table.add_column("WHAT", overflow="ellipsis", no_wrap=True, ratio=1)
-    for record in records:
-        indent = "└ " if record.parent_id else ""
+    for record, depth in below_parents(records):
         table.add_row(
             plain(short(record.id)),
-            plain(indent + record.name),
+            plain("  " * (depth - 1) + "└ " * bool(depth) + record.name),
             plain(record.owner or "-"),
             status(record.status),
             plain(age(record, now)),
             plain(line(what(record), 200)),
         )
     return table
+
+
+def below_parents(records: Iterable[RunRecord]) -> Iterator[tuple[RunRecord, int]]:
+    """Yield runs as they come, except that children follow their parent, oldest first, each with its depth."""
+    given = list(records)
+    known = {record.id for record in given}
+    children: dict[str, list[RunRecord]] = {}
+    for record in reversed(given):
+        children.setdefault(record.parent_id or "", []).append(record)
+    waiting = [(record, 0) for record in reversed(given) if record.parent_id not in known]
+    while waiting:
+        record, depth = waiting.pop()
+        yield record, depth
+        waiting += [(child, depth + 1) for child in reversed(children.get(record.id, []))]
 
 
 def tree(records: Sequence[RunRecord], now: float) -> Tree:
@@ -128,14 +141,16 @@ def receipt(found: Receipt, record: RunRecord | None = None, name: str | None = 
     facts.add_column(width=1)
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
+    before = ""
     for name, value in _facts(found, record):
-        facts.add_row("", name, value)
+        facts.add_row("", "" if name == before else name, value)
+        before = name
     return Group(title, facts)
 
 
 def _facts(found: Receipt, record: RunRecord | None) -> Iterable[tuple[str, Text]]:
     outcome = record.outcome if record is not None else None
-    how = f"{found.mode}" + (f", ended at rung {outcome.rung}" if outcome is not None and outcome.rung else "")
+    how = f"{found.mode}" + (f", highest rung {outcome.rung}" if outcome is not None and outcome.rung else "")
     yield "stop", plain(how if found.answer == "accepted" else f"{found.answer}: {how}")
     if found.reason is not None:
         yield "reason", plain(line(found.reason, 200))

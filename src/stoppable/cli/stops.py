@@ -83,7 +83,7 @@ def _stop_one(
     if as_json:
         screen.print_json(receipt)
     else:
-        screen.out().print(show.receipt(receipt, client.get(record.id)))
+        screen.show(show.receipt(receipt, client.get(record.id)))
         _say_what_next(receipt)
     return Exit.DONE if wait is None else _code_of_wait(receipt)
 
@@ -209,7 +209,7 @@ class _Bulk:
             line.append(f"  {show.short(one.run_id)}  {one.answer}")
             if one.in_flight:
                 line.append(f"  in flight: {', '.join(one.in_flight)}", style="dim")
-            screen.out().print(line)
+            screen.show(line)
         screen.say(f"{_counted(len(receipts))} told to stop")
         if hold_id is not None:
             screen.say(f"new runs like these are refused: `stoppable release {hold_id}` lets them through again")
@@ -227,7 +227,7 @@ def holds(url: Url = None, as_json: Json = False) -> None:
     if as_json:
         screen.print_json(found)
     elif found:
-        screen.out().print(show.holds(found))
+        screen.show(show.holds(found))
     else:
         screen.say("no holds: every start is let through")
 

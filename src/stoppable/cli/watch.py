@@ -77,5 +77,5 @@ def _lines(client: Client, interval: float, limit: int, *, as_json: bool) -> Non
             else:
                 line = Text.assemble(f"{show.short(record.id)}  ")
                 line.append_text(show.status(record.status))
-                screen.out().print(line.append(f"  {show.what(record)}"))
+                screen.show(line.append(f"  {show.what(record)}"))
         threading.Event().wait(interval)
