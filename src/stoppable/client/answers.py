@@ -67,6 +67,8 @@ def _error(subject: str, status: int, code: str, message: str, body: Mapping[str
     match code:
         case "run_not_found":
             return RunNotFound(subject)
+        case "not_found" if subject:  # an id that no path of the server takes
+            return RunNotFound(subject)
         case "hold_not_found":
             return HoldNotFound(subject)
         case "not_stopped":

@@ -55,7 +55,7 @@ class Client:
         """Close the connections; runs go on."""
         self._http.close()
 
-    def _do(self, plan: Plan[T]) -> T:
+    def _do(self, plan: Plan[T], timeout: float | None = None) -> T:
         try:
             step = next(plan)
             while True:
@@ -64,7 +64,7 @@ class Client:
                     step = next(plan)
                     continue
                 try:
-                    reply = self._send(step)
+                    reply = self._send(step, self._timeout if timeout is None else timeout)
                 except Disconnected as error:
                     step = plan.throw(error)
                 else:
@@ -73,9 +73,9 @@ class Client:
             answer: T = end.value
             return answer
 
-    def _send(self, request: Request) -> Reply:
+    def _send(self, request: Request, timeout: float) -> Reply:
         try:
-            response = self._http.request(**request_options(request, self._timeout))
+            response = self._http.request(**request_options(request, timeout))
         except httpx.TransportError as error:
             raise Disconnected(explained(error)) from error
         return Reply(status=response.status_code, content=response.content, headers=response.headers)
@@ -144,11 +144,11 @@ class Client:
             raise
 
     def _stop_left(self, run_id: str, error: BaseException, *, if_unknown_hold: bool = False) -> None:
-        calls = Calls(self.url, LAST_WORD_SECONDS)
+        stop = Calls(self.url, LAST_WORD_SECONDS).stop(
+            run_id, Mode.GRACEFUL, left_because(error), None, None, if_unknown_hold=if_unknown_hold
+        )
         try:
-            self._do(
-                calls.stop(run_id, Mode.GRACEFUL, left_because(error), None, None, if_unknown_hold=if_unknown_hold)
-            )
+            self._do(stop, LAST_WORD_SECONDS)
         except Exception as unheard:
             error.add_note(f"run {run_id} could not be stopped: {unheard or type(unheard).__name__}")
 
