@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+T = TypeVar("T")
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 _CLOSE_SECONDS = 5.0
@@ -30,6 +31,10 @@ class AgentLoop:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop, once it is open."""
         return self._opened.result(0)
+
+    def call(self, function: Callable[[T], object], argument: T) -> None:
+        """Call a function on the loop, once it has time, and do not wait for it."""
+        self.loop.call_soon_threadsafe(function, argument)
 
     def open(self) -> None:
         """Start the loop and enter the lifespan; blocks until that is done and raises what it raises."""

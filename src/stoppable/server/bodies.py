@@ -15,7 +15,9 @@ ModeName: TypeAlias = Literal["cooperative", "graceful", "immediate", "kill"]
 _MONTH = 2_592_000.0  # a timer of the system does not go much further
 _DEPTH = 64
 
-RunId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$")]
+RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
+
+RunId: TypeAlias = Annotated[str, StringConstraints(pattern=RUN_ID)]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 LabelText: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
 Labels: TypeAlias = Annotated[dict[LabelText, LabelText], Field(max_length=32)]

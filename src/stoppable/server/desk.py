@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.state import Mode
 from stoppable.errors import RunNotFound
 from stoppable.records import RunRecord
 from stoppable.server.agent_loop import AgentLoop
@@ -16,6 +19,18 @@ from stoppable.server.registry import Registry
 from stoppable.server.streams import Streams
 from stoppable.supervisor import Supervisor
 from stoppable.supervisor.jobs import Job, Options
+
+_logger = logging.getLogger("stoppable.server")
+
+
+def _launch(job: Job) -> None:
+    """Let a run begin that is in the store; if it cannot, its record says so."""
+    try:
+        job.launch()
+    except Exception as error:
+        _logger.exception("run %s could not begin", job.run.id)
+        job.run.stop(reason=Reason.of(f"it could not begin: {error}", kind=ReasonKind.EXTERNAL))
+        job.run._skip()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,9 +63,9 @@ class FrontDesk:
         if not await self.supervisor._register(job):
             return job.run.id, False
         if self.agent_loop is None:
-            job.launch()
+            _launch(job)
         else:
-            self.agent_loop.loop.call_soon_threadsafe(job.launch)
+            self.agent_loop.call(_launch, job)
         return job.run.id, True
 
     async def drain(self) -> None:
@@ -58,6 +73,10 @@ class FrontDesk:
         self.is_draining = True
         await self.supervisor.drain()
         self.streams.drain()
+
+    def hurry(self, mode: Mode) -> None:
+        """Stop the runs of this process harder; also from a signal handler."""
+        self.supervisor._desk.shut_down(mode)
 
     async def is_ready(self, seconds: float = 2.0) -> bool:
         """Return whether the store answers and new runs are taken."""

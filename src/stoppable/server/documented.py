@@ -13,6 +13,7 @@ _ERRORS = {
     401: "No key, or a wrong one.",
     403: "A scope is missing, or a web page of another origin asks.",
     404: "There is no such thing, or it is not yours.",
+    408: "The body did not arrive in time.",
     409: "The id belongs to a run that was started by a different request.",
     413: "The body is too large.",
     415: "The body is not JSON.",
@@ -24,7 +25,7 @@ _ERRORS = {
 }
 
 ALWAYS = (400, 401, 403, 422, 431, 503)
-BODY = (413, 415)
+BODY = (408, 413, 415)
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:

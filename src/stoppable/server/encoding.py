@@ -23,6 +23,17 @@ def dumps(value: Any) -> bytes:
         return json.dumps(value).encode()
 
 
+def one_line(text: bytes) -> bytes:
+    """Return JSON without the line breaks of Unicode, which many clients take for the end of a line."""
+    for raw, escaped in _LINE_BREAKS:
+        if raw in text:
+            text = text.replace(raw, escaped)
+    return text
+
+
+_LINE_BREAKS = tuple((char.encode(), b"\\u%04x" % ord(char)) for char in "\u0085\u2028\u2029")
+
+
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response with a JSON body."""
     return Response(dumps(value), status, {**PRIVATE, **(headers or {})}, "application/json")

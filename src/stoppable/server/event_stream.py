@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -10,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from stoppable._core import clock
 from stoppable.errors import StoppableError
-from stoppable.records import EventType, RunRecord
+from stoppable.records import Event, EventType, RunRecord
 from stoppable.server.encoding import PRIVATE, dumps
 
 if TYPE_CHECKING:
@@ -88,17 +89,11 @@ class EventStream(Response):
             except StoppableError:
                 return _marker("dropped", after=self._after, message="the store does not answer: resume later")
             if events:
-                chunks, size = [], 0
-                for event in events:
-                    chunk = feed.encode(event)
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    self._after = event.seq
-                    if event.type is EventType.DONE:
-                        return b"".join(chunks)
-                    if size >= _SEND_BYTES:
-                        break
-                await self._send(send, b"".join(chunks))
+                chunk, last = _joined(feed, events)
+                if last.type is EventType.DONE:
+                    return chunk
+                await self._send(send, chunk)
+                self._after = last.seq
             elif self._is_replay:
                 return b""
             elif self._streams.is_draining:
@@ -133,6 +128,17 @@ class EventStream(Response):
             self._is_slow = True
             assert self._task is not None, "it is sending"
             self._task.cancel()
+
+
+def _joined(feed: Feed, events: Sequence[Event]) -> tuple[bytes, Event]:
+    """Return events as they are sent, as many as fit into one piece, up to the end, and the last of them."""
+    chunks, size = [], 0
+    for event in events:
+        chunks.append(feed.encode(event))
+        size += len(chunks[-1])
+        if size >= _SEND_BYTES or event.type is EventType.DONE:
+            break
+    return b"".join(chunks), event
 
 
 def _marker(name: str, **data: object) -> bytes:

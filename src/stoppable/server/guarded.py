@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -29,7 +30,7 @@ def guarded_route(limits: ServerLimits, allowed_origins: Collection[str]) -> typ
                 try:
                     check_origin(request.method, request.headers, allowed_origins)
                     _check_body(request, limits.body_bytes)
-                    return await handle(_Request(request.scope, _bounded(request.receive, limits.body_bytes)))
+                    return await handle(_Request(request.scope, _bounded(request.receive, limits)))
                 except Problem as problem:
                     return problem.to_response()
                 except RequestValidationError as error:
@@ -59,16 +60,21 @@ def _check_body(request: Request, limit: int) -> None:
         raise Problem(415, "unsupported_media_type", "send JSON, with the header Content-Type: application/json")
 
 
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """Count what arrives: a chunked body does not say how long it will be."""
-    left = limit
+def _bounded(receive: Receive, limits: ServerLimits) -> Receive:
+    """Count what arrives, and how long that takes: a chunked body does not say how long it will be."""
+    left = limits.body_bytes
+    deadline = asyncio.get_running_loop().time() + limits.body_seconds
 
     async def bounded() -> Message:
         nonlocal left
-        message = await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError:
+            raise Problem(408, "too_slow", "the body did not arrive in time", {"Connection": "close"}) from None
         left -= len(message.get("body", b""))
         if left < 0:
-            raise _too_large(limit)
+            raise _too_large(limits.body_bytes)
         return message
 
     return bounded

@@ -10,6 +10,8 @@ class ServerLimits:
     """The bounds of one server; whoever goes over one is told which."""
 
     body_bytes: int = 1_000_000
+    body_seconds: float = 30.0
+    """How long a client may take to send the body of a request."""
     head_bytes: int = 32_768
     head_seconds: float = 15.0
     """How long a client may take to send the head of a request."""

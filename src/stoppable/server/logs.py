@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import logging
 import sys
+from collections.abc import Iterator
 
 _FIELDS = ("method", "path", "status", "milliseconds")
 
@@ -38,12 +40,21 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(told, default=str)
 
 
-def configure(*, as_json: bool) -> None:
-    """Write our log lines, and the warnings of the HTTP server, to stderr."""
+@contextlib.contextmanager
+def configured(*, as_json: bool) -> Iterator[None]:
+    """Write our log lines, and the warnings of the HTTP server, to stderr, unless the program has its own handlers."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
+    before: list[tuple[logging.Logger, int]] = []
     for name, level in (("stoppable", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
-        logger.setLevel(level)
+        if not logger.hasHandlers():
+            before.append((logger, logger.level))
+            logger.addHandler(handler)
+            logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, was in before:
+            logger.removeHandler(handler)
+            logger.setLevel(was)

@@ -12,7 +12,7 @@ from stoppable._core.state import Status
 from stoppable._core.stop import Answer
 from stoppable.records import Filter, RunRecord, to_json
 from stoppable.server import schemas
-from stoppable.server.bodies import StartBody
+from stoppable.server.bodies import RUN_ID, StartBody
 from stoppable.server.desk import FrontDesk
 from stoppable.server.documented import BODY, answer, errors
 from stoppable.server.encoding import json_response, reply
@@ -22,7 +22,7 @@ from stoppable.server.registry import NOTHING
 from stoppable.stores.rules import receipt_of
 from stoppable.supervisor.jobs import Options
 
-RunIdPath = Annotated[str, Path(description="The id of a run.", examples=["3f2a"], max_length=128)]
+RunIdPath = Annotated[str, Path(description="The id of a run.", examples=["3f2a"], pattern=RUN_ID)]
 _RUN_HEADERS = {"Stoppable_Run_Id": "The id of the run.", "Location": "Where the run is."}
 
 
@@ -127,7 +127,7 @@ class RunRoutes:
         label: Annotated[
             list[str] | None, Query(description="All of these, each as `key:value`.", max_length=32)
         ] = None,
-        parent: Annotated[str | None, Query(max_length=128, description="Children of this run.")] = None,
+        parent: Annotated[str | None, Query(pattern=RUN_ID, description="Children of this run.")] = None,
         owner: Annotated[str | None, Query(max_length=256)] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(max_length=128, description="From the part before.")] = None,

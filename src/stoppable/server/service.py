@@ -14,18 +14,22 @@ from types import FrameType
 
 import uvicorn
 
+from stoppable._core.state import Mode
 from stoppable.errors import InvalidArgument
 from stoppable.server import logs
 from stoppable.server.agent_loop import AgentLoop, Lifespan
 from stoppable.server.app import create_app
 from stoppable.server.desk import FrontDesk
 from stoppable.server.limits import ServerLimits
+from stoppable.server.protocol import bounded_protocol
 from stoppable.server.registry import Agents
 from stoppable.server.router import PrincipalDependency
 from stoppable.stores.base import Store
 from stoppable.supervisor import Supervisor
 
 _LAST_SECONDS = 3  # for responses that are under way when all runs have ended
+
+_HARDER = (None, Mode.IMMEDIATE, Mode.KILL)  # for each signal; the first is graceful
 
 
 class Service:
@@ -74,6 +78,7 @@ class Service:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            http=bounded_protocol(bounds),
             ws="none",
             limit_concurrency=bounds.connections,
             timeout_graceful_shutdown=_LAST_SECONDS,
@@ -82,8 +87,7 @@ class Service:
 
     def run(self) -> None:
         """Serve until a signal, or ``stop``; then stop the runs, tell the streams, and return."""
-        logs.configure(as_json=self._log_json)
-        with _listener(self._host, self._port) as listener:
+        with logs.configured(as_json=self._log_json), _listener(self._host, self._port) as listener:
             host, port = listener.getsockname()[:2]
             self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             self._server.run(sockets=[listener])
@@ -140,6 +144,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._desk = desk
         self._listening = listening
+        self._presses = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Tell that it listens."""
@@ -160,7 +165,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Shut down at the first signal and at once at the second; unlike uvicorn's, does not raise it again."""
+        """Shut down at a signal; unlike uvicorn's, does not raise it again, so that whoever serves goes on."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -172,10 +177,15 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's names
-        """Note a signal."""
-        if self.should_exit:
-            self.force_exit = True
+        """Shut down; once more stops the runs harder, as it does everywhere, and in the end waits for nothing."""
         self.should_exit = True
+        if self._presses < len(_HARDER):
+            mode = _HARDER[self._presses]
+            if mode is not None:
+                self._desk.hurry(mode)
+        else:
+            self.force_exit = True
+        self._presses += 1
 
 
 def is_loopback(host: str) -> bool:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from stoppable.errors import HoldNotFound, RunNotFound
 from stoppable.records import AuditEntry, Hold, to_json
 from stoppable.server import schemas
-from stoppable.server.bodies import Seconds, StopBody, StopsBody
+from stoppable.server.bodies import RUN_ID, Seconds, StopBody, StopsBody
 from stoppable.server.desk import FrontDesk
 from stoppable.server.documented import BODY, answer, errors
 from stoppable.server.encoding import json_response
@@ -160,7 +160,9 @@ class StopRoutes:
         holds = [hold for hold in await self._supervisor.holds() if caller.sees(hold.selector.owner)]
         return json_response({"holds": [_told_hold(hold) for hold in holds]})
 
-    async def release(self, request: Request, hold_id: Annotated[str, Path(max_length=128)]) -> Response:
+    async def release(
+        self, request: Request, hold_id: Annotated[str, Path(description="The id of a hold.", pattern=RUN_ID)]
+    ) -> Response:
         """Let new starts through again."""
         caller = caller_of(request)
         if caller.owner is not None:

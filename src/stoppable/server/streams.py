@@ -11,7 +11,7 @@ from stoppable._core import clock
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable.errors import StoppableError
 from stoppable.records import Event, RunRecord
-from stoppable.server.encoding import dumps
+from stoppable.server.encoding import dumps, one_line
 from stoppable.server.event_stream import EventStream
 from stoppable.server.limits import ServerLimits
 from stoppable.server.problems import Problem
@@ -41,10 +41,9 @@ class Feed:
         """Return an event as it is sent."""
         encoded = self._encoded.get(event.seq)
         if encoded is None:
-            data = dumps(
-                {"runId": event.run_id, "seq": event.seq, "at": event.at, "type": event.type.value, "data": event.data}
-            )
-            # JSON has no line breaks of its own, so nothing an agent emits can end the event early.
+            told = {"runId": event.run_id, "seq": event.seq, "at": event.at, "type": event.type.value}
+            # JSON has no line breaks, so nothing that an agent emits can end the event early.
+            data = one_line(dumps({**told, "data": event.data}))
             encoded = b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.type.value.encode(), data)
             if len(self.streams) > 1:
                 if len(self._encoded) >= _ENCODED_KEPT:

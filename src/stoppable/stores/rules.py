@@ -23,6 +23,8 @@ from stoppable.records import (
     to_json,
 )
 
+_CURSOR_DIGITS = 18  # what an engine takes as a whole number
+
 ALWAYS_KEPT = frozenset({EventType.STATUS, EventType.DONE, EventType.LATE, EventType.TRUNCATED})
 """The events of which a run has few: they are kept however long its log is."""
 
@@ -116,7 +118,7 @@ def cursor_number(cursor: str | None) -> float:
     """Return where a page begins: below this number."""
     if cursor is None:
         return math.inf
-    if not cursor.isdecimal():
+    if not cursor.isdecimal() or len(cursor) > _CURSOR_DIGITS:
         raise InvalidArgument(f"the cursor {cursor[:40]!r} is none of ours: pass on the one of the page before")
     return int(cursor)
 
