@@ -1,10 +1,9 @@
 """Agents that the tests of the client and the command line serve."""
 
 import asyncio
+import time
 
 import stoppable
-
-QUICK = stoppable.Policy(grace=0.2, interrupt=0.1, cancel=0.2, kill=0.2)
 
 
 @stoppable.agent
@@ -33,6 +32,23 @@ async def calling(seconds=0.3):
         async with stoppable.boundary("llm", "call"):
             await asyncio.sleep(seconds)
         stoppable.append_partial(f"answer {number}\n")
+
+
+@stoppable.agent
+async def long_call():
+    """Make a call that takes for ever, and clean up after it."""
+    try:
+        async with stoppable.boundary("llm", "long"):
+            await asyncio.sleep(600)
+    finally:
+        stoppable.append_partial("cleaned up")
+
+
+@stoppable.agent
+def stuck():
+    """Block a thread, which nobody can end."""
+    with stoppable.boundary("tool", "stuck"):
+        time.sleep(600)
 
 
 @stoppable.agent

@@ -8,13 +8,10 @@ import pytest
 from stoppable._core.ids import new_id
 from stoppable.client import AsyncClient, Client
 
-from ..served import server_process
 
-
-@pytest.fixture(scope="session")
-def server():
-    with server_process("--store", "memory://") as url:
-        yield url
+@pytest.fixture
+def server(served):
+    return served
 
 
 class Driven:

@@ -112,7 +112,7 @@ def told(function: Callable[P, T]) -> Callable[P, T]:
         except StoppableError as error:
             complain(str(error))
             raise typer.Exit(of_error(error)) from None
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             if "pip install" not in str(error):
                 raise
             complain(str(error))

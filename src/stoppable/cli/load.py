@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
@@ -109,7 +110,13 @@ def call(agent: Agent, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     try:
         inspect.signature(agent).bind(*args, **kwargs)
     except TypeError as error:
-        raise CommandError(f"{getattr(agent, '__name__', 'the agent')} takes other arguments: {error}") from None
+        raise CommandError(f"{name_of(agent)} takes other arguments: {error}") from None
     except ValueError:
         pass  # one written in C that does not tell
     return args, kwargs
+
+
+def name_of(agent: Agent) -> str:
+    """Return what an agent is called, also when its arguments are bound to it."""
+    inner = agent.func if isinstance(agent, functools.partial) else agent
+    return str(getattr(inner, "__name__", type(inner).__name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from typing import TextIO
@@ -66,3 +67,19 @@ def harmless_output(console: Console) -> Iterator[None]:
         sys.stdout, sys.stderr = before
         for proxy in proxies:
             proxy.finish()
+
+
+@contextlib.contextmanager
+def quiet_keyboard() -> Iterator[None]:
+    """Keep the terminal from writing ``^C`` into a live screen; the key works as ever."""
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (termios.error, ValueError, OSError):  # no terminal, or none at all
+        yield
+        return
+    during = [*before[:3], before[3] & ~termios.ECHOCTL, *before[4:]]
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, during)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

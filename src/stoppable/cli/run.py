@@ -8,7 +8,7 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -21,7 +21,7 @@ from stoppable._engine.handle import RunHandle
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import Exit, of_status, told
 from stoppable.cli.following import conclude
-from stoppable.cli.output import harmless_output
+from stoppable.cli.output import harmless_output, quiet_keyboard
 from stoppable.cli.text import safe
 from stoppable.cli.view import RunView, told_as_line
 from stoppable.records import EventType, RunRecord
@@ -74,16 +74,17 @@ def run(
     raise typer.Exit(code)
 
 
-async def _run(start: Any, agent: Any, store: str | None, console: _Console) -> RunRecord:
+async def _run(start: Any, agent: functools.partial[Any], store: str | None, console: _Console) -> RunRecord:
     async with Supervisor(store) as supervisor:
-        handle: RunHandle[Any] = await start(supervisor, agent)
-        with console.buttons(handle), console.screen(handle):
-            looking = asyncio.create_task(console.look())
-            try:
-                async for event in supervisor.events(handle.id):
-                    console.take(event)
-            finally:
-                looking.cancel()
+        with console.screen(load.name_of(agent)):  # before the agent can print
+            handle: RunHandle[Any] = await start(supervisor, agent)
+            with console.buttons(handle):
+                looking = asyncio.create_task(console.look())
+                try:
+                    async for event in supervisor.events(handle.id):
+                        console.take(event)
+                finally:
+                    looking.cancel()
         return await supervisor.get(handle.id)
 
 
@@ -97,6 +98,7 @@ class _Console:
         self._mode: Mode | None = None
         self._is_live = screen.is_live() and not as_json
         self._view = RunView("")
+        self._leave_screen: Callable[[], object] = lambda: None
         self._handle: RunHandle[Any] | None = None
 
     # Buttons
@@ -105,6 +107,9 @@ class _Console:
     def buttons(self, handle: RunHandle[Any]) -> Iterator[None]:
         """Make Ctrl-C climb the modes, and a TERM a graceful stop."""
         self._handle = handle
+        self._view.run_id = handle.id
+        if not self._is_live and not self._as_json:
+            screen.say(safe(f"running {handle.run.name} as {handle.id}: {_HINTS[None]}"))
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._press)
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
@@ -116,6 +121,7 @@ class _Console:
 
     def _press(self) -> None:
         if self._presses >= len(_PRESSES):
+            self._leave_screen()
             screen.say("left at once; something of the run may still be alive")
             _leave(Exit.INTERRUPTED)
         mode = _PRESSES[self._presses]
@@ -140,13 +146,11 @@ class _Console:
     # Screen
 
     @contextlib.contextmanager
-    def screen(self, handle: RunHandle[Any]) -> Iterator[None]:
+    def screen(self, name: str) -> Iterator[None]:
         """Show the run while the block runs."""
-        self._view = RunView(handle.run.name, handle.id)
+        self._view = RunView(name)
         self._view.hint = _HINTS[None]
         if not self._is_live:
-            if not self._as_json:
-                screen.say(safe(f"running {handle.run.name} as {handle.id}: {_HINTS[None]}"))
             yield
             return
         live = Live(
@@ -157,7 +161,11 @@ class _Console:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        with live, harmless_output(live.console):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(quiet_keyboard())
+            stack.enter_context(live)
+            stack.enter_context(harmless_output(live.console))
+            self._leave_screen = stack.close
             yield
 
     async def look(self) -> None:

@@ -6,7 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -35,6 +35,9 @@ _MARKS = {
     Status.LOST: "?",
 }
 _FATES = {Fate.FINISHED: "green", Fate.KILLED: "red", Fate.ABANDONED: "magenta", Fate.UNREACHABLE: "magenta"}
+_COLUMNS = {"RUN": 128, "AGENT": 24, "OWNER": 16, "STATUS": 20, "TIME": 8, "WHAT": 0}
+"""Of a table of runs, with the width that each may insist on."""
+_JUSTIFIED: dict[str, JustifyMethod] = {"TIME": "right"}
 _OURS = re.compile(r"[0-9a-f]{32}")
 _SHORT = 12
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -80,15 +83,8 @@ def what(record: RunRecord) -> str:
 
 def runs(records: Iterable[RunRecord], now: float) -> Table:
     """Return a table of runs."""
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    table.add_column("RUN", no_wrap=True, overflow="fold")
-    table.add_column("AGENT", overflow="ellipsis", no_wrap=True)
-    table.add_column("OWNER", overflow="ellipsis", no_wrap=True)
-    table.add_column("STATUS", no_wrap=True)
-    table.add_column("TIME", no_wrap=True, justify="right")
-    table.add_column("WHAT", overflow="ellipsis", no_wrap=True, ratio=1)
-    for record, depth in below_parents(records):
-        table.add_row(
+    rows = [
+        (
             plain(short(record.id)),
             plain("  " * (depth - 1) + "└ " * bool(depth) + record.name),
             plain(record.owner or "-"),
@@ -96,6 +92,17 @@ def runs(records: Iterable[RunRecord], now: float) -> Table:
             plain(age(record, now)),
             plain(line(what(record), 200)),
         )
+        for record, depth in below_parents(records)
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for number, (name, widest) in enumerate(_COLUMNS.items()):
+        # What tells a run from others keeps its room; the last column gets what is left.
+        needed = max((row[number].cell_len for row in rows), default=0)
+        table.add_column(
+            name, no_wrap=True, overflow="ellipsis", min_width=min(needed, widest), justify=_JUSTIFIED.get(name, "left")
+        )
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
