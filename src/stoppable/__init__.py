@@ -28,21 +28,35 @@ from stoppable._engine.waits import sleep
 from stoppable._engine.workers import WorkerDied
 from stoppable.errors import (
     AgentStopped,
+    Fenced,
+    HoldNotFound,
     InvalidArgument,
+    RunConflict,
     RunEnded,
     RunFailed,
+    RunHeld,
     RunLost,
+    RunNotFound,
     RunStopped,
     StoppableError,
+    StoreError,
 )
+from stoppable.records import Event, EventType, Filter, RunRecord
+from stoppable.supervisor import BulkStop, Supervisor
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AgentStopped",
     "Answer",
+    "BulkStop",
     "CommandNotFound",
+    "Event",
+    "EventType",
     "Fate",
+    "Fenced",
+    "Filter",
+    "HoldNotFound",
     "InvalidArgument",
     "Limits",
     "Mode",
@@ -57,14 +71,20 @@ __all__ = [
     "ReasonKind",
     "Receipt",
     "Run",
+    "RunConflict",
     "RunEnded",
     "RunFailed",
     "RunHandle",
+    "RunHeld",
     "RunLost",
+    "RunNotFound",
+    "RunRecord",
     "RunStopped",
     "Rung",
     "Status",
     "StoppableError",
+    "StoreError",
+    "Supervisor",
     "ThreadPoolExecutor",
     "Token",
     "WorkerDied",

@@ -12,7 +12,7 @@ from typing import Any
 from stoppable._core import clock
 from stoppable._core.ids import new_id
 from stoppable._engine import control
-from stoppable.errors import Fenced
+from stoppable.errors import Fenced, StoreError
 from stoppable.stores.base import Intent, Store, Subscription, WorkerInfo
 from stoppable.stores.reply import Reply
 
@@ -70,14 +70,20 @@ class Lease:
         info = WorkerInfo(id=self.worker, host=socket.gethostname(), pid=os.getpid())
         return self._store.open_worker(info, self._ttl)
 
-    def close(self) -> None:
-        """Give the lease back; blocks until the store knows, or does not answer."""
+    def close(self) -> bool:
+        """Give the lease back, once; blocks until the store knows, or does not answer."""
+        if self._is_closed:
+            return False
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._hints is not None:
             self._hints.close()
-        self._store.close_worker(self.worker).result(_OPEN_SECONDS)
+        try:
+            self._store.close_worker(self.worker).result(_OPEN_SECONDS)
+        except StoreError as error:
+            _logger.warning("the lease could not be given back: %s", error)
+        return True
 
     def hint(self) -> None:
         """Look for stops now, and once more if one is being looked for."""
