@@ -21,6 +21,9 @@ class Listeners:
             self._calls.setdefault(name, []).append(listener)
         return listener
 
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
     def names(self) -> list[str]:
         """Return the names that somebody listens to."""
         with self._lock:

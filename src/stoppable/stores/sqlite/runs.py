@@ -1,0 +1,112 @@
+"""How a run begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stoppable import _wire
+from stoppable._core.state import Mode
+from stoppable._core.stop import Receipt
+from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
+from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent
+from stoppable.stores import rules
+from stoppable.stores.base import Registered
+from stoppable.stores.sqlite import events, rows
+from stoppable.stores.sqlite.rows import Line
+from stoppable.stores.sqlite.transaction import Row, Session, Transaction
+
+_BY_ID = f"SELECT {rows.RECORD} FROM runs WHERE id = ?"  # noqa: S608 - our own names
+
+
+def row_of(session: Session, run_id: str) -> Row:
+    """Return the row of a run."""
+    row = session.one(_BY_ID, (run_id,))
+    if row is None:
+        raise RunNotFound(run_id)
+    return row
+
+
+def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
+    """Keep a new run."""
+    known = tx.one("SELECT request, owner FROM runs WHERE id = ?", (record.id,))
+    if known is not None:
+        if known != (request, record.owner):
+            raise RunConflict(record.id)
+        return Registered(record=rows.record(row_of(tx, record.id)), created=False)
+    if tx.one("SELECT 1 FROM workers WHERE id = ? AND state = 'open'", (record.worker,)) is None:
+        raise Fenced(record.worker)
+    above = None if record.parent_id is None else tx.one(_BY_ID, (record.parent_id,))
+    parent = None if above is None else rows.record(above)
+    if parent is None:
+        _refuse_held(tx, record)
+    now = tx.now()
+    record = replace(record, created_at=now, root_id=record.root_id if parent is None else parent.root_id)
+    stop = _stop_that_came_first(tx, record, parent, now)
+    inserted = tx.one(rows.INSERT, rows.values(record, request, None if above is None else events.last_of(above)[0]))
+    assert inserted is not None, "it returns the number"
+    tx.touched.add(record.id)
+    if stop is not None:
+        record = end(tx, inserted[0], 0, rules.born_stopped(record, stop, now))
+    return Registered(record=record, created=True)
+
+
+def _refuse_held(tx: Transaction, record: RunRecord) -> None:
+    for (text,) in tx.all("SELECT hold FROM holds ORDER BY number"):
+        hold = _wire.load(Hold, rows.decode(text))
+        if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name):
+            raise RunHeld(hold.id, hold.reason.message)
+
+
+def _stop_that_came_first(
+    tx: Transaction, record: RunRecord, parent: RunRecord | None, now: float
+) -> StopIntent | None:
+    if parent is not None and parent.stop is not None:
+        return parent.stop
+    if parent is not None and parent.over:
+        return rules.parent_is_over(parent, now)
+    row = tx.one("DELETE FROM tombstones WHERE run_id = ? RETURNING expires, owner, stop", (record.id,))
+    if row is None or row[0] <= now or row[1] not in {None, record.owner}:
+        return None
+    return _wire.load(StopIntent, rows.decode(row[2]))
+
+
+def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
+    """Note that a gate is closed."""
+    row = tx.one("SELECT epoch, ended_at IS NULL, acknowledged FROM runs WHERE id = ?", (run_id,))
+    if row is None:
+        raise RunNotFound(run_id)
+    known, is_live, acknowledged = row
+    if known != epoch or not is_live:
+        raise Fenced(run_id)
+    if acknowledged < mode.rank:
+        tx.run(
+            "UPDATE runs SET acknowledged = ?, receipt = ? WHERE id = ?", (mode.rank, rows.encode(receipt), run_id)
+        )
+        tx.touched.add(run_id)
+
+
+def finish(
+    tx: Transaction, run_id: str, epoch: int, outcome: OutcomeRecord, receipt: Receipt | None, lines: Sequence[Line]
+) -> RunRecord:
+    """Write the terminal status, if there is none."""
+    row = row_of(tx, run_id)
+    number, last = events.last_of(row)
+    record = rows.record(row)
+    if record.over or record.epoch != epoch:
+        tx.touched.add(run_id)
+        late = rows.lines([rules.late_event(outcome)])
+        return replace(record, last_event=events.add(tx, number, last, late))
+    now = tx.now()
+    last = events.add(tx, number, last, lines)
+    record = events.moved(record, lines, now)
+    return end(tx, number, last, rules.over(record, outcome, receipt, now))
+
+
+def end(tx: Transaction, number: int, last: int, record: RunRecord) -> RunRecord:
+    """Write a record that is over, and its last events."""
+    assert record.outcome is not None, "how it ended"
+    tx.run(rows.UPDATE, (*rows.changing(record), number))
+    ends = rows.lines([rules.status_event(record.status, record), rules.done_event(record.outcome)])
+    tx.touched.add(record.id)
+    return replace(record, last_event=events.add(tx, number, last, ends))
