@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stoppable.errors import Fenced, RunNotFound
 from stoppable.records import Draft, Event, EventType, RunRecord
@@ -20,32 +20,34 @@ _TRUNCATED = rows.lines([Draft(type=EventType.TRUNCATED)])[0]
 
 def append(tx: Transaction, run_id: str, epoch: int, lines: Sequence[Line]) -> int:
     """Add to a run's log."""
+    statuses = [line.draft for line in lines if line.draft.type is EventType.STATUS]
+    rules.check_statuses(statuses)
     row = tx.one(_STATE, (run_id,))
     if row is None:
         raise RunNotFound(run_id)
     number, known, is_live, last = row
     if known != epoch or not is_live:
         raise Fenced(run_id)
-    if any(line.draft.type is EventType.STATUS for line in lines):
-        _move(tx, number, lines)
+    if statuses:
+        _move(tx, number, statuses)
     tx.touched.add(run_id)
     return add(tx, number, last, lines)
 
 
-def _move(tx: Transaction, number: int, lines: Sequence[Line]) -> None:
+def _move(tx: Transaction, number: int, statuses: Sequence[Draft]) -> None:
     row = tx.one(f"SELECT {rows.RECORD} FROM runs WHERE number = ?", (number,))  # noqa: S608 - our own names
     assert row is not None, "it was there"
     before = rows.record(row)
-    after = moved(before, lines, tx.now())
+    after = moved(before, statuses, tx.now())
     if after is not before:
         tx.run("UPDATE runs SET status = ?, started_at = ? WHERE number = ?", (after.status, after.started_at, number))
 
 
-def moved(record: RunRecord, lines: Sequence[Line], now: float) -> RunRecord:
+def moved(record: RunRecord, drafts: Iterable[Draft], now: float) -> RunRecord:
     """Return a record after the status events among some."""
-    for line in lines:
-        if line.draft.type is EventType.STATUS:
-            record = rules.moved(record, line.draft, now)
+    for draft in drafts:
+        if draft.type is EventType.STATUS:
+            record = rules.moved(record, draft, now)
     return record
 
 

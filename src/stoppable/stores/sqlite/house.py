@@ -14,6 +14,9 @@ from stoppable.stores import rules
 from stoppable.stores.sqlite import rows
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
+KEYS_KEPT = 86_400.0
+"""Seconds by which the key of a stop outlives the runs it stopped: whoever retries has given up by then."""
+
 
 def make(session: Session, selector: Selector, intent: StopIntent) -> Hold:
     """Return a hold that is not yet kept."""
@@ -91,8 +94,8 @@ SELECT json_group_array(number), count(*), coalesce(sum(ended_at < :before), 0) 
 
 
 def purge(tx: Transaction, before: float, limit: int) -> int:
-    """Forget trees that ended before a time, and the answers to stops of before it."""
-    tx.run("DELETE FROM answered WHERE at < ?", (before,))
+    """Forget trees that ended before a time, and later on the keys of stops."""
+    tx.run("DELETE FROM answered WHERE at < ?", (before - KEYS_KEPT,))
     roots = "SELECT number FROM runs WHERE parent IS NULL AND ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at"
     forgotten = 0
     for (root,) in tx.all(roots, (before,)):

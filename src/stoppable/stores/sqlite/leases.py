@@ -17,6 +17,8 @@ from stoppable.stores.sqlite.transaction import Transaction
 # looks where the system has no name for its starts.
 _EXPIRED = "boot <> :boot OR until < :now OR until - ttl > :now + 1"
 _TO_STOP = "SELECT id, mode, grace, reason FROM runs WHERE worker = ? AND ended_at IS NULL AND mode > acknowledged"
+_GONE = f"""SELECT {rows.RECORD}, state FROM runs JOIN (SELECT id AS gone, state FROM workers WHERE state <> 'open')
+ ON worker = gone WHERE ended_at IS NULL AND NOT (state = 'silent' AND ?) ORDER BY number LIMIT ?"""  # noqa: S608
 
 
 class Leases:
@@ -30,11 +32,14 @@ class Leases:
 
     def open_worker(self, tx: Transaction, info: WorkerInfo, ttl: float) -> None:
         """Give a process its lease; its lock comes first, so that a lease without one is of a dead worker."""
+        gone = "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM workers WHERE id = :id AND state <> 'open'"
+        if tx.one(gone, {"id": info.id}) is not None:
+            raise Fenced(info.id)
         self._locks.take(info.id)
         self._bells.hang(info.id)
         tx.run(
             "INSERT INTO workers (id, host, pid, boot, until, ttl, state) VALUES (?, ?, ?, ?, ?, ?, 'open') ON CONFLICT"
-            " (id) DO UPDATE SET boot = excluded.boot, until = excluded.until, ttl = excluded.ttl, state = 'open'",
+            " (id) DO UPDATE SET boot = excluded.boot, until = excluded.until, ttl = excluded.ttl",
             (info.id, info.host, info.pid, self._boot, self._clock() + ttl, ttl),
         )
 
@@ -63,11 +68,7 @@ class Leases:
     def reap(self, tx: Transaction, limit: int, expired: bool) -> Sequence[RunRecord]:  # noqa: FBT001 - the store names it
         """End the runs of workers that are gone."""
         self._mark_gone(tx, expired=expired)
-        found = tx.all(
-            f"SELECT {rows.RECORD}, state FROM runs JOIN (SELECT id AS gone, state FROM workers WHERE state <> 'open')"  # noqa: S608
-            " ON worker = gone WHERE ended_at IS NULL ORDER BY number LIMIT ?",
-            (max(limit, 0),),
-        )
+        found = tx.all(_GONE, (not expired, max(limit, 0)))
         reaped = []
         for *row, state in found:
             number, last = events.last_of(tuple(row))
@@ -78,7 +79,8 @@ class Leases:
 
     def _mark_gone(self, tx: Transaction, *, expired: bool) -> None:
         values = {"boot": self._boot, "now": self._clock()}
-        for worker, is_expired in tx.all(f"SELECT id, {_EXPIRED} FROM workers WHERE state = 'open'", values):  # noqa: S608
+        sql = f"SELECT id, {_EXPIRED} FROM workers WHERE state IN ('open', 'silent')"  # noqa: S608 - our own names
+        for worker, is_expired in tx.all(sql, values):
             if self._locks.is_free(worker):
                 tx.run("UPDATE workers SET state = 'dead' WHERE id = ?", (worker,))
             elif is_expired and expired:
@@ -91,5 +93,6 @@ class Leases:
             " (SELECT 1 FROM runs WHERE worker = workers.id AND ended_at IS NULL) RETURNING id"
         )
         if gone:
+            tx.run("INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (rows.encode([row[0] for row in gone]),))
             known = [worker for (worker,) in tx.all("SELECT id FROM workers")]
             tx.later.append(lambda: self._locks.sweep(known))

@@ -28,11 +28,12 @@ def get(session: Session, run_id: str) -> RunRecord:
 
 def query(session: Session, wanted: Filter, cursor: str | None, limit: int) -> Page:
     """Return the runs that match, newest first."""
+    limit = rules.page_size(limit)
     terms, values = ["number < ?"], [min(rules.cursor_number(cursor), 2**63 - 1)]
     _narrow(wanted, terms, values)
     sql = f"SELECT {rows.RECORD} FROM runs WHERE {' AND '.join(terms)} ORDER BY number DESC LIMIT ?"  # noqa: S608 - ours
-    found = session.all(sql, (*values, max(limit, 0) + 1))
-    more = str(found[limit - 1][-1]) if len(found) > limit > 0 else None
+    found = session.all(sql, (*values, limit + 1))
+    more = str(found[limit - 1][-1]) if len(found) > limit else None
     return Page(runs=tuple(rows.record(row) for row in found[:limit]), cursor=more)
 
 

@@ -65,10 +65,15 @@ def _stop_that_came_first(
         return parent.stop
     if parent is not None and parent.over:
         return rules.parent_is_over(parent, now)
-    row = tx.one("DELETE FROM tombstones WHERE run_id = ? RETURNING expires, owner, stop", (record.id,))
-    if row is None or row[0] <= now or row[1] not in {None, record.owner}:
-        return None
-    return _wire.load(StopIntent, rows.decode(row[2]))
+    first: StopIntent | None = None
+    waited = tx.all(
+        "DELETE FROM tombstones WHERE run_id = ? AND (owner IS NULL OR owner = ?) RETURNING owner, expires, stop",
+        (record.id, record.owner),
+    )
+    for _, expires, text in sorted(waited, key=lambda row: row[0] is not None):
+        if expires > now:
+            first = rules.raised(first, _wire.load(StopIntent, rows.decode(text)))
+    return first
 
 
 def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
@@ -91,6 +96,7 @@ def finish(
 ) -> RunRecord:
     """Write the terminal status, if there is none."""
     row = row_of(tx, run_id)
+    rules.check_end(outcome, [line.draft for line in lines])
     number, last = events.last_of(row)
     record = rows.record(row)
     if record.over or record.epoch != epoch:
@@ -99,7 +105,7 @@ def finish(
         return replace(record, last_event=events.add(tx, number, last, late))
     now = tx.now()
     last = events.add(tx, number, last, lines)
-    record = events.moved(record, lines, now)
+    record = events.moved(record, (line.draft for line in lines), now)
     return end(tx, number, last, rules.over(record, outcome, receipt, now))
 
 

@@ -61,12 +61,17 @@ CREATE TABLE workers (
     state TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE tombstones (
-    run_id TEXT PRIMARY KEY,
-    expires REAL NOT NULL,
-    owner TEXT,
-    stop TEXT NOT NULL
+CREATE TABLE fenced (
+    worker TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tombstones (
+    run_id TEXT NOT NULL,
+    owner TEXT,
+    expires REAL NOT NULL,
+    stop TEXT NOT NULL
+) STRICT;
+CREATE INDEX tombstones_by_run ON tombstones (run_id);
 
 CREATE TABLE holds (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -85,11 +90,13 @@ CREATE TABLE audit (
 ) STRICT;
 
 CREATE TABLE answered (
-    key TEXT PRIMARY KEY,
+    key TEXT NOT NULL,
+    owner TEXT,
     at REAL NOT NULL,
     answers TEXT NOT NULL,
     hold TEXT
-) STRICT, WITHOUT ROWID;
+) STRICT;
+CREATE INDEX answered_by_key ON answered (key);
 CREATE INDEX answered_by_time ON answered (at);
 """
 

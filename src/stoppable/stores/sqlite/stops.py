@@ -11,6 +11,7 @@ from stoppable._core.state import Status
 from stoppable._core.stop import Answer
 from stoppable.errors import RunNotFound
 from stoppable.records import Hold, Selector, StopAnswer, StopIntent, StopResult
+from stoppable.stores import rules
 from stoppable.stores.base import TOMBSTONE_SECONDS
 from stoppable.stores.sqlite import house, rows
 from stoppable.stores.sqlite.transaction import Row, Session, Transaction
@@ -67,25 +68,26 @@ def request_stop(tx: Transaction, request: Request) -> StopResult:
     """Keep a stop."""
     target, intent = request.target, request.intent
     if request.key is not None:
-        row = tx.one("SELECT answers, hold FROM answered WHERE key = ?", (request.key,))
+        row = tx.one("SELECT answers, hold FROM answered WHERE key = ? AND owner IS ?", (request.key, request.owner))
         if row is not None:
-            return _answered(tx, *row)
+            return _answered(tx, target, *row)
+    held = rules.held_by(target, request.owner) if request.hold else None
     chosen = _chosen(tx, target, request.owner)
     if not chosen and isinstance(target, str):
         if not request.if_unknown_hold:
             raise RunNotFound(target)
         if not request.dry_run:
-            _bury(tx, target, request.owner, intent)
+            _wait_for_run(tx, target, request.owner, intent)
         return StopResult()
-    placed = house.make(tx, target, intent) if request.hold and isinstance(target, Selector) else None
+    placed = None if held is None else house.make(tx, held, intent)
     answers = [(number, _answer(is_live, mode, intent)) for number, is_live, mode in chosen]
-    if not request.dry_run:
-        if placed is not None:
-            house.keep(tx, placed)
-        _stop(tx, [number for number, _ in answers], intent)
+    if request.dry_run:
+        return _result(tx, answers, placed)
+    if placed is not None:
+        house.keep(tx, placed)
+    _stop(tx, [number for number, _ in answers], intent)
     result = _result(tx, answers, placed)
-    if not request.dry_run:
-        _remember(tx, request, result)
+    _remember(tx, request, result)
     return result
 
 
@@ -145,30 +147,34 @@ def _remember(tx: Transaction, request: Request, result: StopResult) -> None:
     placed = result.hold
     if request.key is not None:
         tx.run(
-            "INSERT INTO answered (key, at, answers, hold) VALUES (?, ?, ?, ?)",
-            (request.key, tx.now(), rows.encode(answers), None if placed is None else rows.encode(placed)),
+            "INSERT INTO answered (key, owner, at, answers, hold) VALUES (?, ?, ?, ?, ?)",
+            (request.key, request.owner, tx.now(), rows.encode(answers), placed and rows.encode(placed)),
         )
     house.note(tx, "stop", request.intent, request.target, {"runs": answers, "hold": placed and placed.id})
 
 
-def _answered(session: Session, answers: str, hold: str | None) -> StopResult:
+def _answered(session: Session, target: str | Selector, answers: str, hold: str | None) -> StopResult:
     """Return an answer that was given before; of runs that were purged since, nothing is left to say."""
     by_id = rows.decode(answers)
     found = session.all(
-        f"SELECT {rows.RECORD} FROM (SELECT value AS wanted FROM json_each(?)) JOIN runs ON id = wanted",  # noqa: S608 - our own
+        f"SELECT {rows.RECORD} FROM (SELECT value AS wanted FROM json_each(?)) JOIN runs ON id = wanted",  # noqa: S608
         (rows.encode(list(by_id)),),
     )
+    if isinstance(target, str) and not found:
+        raise RunNotFound(target)
     return StopResult(
         answers=tuple(StopAnswer(record=rows.record(row), answer=Answer(by_id[row[0]])) for row in found),
         hold=None if hold is None else _wire.load(Hold, rows.decode(hold)),
     )
 
 
-def _bury(tx: Transaction, run_id: str, owner: str | None, intent: StopIntent) -> None:
+def _wait_for_run(tx: Transaction, run_id: str, owner: str | None, intent: StopIntent) -> None:
     now = tx.now()
     tx.run("DELETE FROM tombstones WHERE expires <= ?", (now,))
+    row = tx.one("DELETE FROM tombstones WHERE run_id = ? AND owner IS ? RETURNING stop", (run_id, owner))
+    earlier = None if row is None else _wire.load(StopIntent, rows.decode(row[0]))
     tx.run(
-        "INSERT INTO tombstones (run_id, expires, owner, stop) VALUES (?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE"
-        " SET expires = excluded.expires, owner = excluded.owner, stop = excluded.stop",
-        (run_id, now + TOMBSTONE_SECONDS, owner, rows.encode(intent)),
+        "INSERT INTO tombstones (run_id, owner, expires, stop) VALUES (?, ?, ?, ?)",
+        (run_id, owner, now + TOMBSTONE_SECONDS, rows.encode(rules.raised(earlier, intent))),
     )
+    house.note(tx, "stop", intent, run_id, {"runs": {}, "hold": None})
