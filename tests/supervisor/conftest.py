@@ -3,13 +3,18 @@
 import pytest
 
 from stoppable.stores.memory import MemoryStore
+from stoppable.stores.sqlite import SqliteStore
 
 
 def _memory(tmp_path):
     return MemoryStore()
 
 
-STORES = {"memory": _memory}
+def _sqlite(tmp_path):
+    return SqliteStore(tmp_path / "runs.db")
+
+
+STORES = {"memory": _memory, "sqlite": _sqlite}
 
 
 @pytest.fixture(params=STORES)
