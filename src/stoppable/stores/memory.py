@@ -192,9 +192,10 @@ class MemoryStore:
         if parent is not None:
             parent.children.append(kept)
         if record.status is Status.RUNNING:
-            self._add(kept, [rules.status_event(Status.RUNNING)])
-            if parent is not None and parent.record.stop is not None:
-                self._stop(kept, parent.record.stop)
+            kept.record = rules.begun(kept.record, None if parent is None else parent.record, now)
+            self._add(kept, [rules.status_event(kept.record.status, kept.record)])
+            if kept.record.stop is not None and parent is not None and parent.record.worker != record.worker:
+                self._woken.add(record.worker)
         elif (stop := self._stop_that_came_first(kept.record, parent, now)) is not None:
             self._end(kept, rules.born_stopped(kept.record, stop, now))
         return Registered(record=kept.record, created=True)

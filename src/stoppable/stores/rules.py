@@ -54,6 +54,19 @@ def born_stopped(record: RunRecord, stop: StopIntent, now: float) -> RunRecord:
     return over(ended, outcome, None, now)
 
 
+def begun(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
+    """Return the record of a child that its worker has begun already, with the stop that its parent has.
+
+    On its parent's worker that stop has closed its gate too, or will when the parent's is: nobody is told again.
+    """
+    if parent is None or parent.stop is None:
+        return replace(record, started_at=now)
+    closed = parent.acknowledged if parent.worker == record.worker else None
+    return replace(
+        record, status=Status.STOPPING, started_at=now, stop=parent.stop, stop_requested_at=now, acknowledged=closed
+    )
+
+
 def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now: float) -> RunRecord:
     """Return a record with its terminal status; whoever writes with the old epoch is late (G15).
 

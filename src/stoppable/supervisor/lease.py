@@ -95,6 +95,8 @@ class Lease:
             self._timer = control.get().call_at(clock.now() + self._ttl / _BEATS, self._tick)
 
     def _tick(self) -> None:
+        if self._is_closed:
+            return
         try:
             if _boot_clock() - self._renewed_at > self._ttl * _FENCED_AFTER:
                 self._lost("the store has not answered in time")
@@ -111,6 +113,8 @@ class Lease:
 
     def _answered(self, reply: Reply[Sequence[Intent]], sent_at: float) -> None:
         self._is_beating = False
+        if self._is_closed:
+            return
         try:
             intents = reply.result()
         except Fenced:

@@ -43,16 +43,16 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
     now = tx.now()
     record = replace(record, created_at=now, root_id=record.root_id if parent is None else parent.root_id)
     has_begun = record.status is Status.RUNNING
-    record = replace(record, started_at=now) if has_begun else record
+    record = rules.begun(record, parent, now) if has_begun else record
     inserted = tx.one(rows.INSERT, rows.values(record, request, None if above is None else events.last_of(above)[0]))
     assert inserted is not None, "it returns the number"
     number = inserted[0]
     tx.touched.add(record.id)
     if has_begun:
-        events.add(tx, number, 0, rows.lines([rules.status_event(Status.RUNNING)]))
-        if parent is not None and parent.stop is not None:
-            stops.stop(tx, [number], parent.stop)
-        record = rows.record(row_of(tx, record.id))
+        last = events.add(tx, number, 0, rows.lines([rules.status_event(record.status, record)]))
+        record = replace(record, last_event=last)
+        if record.stop is not None and parent is not None and parent.worker != record.worker:
+            tx.woken.add(record.worker)
     elif (first := _stop_that_came_first(tx, record, parent, now)) is not None:
         record = end(tx, number, 0, rules.born_stopped(record, first, now))
     return Registered(record=record, created=True)
