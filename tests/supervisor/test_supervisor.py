@@ -342,9 +342,7 @@ async def test_a_bulk_stop_with_a_hold_leaves_nothing_running_and_lets_nothing_i
 @pytest.mark.timeout(60)
 async def test_a_tree_stop_while_children_are_spawned_at_full_speed_leaves_no_live_descendant(store):
     async def spawns():
-        for _ in range(
-            20
-        ):  # before, while and after the store marks the tree
+        for _ in range(20):  # before, while and after the store marks the tree
             await stoppable.spawn(forever)
             await asyncio.sleep(0)
         await forever()
