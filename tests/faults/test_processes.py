@@ -94,7 +94,7 @@ store = SqliteStore({str(path)!r})
 store.open()
 store.request_stop({run!r}, StopIntent()).result()
 """
-    author = subprocess.run([sys.executable, "-c", script], timeout=20)
+    author = subprocess.run([sys.executable, "-c", script], timeout=20, check=False)
     assert author.returncode == (-signal.SIGKILL if "before" in moment else 0)
     assert over(supervisor, run).status == "stopped"
 
