@@ -10,11 +10,11 @@ import pytest
 
 import stoppable
 from stoppable import Limits, Policy
-from stoppable._engine.process_command import Command
-from stoppable._engine.process_group import ProcessGroup, live
-from stoppable._engine.process_keeper import Force
-from stoppable._engine.process_pipes import Pipes
-from stoppable._engine.processes import open_process, open_process_sync, run_process, run_process_sync
+from stoppable._engine.processes.calls import open_process, open_process_sync, run_process, run_process_sync
+from stoppable._engine.processes.command import Command
+from stoppable._engine.processes.group import ProcessGroup, live
+from stoppable._engine.processes.keeper import Force
+from stoppable._engine.processes.pipes import Pipes
 
 from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left, until
 

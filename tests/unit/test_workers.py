@@ -11,7 +11,7 @@ import time
 import pytest
 
 import stoppable
-from stoppable._engine.process_table import Members
+from stoppable._engine.processes.table import Members
 from stoppable._engine.wire import LIMIT
 
 AGENTS = """

@@ -16,9 +16,9 @@ from stoppable._core.boundary import check
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Status
+from stoppable._engine.channel import Channel
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.scope import BlockingEdge, Edge, drive, in_task
-from stoppable._engine.streams import Channel
 from stoppable.errors import InvalidArgument, RunFailed
 
 F = TypeVar("F", bound=Callable[..., Any])

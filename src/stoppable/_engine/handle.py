@@ -14,8 +14,8 @@ from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
+from stoppable._engine.channel import Channel
 from stoppable._engine.scope import raise_ended
-from stoppable._engine.streams import Channel
 from stoppable._engine.waits import acknowledged, ended
 from stoppable.errors import InvalidArgument, RunFailed
 

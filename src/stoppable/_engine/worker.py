@@ -25,7 +25,7 @@ from stoppable._core.state import Status
 from stoppable._engine.agents import Kind, block, body_of, kind_of, start
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
-from stoppable._engine.process_table import GROUPS, Members
+from stoppable._engine.processes.table import GROUPS, Members
 from stoppable._engine.wire import Acknowledged, Ended, Entered, Event, Left, Line, Start, StopRequest, Told, pack
 from stoppable.errors import InvalidArgument
 

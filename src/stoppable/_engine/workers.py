@@ -22,7 +22,7 @@ from stoppable._core.state import Fate, Rung, Status
 from stoppable._core.stop import Stop
 from stoppable._engine import control
 from stoppable._engine.agents import Kind, body_of, kind_of
-from stoppable._engine.process_table import Members, environment
+from stoppable._engine.processes.table import Members, environment
 from stoppable._engine.wire import (
     Acknowledged,
     Ended,
