@@ -48,6 +48,9 @@ class Bell:
 
 
 def _wake(future: asyncio.Future[None]) -> None:
+    if asyncio._get_running_loop() is future.get_loop():
+        _resolve(future)
+        return
     with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
         future.get_loop().call_soon_threadsafe(_resolve, future)
 
