@@ -1,7 +1,7 @@
 """Tools to test agents and participants with."""
 
 from stoppable.testing.clock import FakeClock
-from stoppable.testing.contract import ParticipantContract, Tasks, Threads, Workers
+from stoppable.testing.contract import Groups, ParticipantContract, Tasks, Threads, Workers
 from stoppable.testing.model_server import Failure, Gate, ModelServer, Reply, Stuck, ToolCall
 from stoppable.testing.orphans import no_orphans
 from stoppable.testing.scripts import FileProbe, LocalProbe, Probe
@@ -12,6 +12,7 @@ __all__ = [
     "FakeClock",
     "FileProbe",
     "Gate",
+    "Groups",
     "LocalProbe",
     "ModelServer",
     "ParticipantContract",
