@@ -44,6 +44,10 @@ Put: TypeAlias = Callable[[Any], object]
 _EXIT_SECONDS = 1.0
 _REAP_SECONDS = 5.0
 
+live: set[Worker] = set()
+"""The workers of which something may be alive."""
+os.register_at_fork(after_in_child=live.clear)  # they are the parent's
+
 
 class WorkerDied(StoppableError):
     """The worker process ended before its agent did."""
@@ -85,6 +89,7 @@ class Worker(RemoteParticipant):
         self._told: dict[int, Stop] = {}
         self._next = 0
         self._has_ended = False
+        live.add(self)
         with contextlib.suppress(OSError):  # it died at once: receive() will say so
             self._line.send(request)
 
@@ -238,6 +243,7 @@ def perform_in_worker(request: Callable[[Run], Start], put: Put | None) -> Any:
     finally:
         worker.end()
         if not worker.alive():
+            live.discard(worker)
             run._withdraw(worker)
 
 
