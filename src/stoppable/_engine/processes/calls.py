@@ -116,7 +116,8 @@ async def open_process(
     """Start a command to talk to, as in ``async with await stoppable.open_process([…]) as process``.
 
     It is a boundary of kind ``spawn``, in flight while anything of it is alive. Leaving the block ends it with its
-    whole group: TERM, then KILL; so does the end of the run. A stop treats it as ``run_process`` does.
+    whole group: TERM, then KILL; so does the end of the run. A stop treats it as ``run_process`` does, except that what
+    it wrote is not made a partial: it was handed out as it came, and its reader records what is worth keeping.
     """
     return await _open(command, text=text, blocking=False, **options)
 
