@@ -22,8 +22,9 @@ class Bell:
 
     def ring(self) -> None:
         """Let everybody look again."""
-        for wake in list(self._wakers.values()):
-            wake()
+        if self._wakers:
+            for wake in list(self._wakers.values()):
+                wake()
 
     async def wait(self, ready: Callable[[], bool], *, blocking: bool) -> None:
         """Wait until something is so; ``blocking`` waits in place, on the calling thread."""

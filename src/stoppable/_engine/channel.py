@@ -35,17 +35,20 @@ class Channel(Generic[T]):
 
     async def read(self) -> AsyncIterator[T]:
         """Yield the items until the run has ended."""
-        while await self._has_next(blocking=False):
+        while self._items or await self._has_next(blocking=False):
             yield self._items.popleft()
 
     def read_blocking(self) -> Iterator[T]:
         """Yield the items until the run has ended, on a thread."""
-        while block(self._has_next(blocking=True)):
+        while bool(self._items) or block(self._has_next(blocking=True)):
             yield self._items.popleft()
 
     async def _has_next(self, *, blocking: bool) -> bool:
-        await self._bell.wait(lambda: bool(self._items) or self._is_over, blocking=blocking)
+        await self._bell.wait(self._has_news, blocking=blocking)
         return bool(self._items)  # all of them are there when it is over
+
+    def _has_news(self) -> bool:
+        return bool(self._items) or self._is_over
 
     def _close(self) -> None:
         self._is_over = True
@@ -53,27 +56,49 @@ class Channel(Generic[T]):
 
 
 class LazyChannel(Channel[T]):
-    """Holds an async generator back until its consumer asks for the next item, as a plain one would be."""
+    """Holds an async generator back until its consumer asks for the next item, as a plain one would be.
+
+    Both are tasks of one event loop, where a future is enough to wake the other, and cheaper than a bell.
+    """
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run)
         self._loop = asyncio.get_running_loop()
+        self._arrival: asyncio.Future[None] = self._loop.create_future()
         self._demand: asyncio.Future[None] = self._loop.create_future()
+        super().__init__(run)
 
     async def pump(self, function: Callable[..., AsyncGenerator[T, Any]], *args: Any, **kwargs: Any) -> None:
         """Be the body of the run: iterate the generator and hand its items over, each when it is asked for."""
         async with contextlib.aclosing(function(*args, **kwargs)) as items:
             async for item in items:
-                self.put(item)
+                self._items.append(item)
+                _wake(self._arrival)
                 await until(self._demand)
                 self._demand = self._loop.create_future()
 
     async def read(self) -> AsyncIterator[T]:
         """Yield the items until the run has ended."""
-        async for item in super().read():
-            yield item
-            if not self._demand.done():
-                self._demand.set_result(None)
+        while True:
+            while self._items:
+                yield self._items.popleft()
+                _wake(self._demand)
+            if self._is_over:
+                return
+            self._arrival = self._loop.create_future()
+            await self._arrival
+
+    def _close(self) -> None:
+        def close() -> None:
+            self._is_over = True
+            _wake(self._arrival)
+
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(close)  # a lost run is ended by the control thread
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def pump(
