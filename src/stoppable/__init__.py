@@ -18,11 +18,11 @@ from stoppable._engine.agents import agent, call, spawn
 from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import open_run
-from stoppable._engine.process_errors import CommandNotFound, ProcessFailed, ProcessNotStarted
-from stoppable._engine.process_streams import Process
-from stoppable._engine.processes import ProcessResult, open_process, run_process
+from stoppable._engine.processes.calls import ProcessResult, open_process, run_process
+from stoppable._engine.processes.errors import CommandNotFound, ProcessFailed, ProcessNotStarted
+from stoppable._engine.processes.process import Process
 from stoppable._engine.runner import run
-from stoppable._engine.stream import stream
+from stoppable._engine.streaming.stream import stream
 from stoppable._engine.threads import ThreadPoolExecutor, bind, to_thread
 from stoppable._engine.waits import sleep
 from stoppable._engine.workers import WorkerDied

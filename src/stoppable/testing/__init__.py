@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stoppable.testing.clock import FakeClock
-from stoppable.testing.contract import ParticipantContract, Tasks, Threads, Workers
+from stoppable.testing.contract import Groups, ParticipantContract, Tasks, Threads, Workers
 from stoppable.testing.model_server import Failure, Gate, ModelServer, Reply, Stuck, ToolCall
 from stoppable.testing.orphans import no_orphans
 from stoppable.testing.scripts import FileProbe, LocalProbe, Probe
@@ -20,6 +20,7 @@ __all__ = [
     "FakeClock",
     "FileProbe",
     "Gate",
+    "Groups",
     "LocalProbe",
     "ModelServer",
     "ParticipantContract",
