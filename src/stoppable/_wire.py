@@ -70,6 +70,8 @@ def plain(value: object, limit: int) -> tuple[Any, str | None]:
     Dates, enums, dataclasses, pydantic models, sets and bytes that are text have one. Nothing an agent returns can make
     this raise.
     """
+    if isinstance(value, str | bytes) and len(value) > limit:  # said without making it larger still
+        return None, f"{len(value):,} characters are over the limit of {limit:,} bytes"
     try:
         text = json.dumps(value, default=_default, allow_nan=False)
         size = len(text.encode())

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,10 @@ def blocks(*languages):
 
 
 def run(*command):
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=15, check=False)
+    with tempfile.TemporaryDirectory() as folder:  # some write files where they are
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=30, check=False, cwd=folder
+        )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

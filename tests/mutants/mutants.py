@@ -9,6 +9,7 @@ from dataclasses import dataclass
 SPEC = "tests/spec/"
 FOUND = "tests/machine/test_found.py::"
 GAPS = "tests/mutants/test_gaps.py::"
+GENERATORS = "tests/unit/test_generators.py::TestCalledInARun::"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,5 +431,66 @@ MUTANTS = (
                 self._call(due.hooks)
 """,
         caught_by=(GAPS + "test_hooks_of_ours_are_called_outside_the_lock",),
+    ),
+    Mutant(
+        name="CANCEL sends no TERM to a process group",
+        breaks="G6",
+        file="_engine/processes/group.py",
+        snippet="""\
+        else:
+            self._ask(Force.TERM)
+""",
+        replacement="",
+        caught_by=(SPEC + "test_g06_bounded.py::test_cancel_is_term_to_a_process_group",),
+    ),
+    Mutant(
+        name="KILL is another TERM to a process group",
+        breaks="G6",
+        file="_engine/processes/group.py",
+        snippet="""\
+        if rung > Rung.CANCEL:
+            self.kill()
+""",
+        replacement="""\
+        if rung > Rung.CANCEL:
+            self._ask(Force.TERM)
+""",
+        caught_by=(SPEC + "test_g06_bounded.py::test_what_cannot_be_ended_is_lost_within_the_total[process group]",),
+    ),
+    Mutant(
+        name="a process group is dead when its leader is",
+        breaks="G8",
+        file="_engine/processes/group.py",
+        snippet="return not self._gone",
+        replacement="return self.returncode is None",
+        caught_by=(
+            SPEC + "test_g08_honest_outcome.py::test_a_process_that_its_group_left_behind_keeps_the_run_stopping",
+        ),
+    ),
+    Mutant(
+        name="the output of a command that was ended is dropped",
+        breaks="G11",
+        file="_engine/processes/group.py",
+        snippet="self._context.run(append_partial, text)",
+        replacement="pass",
+        caught_by=(
+            SPEC + "test_g11_finished_work_is_kept.py::test_what_a_command_wrote_before_it_was_ended_is_in_the_outcome",
+        ),
+    ),
+    Mutant(
+        name="a generator agent runs on after the stop of its reader",
+        breaks="G5",
+        file="_engine/generators.py",
+        snippet="if context.current.get()._closed:",
+        replacement="if False:",
+        caught_by=(GENERATORS + "test_a_stop_of_the_reader_lands_between_two_items_and_closes_it",),
+    ),
+    Mutant(
+        name="force on a generator agent hits the task that reads it",
+        breaks="G13",
+        file="_engine/generators.py",
+        snippet="self._is_over = not self._context.run(self._edge.open, self)",
+        replacement="self._is_over = not self._context.run(self._edge.open)",
+        caught_by=(GENERATORS + "test_a_stop_of_it_alone_leaves_its_reader_alone_whatever_the_force",),
     ),
 )

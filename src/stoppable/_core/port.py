@@ -44,6 +44,9 @@ class Participant(Member):
         """Return a line that names it and says where it stands, for the receipt of a lost run."""
         raise NotImplementedError
 
+    def left_behind(self) -> None:
+        """Note that the body of the run around its own has ended; whatever waits for that body ends now."""
+
     def shield_entered(self, shield: shielded) -> None:
         """Hold CANCEL back until the shield is left, or until its time is over; only for those that obey CANCEL."""
 

@@ -14,8 +14,8 @@ from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
+from stoppable._engine.channel import Channel
 from stoppable._engine.scope import raise_ended
-from stoppable._engine.streams import Channel
 from stoppable._engine.waits import acknowledged, ended
 from stoppable.errors import InvalidArgument, RunFailed
 
@@ -98,9 +98,14 @@ class RunHandle(Held, Generic[T_co]):
         return raise_ended(self.run, context.current.get())
 
     async def stream(self) -> AsyncIterator[Any]:
-        """Yield what a generator agent yields; ends as ``result()`` does. For one consumer, on the run's own loop."""
-        if self._channel is None:
-            raise InvalidArgument(f"{self.run.name} is not a generator agent: use result()")
-        async for item in self._channel.read():
+        """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on."""
+        async for item in stream_of(self.run, self._channel).read():
             yield item
         await self.result()
+
+
+def stream_of(run: Run, channel: Channel[Any] | None) -> Channel[Any]:
+    """Return the channel of a generator agent; raise a clear error for any other."""
+    if channel is None:
+        raise InvalidArgument(f"{run.name} is not a generator agent: use result()")
+    return channel

@@ -82,6 +82,9 @@ class _Edge:
 
         What must outlive the run is started in ``detached()``; anything else would be out of reach of its Stop.
         """
+        for child in self.run._offspring():
+            if child._main is not None:
+                child._main.left_behind()
         if isinstance(error, (AgentStopped, *_OUTSIDERS)):
             return  # a stop is on its way to them, or will be, and the ladder waits for them
         while children := [child for child in self.run._offspring() if child.outcome is None]:
@@ -199,10 +202,10 @@ class BlockingEdge(_Edge):
 
     __slots__ = ()
 
-    def open(self) -> bool:
-        """Begin the run on the current thread; False if it was stopped before it began."""
+    def open(self, participant: Participant | None = None) -> bool:
+        """Begin the run, on the current thread unless told who executes it; False if it was stopped before it began."""
         control.get().ensure_started()
-        participant = tasks.current() or threads.current()
+        participant = participant or tasks.current() or threads.current()
         opened = self._open(participant)
         if opened and isinstance(participant, threads.ThreadParticipant):
             participant.enter_edge()
@@ -211,9 +214,9 @@ class BlockingEdge(_Edge):
     def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
         participant = self.run._main
-        may_wait = isinstance(participant, threads.ThreadParticipant)
-        if may_wait and self.run._children:
-            error = self._children_gone(error)
+        may_wait = tasks.current() is None
+        if self.run._children:
+            error = self._children_gone(error, may_wait=may_wait)
         self._leave()
         if isinstance(participant, threads.ThreadParticipant):
             participant.leave_edge()
@@ -224,9 +227,11 @@ class BlockingEdge(_Edge):
         if may_wait:
             wait_for_end(self.run)
 
-    def _children_gone(self, error: BaseException | None) -> BaseException | None:
+    def _children_gone(self, error: BaseException | None, *, may_wait: bool) -> BaseException | None:
         try:
             for child in self._left_behind(error):
+                if not may_wait:
+                    break
                 wait_for_end(child)
                 if error is None and self.run._closed:
                     self.run._raise_stopped()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,14 @@ from stoppable.errors import StoreError
 T = TypeVar("T")
 
 _lock = threading.Lock()  # one for all: it is held for two lines
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Reply(Generic[T]):
@@ -36,6 +45,13 @@ class Reply(Generic[T]):
         except Exception as error:
             reply._error = error
         reply._is_settled = True
+        return reply
+
+    @classmethod
+    def failed(cls, error: BaseException) -> Reply[T]:
+        """Return the reply of a call that could not be made."""
+        reply: Reply[T] = cls()
+        reply._error, reply._is_settled = error, True
         return reply
 
     def __await__(self) -> Generator[Any, None, T]:

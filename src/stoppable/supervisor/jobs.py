@@ -7,10 +7,11 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Never, get_args
 
 from stoppable._core import context
 from stoppable._core.boundary import check
+from stoppable._core.ids import new_id
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.run import Run
 from stoppable._engine.agents import Kind, body_of, in_thread, kind_of, name_of, start
@@ -18,9 +19,9 @@ from stoppable._engine.handle import RunHandle
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
 from stoppable._engine.workers import as_worker_body
-from stoppable.errors import InvalidArgument
+from stoppable.errors import InvalidArgument, RunStopped
 from stoppable.records import RunRecord
-from stoppable.supervisor.translate import digest
+from stoppable.supervisor.translate import digest, outcome_of
 
 Isolation = Literal["auto", "task", "thread", "process"]
 OnDisconnect = Literal["keep", "stop"]
@@ -99,6 +100,15 @@ class Job:
         name = options.name or name_of(body)
         bound = body if isinstance(body, functools.partial) else functools.partial(body)
         return cls(name, options, digest(name, (*bound.args, *args), bound.keywords), launch)
+
+    @classmethod
+    def around(cls, name: str, options: Options) -> Job:
+        """Return the start of a block of code, which no other start can repeat."""
+        return cls(name, options, new_id())
+
+    def refuse(self, record: RunRecord) -> Never:
+        """Raise what a block gets whose stop came before it."""
+        raise RunStopped(self.run.id, outcome_of(record))
 
     def to_record(self, worker: str) -> RunRecord:
         """Return what is kept of it."""

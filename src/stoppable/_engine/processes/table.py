@@ -42,6 +42,11 @@ def is_readable() -> bool:
     return os.access(f"{_PROC}/self/environ", os.R_OK)
 
 
+def children() -> list[int]:
+    """Return our own children that are alive."""
+    return [pid for pid in _listed() if _is_child(pid)]
+
+
 class Members:
     """The processes of one group that are alive now; zombies are dead."""
 
@@ -135,7 +140,8 @@ class Members:
         return True
 
 
-_STATE, _THREADS, _STARTED = 0, 17, 19  # counted from the field after the name of the program (man 5 proc_pid_stat)
+# Counted from the field after the name of the program (man 5 proc_pid_stat).
+_STATE, _PARENT, _THREADS, _STARTED = 0, 1, 17, 19
 
 
 def _listed() -> set[int]:
@@ -148,6 +154,14 @@ def _listed() -> set[int]:
 
 def _fields(pid: int) -> list[bytes]:
     return _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].split()
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        fields = _fields(pid)
+    except OSError:
+        return False  # it is gone
+    return int(fields[_PARENT]) == os.getpid() and not _is_zombie(fields)
 
 
 def _is_zombie(fields: list[bytes]) -> bool:

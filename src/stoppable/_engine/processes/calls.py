@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Generic, Literal, TypedDict, Unpack, overload
 
-from stoppable._engine.process_command import Argument, Command
-from stoppable._engine.process_errors import ProcessFailed
-from stoppable._engine.process_group import ProcessGroup
-from stoppable._engine.process_pipes import Capture, Incoming, Outgoing, Pipes
-from stoppable._engine.process_streams import BlockingProcess, Codec, Process, S, block
+from stoppable._engine.bells import block
+from stoppable._engine.processes.command import Argument, Command
+from stoppable._engine.processes.errors import ProcessFailed
+from stoppable._engine.processes.group import ProcessGroup
+from stoppable._engine.processes.pipes import Capture, Incoming, Outgoing, Pipes
+from stoppable._engine.processes.process import BlockingProcess, Codec, Process, S
 from stoppable.errors import InvalidArgument
 
 OUTPUT_LIMIT = 10_000_000
@@ -115,7 +116,8 @@ async def open_process(
     """Start a command to talk to, as in ``async with await stoppable.open_process([…]) as process``.
 
     It is a boundary of kind ``spawn``, in flight while anything of it is alive. Leaving the block ends it with its
-    whole group: TERM, then KILL; so does the end of the run. A stop treats it as ``run_process`` does.
+    whole group: TERM, then KILL; so does the end of the run. A stop treats it as ``run_process`` does, except that what
+    it wrote is not made a partial: it was handed out as it came, and its reader records what is worth keeping.
     """
     return await _open(command, text=text, blocking=False, **options)
 

@@ -1,16 +1,15 @@
-"""Waking: whoever waits for a process, as a task or as a thread, and the thread that serves the process."""
+"""Waking whoever waits, as a task or as a thread, for what another thread does."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-import os
-import selectors
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-_CHUNK = 1 << 16
+T = TypeVar("T")
 
 
 class Bell:
@@ -23,8 +22,9 @@ class Bell:
 
     def ring(self) -> None:
         """Let everybody look again."""
-        for wake in list(self._wakers.values()):
-            wake()
+        if self._wakers:
+            for wake in list(self._wakers.values()):
+                wake()
 
     async def wait(self, ready: Callable[[], bool], *, blocking: bool) -> None:
         """Wait until something is so; ``blocking`` waits in place, on the calling thread."""
@@ -49,6 +49,9 @@ class Bell:
 
 
 def _wake(future: asyncio.Future[None]) -> None:
+    if asyncio._get_running_loop() is future.get_loop():
+        _resolve(future)
+        return
     with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
         future.get_loop().call_soon_threadsafe(_resolve, future)
 
@@ -58,35 +61,11 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class Waker:
-    """Wakes the one thread that serves a process out of its ``select``."""
-
-    def __init__(self) -> None:
-        # Re-entrant: a signal handler may wake it while this very thread does.
-        self._lock = threading.RLock()
-        self._ends: tuple[int, int] | None = None
-
-    def open(self) -> None:
-        """Make it work; what was wanted before is seen by the thread when it begins."""
-        self._ends = os.pipe()
-        for end in self._ends:
-            os.set_blocking(end, False)
-
-    def wake(self) -> None:
-        """Make its ``select`` return, now or when it comes to it."""
-        with self._lock, contextlib.suppress(BlockingIOError):  # full: it will wake anyway
-            if self._ends is not None:
-                os.write(self._ends[1], b"\0")
-
-    def register_in(self, selector: selectors.BaseSelector) -> None:
-        """Let a selector see the wake-ups."""
-        assert self._ends is not None, "opened before"
-        handle = self._ends[0]
-        selector.register(handle, selectors.EVENT_READ, lambda: os.read(handle, _CHUNK))
-
-    def close(self) -> None:
-        """Wake nobody any more; under the lock, because the number of a closed pipe is given to another file."""
-        with self._lock:
-            ends, self._ends = self._ends or (), None
-            for end in ends:
-                os.close(end)
+def block(steps: Coroutine[Any, Any, T]) -> T:
+    """Drive a coroutine that waits in place to its end."""
+    try:
+        steps.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    raise AssertionError("blocking code does not suspend")

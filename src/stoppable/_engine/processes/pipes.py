@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
 
-from stoppable._engine.process_bells import Bell, Waker
+from stoppable._engine.bells import Bell
+from stoppable._engine.processes.waker import Waker
 
 _CHUNK = 1 << 16
 _HIGH_WATER = 1 << 18

@@ -20,11 +20,12 @@ from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung
 from stoppable._engine import control
-from stoppable._engine.process_bells import Bell, Waker
-from stoppable._engine.process_command import Command
-from stoppable._engine.process_keeper import Force, Keeper
-from stoppable._engine.process_pipes import Capture, Pipes
-from stoppable._engine.process_table import environment
+from stoppable._engine.bells import Bell
+from stoppable._engine.processes.command import Command
+from stoppable._engine.processes.keeper import Force, Keeper
+from stoppable._engine.processes.pipes import Capture, Pipes
+from stoppable._engine.processes.table import environment
+from stoppable._engine.processes.waker import Waker
 from stoppable._engine.tasks import TaskParticipant
 from stoppable.errors import InvalidArgument, StoppableError
 

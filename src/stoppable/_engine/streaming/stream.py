@@ -24,9 +24,9 @@ from stoppable._core import context
 from stoppable._core.context import Scope
 from stoppable._core.hooks import Callback, Hook, Moment, UserHook
 from stoppable._core.run import Run
-from stoppable._engine import closing
-from stoppable._engine.chunks import Chunks
-from stoppable._engine.pending import Pending
+from stoppable._engine.streaming import closing
+from stoppable._engine.streaming.chunks import Chunks
+from stoppable._engine.streaming.pending import Pending
 from stoppable._engine.tasks import TaskParticipant
 from stoppable.errors import InvalidArgument
 

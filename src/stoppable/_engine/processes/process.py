@@ -6,27 +6,18 @@ The blocking classes drive the coroutines of the others, which then wait in plac
 from __future__ import annotations
 
 import codecs
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stoppable._core.boundary import check
-from stoppable._engine.process_group import ProcessGroup
-from stoppable._engine.process_pipes import Incoming, Outgoing, Pipes
+from stoppable._engine.bells import block
+from stoppable._engine.processes.group import ProcessGroup
+from stoppable._engine.processes.pipes import Incoming, Outgoing, Pipes
 from stoppable.errors import AgentStopped, InvalidArgument
 
 S = TypeVar("S", bound=str | bytes)
 T = TypeVar("T")
-
-
-def block(steps: Coroutine[Any, Any, T]) -> T:
-    """Drive a coroutine that waits in place to its end."""
-    try:
-        steps.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    raise AssertionError("blocking code does not suspend")
 
 
 class Codec:

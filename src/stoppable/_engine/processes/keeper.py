@@ -11,12 +11,12 @@ from enum import IntEnum
 from typing import IO, TYPE_CHECKING, Any
 
 from stoppable._core import clock
-from stoppable._engine import process_table
-from stoppable._engine.process_errors import not_started
-from stoppable._engine.process_pipes import Outgoing, Pipes, Pump, Sink
+from stoppable._engine.processes import table
+from stoppable._engine.processes.errors import not_started
+from stoppable._engine.processes.pipes import Outgoing, Pipes, Pump, Sink
 
 if TYPE_CHECKING:
-    from stoppable._engine.process_group import ProcessGroup
+    from stoppable._engine.processes.group import ProcessGroup
 
 _logger = logging.getLogger("stoppable")
 
@@ -98,13 +98,13 @@ class Keeper:
         except Exception as error:
             group.error = not_started(command.name, command.cwd, error)
             return False
-        self._members = process_table.Members(group.id, self._leader.pid)
+        self._members = table.Members(group.id, self._leader.pid)
         if self._leader.stdin is not None and isinstance(pipes.stdin, Outgoing):
             self._pump.write_to(self._leader.stdin, pipes.stdin)
         for file, sink in ((self._leader.stdout, pipes.stdout), (self._leader.stderr, pipes.stderr)):
             if file is not None and isinstance(sink, Sink):
                 self._pump.read_from(file, sink)
-        self._pidfd = process_table.open_pidfd(self._leader.pid)
+        self._pidfd = table.open_pidfd(self._leader.pid)
         if self._pidfd is not None:
             self._pump.watch(self._pidfd)
         group.pid = self._leader.pid
@@ -228,7 +228,7 @@ class Keeper:
         return False
 
     def _reap(self) -> None:
-        if not process_table.is_readable():
+        if not table.is_readable():
             self._signal_group(signal.SIGKILL)  # what cannot be seen is not left running
         if not self._is_reaped:
             self._group.returncode = self._leader.wait()

@@ -12,7 +12,7 @@ from stoppable._core.hooks import Hook
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Fate
-from stoppable._engine.pending import Pending
+from stoppable._engine.streaming.pending import Pending
 from stoppable.errors import AgentStopped, StoppableError
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stoppable.errors import InvalidArgument, StoppableError
 
 if TYPE_CHECKING:
-    from stoppable._engine.processes import ProcessResult
+    from stoppable._engine.processes.calls import ProcessResult
 
 _TAIL = 500
 

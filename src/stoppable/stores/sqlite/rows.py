@@ -1,0 +1,150 @@
+"""Records as rows, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from stoppable import _wire
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.reason import Reason
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Receipt
+from stoppable.errors import InvalidArgument
+from stoppable.records import Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
+from stoppable.stores.sqlite.transaction import Row
+
+encode = json.JSONEncoder(separators=(",", ":"), default=_wire.dump).encode
+"""Return the text of anything in a record."""
+
+decode = json.loads
+
+MODES = tuple(Mode)
+_STATUSES = {status.value: status for status in Status}
+_TYPES = {kind.value: kind for kind in EventType}
+
+RECORD = """id, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
+ mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt,
+ (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""
+"""What ``record`` wants of a row of runs."""
+
+_COLUMNS = (
+    "id, request, parent, parent_id, root_id, name, owner, labels, spec, created_at, worker, status, epoch, started_at,"
+    " ended_at, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt"
+)
+INSERT = f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 22)}) RETURNING number"  # noqa: S608 - our own names
+"""Takes what ``values`` returns."""
+
+UPDATE = (
+    "UPDATE runs SET status = ?, epoch = ?, started_at = ?, ended_at = ?, mode = ?, grace = ?, reason = ?,"
+    " stop_requested_at = ?, acknowledged = ?, outcome = ?, receipt = ? WHERE number = ?"
+)
+"""Takes what ``changing`` returns, and the number."""
+
+
+def record(row: Row) -> RunRecord:
+    """Return the record of a row with the columns RECORD."""
+    (
+        id_, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
+        mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, last_event, _,
+    ) = row  # fmt: skip
+    isolation, on_disconnect, limits, policy, version = _spec(spec)
+    return RunRecord(
+        id=id_,
+        name=name,
+        parent_id=parent_id,
+        root_id=root_id,
+        owner=owner,
+        labels={} if labels == "{}" else decode(labels),
+        status=_STATUSES[status],
+        worker=worker,
+        epoch=epoch,
+        isolation=isolation,
+        on_disconnect=on_disconnect,
+        limits=limits,
+        policy=policy,
+        created_at=created_at,
+        started_at=started_at,
+        ended_at=ended_at,
+        stop=None if mode < 0 else StopIntent(mode=MODES[mode], reason=reason_of(reason), grace=grace),
+        stop_requested_at=stop_requested_at,
+        acknowledged=None if acknowledged < 0 else MODES[acknowledged],
+        outcome=None if outcome is None else _wire.load(OutcomeRecord, decode(outcome)),
+        receipt=None if receipt is None else _wire.load(Receipt, decode(receipt)),
+        last_event=last_event,
+        version=version,
+    )
+
+
+@lru_cache(1024)  # most runs of a program have the same few
+def _spec(text: str) -> tuple[str, str, Limits | None, Policy, int]:
+    isolation, on_disconnect, limits, policy, version = decode(text)
+    return isolation, on_disconnect, limits and _wire.load(Limits, limits), _wire.load(Policy, policy), version
+
+
+@lru_cache(256)  # a bulk stop has one for all
+def reason_of(text: str) -> Reason:
+    return _wire.load(Reason, decode(text))
+
+
+def values(record: RunRecord, request: str, parent: int | None) -> Row:
+    """Return what INSERT takes."""
+    spec = encode((record.isolation, record.on_disconnect, record.limits, record.policy, record.version))
+    status, epoch, *rest = changing(record)
+    return (
+        record.id, request, parent, record.parent_id, record.root_id, record.name, record.owner, encode(record.labels),
+        spec, record.created_at, record.worker, status, epoch, *rest,
+    )  # fmt: skip
+
+
+def changing(record: RunRecord) -> Row:
+    """Return what UPDATE takes before the number."""
+    stop = record.stop
+    return (
+        record.status.value,
+        record.epoch,
+        record.started_at,
+        record.ended_at,
+        *((-1, None, None) if stop is None else (stop.mode.rank, stop.grace, encode(stop.reason))),
+        record.stop_requested_at,
+        -1 if record.acknowledged is None else record.acknowledged.rank,
+        None if record.outcome is None else encode(record.outcome),
+        None if record.receipt is None else encode(record.receipt),
+    )
+
+
+def event(run_id: str, row: Row) -> Event:
+    """Return the event of a row with seq, at, type and data."""
+    seq, at, kind, data = row
+    return Event(run_id=run_id, seq=seq, at=at, type=_TYPES[kind], data=decode(data))
+
+
+class Line:
+    """An event that is ready to be written; made by the caller, so that one that has no JSON form fails alone."""
+
+    __slots__ = ("at", "data", "draft")
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.at = draft.at
+        try:
+            self.data = encode(draft.data) if draft.data else "{}"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgument(f"the data of a {draft.type} event has no JSON form: {error}") from error
+
+
+def lines(drafts: Sequence[Draft]) -> list[Line]:
+    """Return events, ready to be written."""
+    return [Line(draft) for draft in drafts]
+
+
+def number_list(numbers: Sequence[int]) -> str:
+    """Return what ``json_each`` takes."""
+    return json.dumps(numbers)
+
+
+def plain(value: Any) -> Any:
+    """Return the JSON form as Python values."""
+    return _wire.dump(value)
