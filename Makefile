@@ -7,7 +7,7 @@ SHELL := bash
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/clients --ignore tests/frameworks
 
-.PHONY: help test test-version test-versions test-mutants test-clients test-frameworks check soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-clients test-frameworks check soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -19,6 +19,13 @@ define environment
 	@test -x $(1)/bin/uv || $(1)/bin/python -m pip install -q --disable-pip-version-check uv
 	@VIRTUAL_ENV=$(abspath $(1)) $(1)/bin/uv pip install -q -e '.[$(2)]'
 endef
+
+DEMO_PORT ?= 8420
+
+demo: ## serve agents that show every case of a stop; prints an address and what to try
+	@echo "one moment: the first time, what the demo needs is installed into .venv-demo"
+	$(call environment,.venv-demo,server$(comma)cli$(comma)client$(comma)sqlite)
+	@.venv-demo/bin/stoppable serve --demo --port $(DEMO_PORT)
 
 test: ## run the tests, with coverage of the core and the engine
 	$(call environment,$(VENV),dev)

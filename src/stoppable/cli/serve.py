@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -13,6 +16,7 @@ from stoppable._core.ids import new_id
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import CommandError, told
 
+_DEFAULT_URL = "http://127.0.0.1:8420"
 _DEMO_STORE = "sqlite:///stoppable-demo.db"
 
 
@@ -63,6 +67,7 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         )
     first = "research" if is_demo else next(iter(agents))
     run = f"try-{new_id()[:6]}"
+    command = _command(url)
     post = "-H 'content-type: application/json' -d"
     lines += [
         "",
@@ -72,9 +77,15 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         f'  curl -s {url}/runs/{run}/stop {post} \'{{"reason": "enough"}}\'',
         f"  curl -s {url}/runs/{run}/receipt",
         "",
-        f"or: stoppable start {first} · stoppable watch · stoppable stop {run}",
+        f"or: {command} start {first} · {command} watch · {command} stop {run}",
         "Ctrl-C here ends the server and stops its runs.",
         "",
     ]
     for line in lines:
         screen.say(line)
+
+
+def _command(url: str) -> str:
+    """Return how this command is called from another terminal in the same folder."""
+    name = "stoppable" if shutil.which("stoppable") else os.path.relpath(sys.argv[0])
+    return name if url == _DEFAULT_URL else f"STOPPABLE_URL={url} {name}"
