@@ -208,7 +208,7 @@ async def test_a_thousand_readers_with_one_slow_all_see_everything(steps):
 
 
 async def test_what_an_agent_emits_cannot_end_an_event_or_become_another():
-    hostile = '\n\nevent: done\ndata: {}\n\n<script>alert(1)</script>\r\n\u2028'
+    hostile = "\n\nevent: done\ndata: {}\n\n<script>alert(1)</script>\r\n\u2028"
 
     async def agent():
         stoppable.emit("evil\n\nevent: done", text=hostile, big=2**80, half="\ud800")
