@@ -7,11 +7,12 @@ import time
 
 import httpx
 import pytest
-from .serving import client_of, ended, event, in_process, served, started
 
 import stoppable
 from stoppable.testing import ModelServer
 from stoppable.testing.model_server import Gate, Reply
+
+from .serving import client_of, ended, event, in_process, served, started
 
 
 class Door:

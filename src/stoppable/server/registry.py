@@ -44,6 +44,7 @@ class Registry(Mapping[str, Agent]):
         if arguments is NOTHING:
             return agent, ()
         if isinstance(arguments, dict):
+            _check(name, agent, arguments)
             return functools.partial(agent, **arguments), ()
         return agent, (arguments,)
 
@@ -62,6 +63,15 @@ class Registry(Mapping[str, Agent]):
 
 NOTHING: Any = object()
 """No input at all, which is not the same as null."""
+
+
+def _check(name: str, agent: Agent, keywords: dict[str, Any]) -> None:
+    try:
+        inspect.signature(body_of(agent)).bind(**keywords)
+    except TypeError as error:
+        raise InvalidArgument(f"{name} cannot be called like that: {error}"[:500]) from None
+    except ValueError:
+        pass  # one written in C that does not tell
 
 
 def _named(agents: Agents) -> Iterator[tuple[str, Agent]]:
