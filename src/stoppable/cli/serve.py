@@ -67,7 +67,6 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         )
     first = "research" if is_demo else next(iter(agents))
     run = f"try-{new_id()[:6]}"
-    command = _command(url)
     post = "-H 'content-type: application/json' -d"
     lines += [
         "",
@@ -77,7 +76,8 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         f'  curl -s {url}/runs/{run}/stop {post} \'{{"reason": "enough"}}\'',
         f"  curl -s {url}/runs/{run}/receipt",
         "",
-        f"or: {command} start {first} · {command} watch · {command} stop {run}",
+        *_commands(url, first, run),
+        "",
         "Ctrl-C here ends the server and stops its runs.",
         "",
     ]
@@ -85,7 +85,8 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         screen.say(line)
 
 
-def _command(url: str) -> str:
+def _commands(url: str, agent: str, run: str) -> list[str]:
     """Return how this command is called from another terminal in the same folder."""
     name = "stoppable" if shutil.which("stoppable") else os.path.relpath(sys.argv[0])
-    return name if url == _DEFAULT_URL else f"STOPPABLE_URL={url} {name}"
+    first = [] if url == _DEFAULT_URL else [f"  export STOPPABLE_URL={url}"]
+    return ["or:", "", *first, *(f"  {name} {rest}" for rest in (f"start {agent}", "watch", f"stop {run}"))]

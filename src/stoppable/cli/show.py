@@ -36,8 +36,7 @@ _MARKS = {
 }
 _FATES = {Fate.FINISHED: "green", Fate.KILLED: "red", Fate.ABANDONED: "magenta", Fate.UNREACHABLE: "magenta"}
 _COLUMNS = {"RUN": 128, "AGENT": 24, "OWNER": 16, "STATUS": 20, "TIME": 8, "WHAT": 0}
-"""Of a table of runs, with the width that each may insist on."""
-_JUSTIFIED: dict[str, JustifyMethod] = {"TIME": "right"}
+"""Of a table of runs, with the width that each may have; the last one has what is left."""
 _OURS = re.compile(r"[0-9a-f]{32}")
 _SHORT = 12
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -96,12 +95,14 @@ def runs(records: Iterable[RunRecord], now: float) -> Table:
     ]
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for number, (name, widest) in enumerate(_COLUMNS.items()):
-        # What tells a run from others keeps its room; the last column gets what is left.
         needed = max((row[number].cell_len for row in rows), default=0)
-        table.add_column(
-            name, no_wrap=True, overflow="ellipsis", min_width=min(needed, widest), justify=_JUSTIFIED.get(name, "left")
-        )
+        justify: JustifyMethod = "right" if name == "TIME" else "left"
+        # Where there is no room for all of it, rich takes it from the last column, which may wrap, but has no text that does.
+        table.add_column(name, no_wrap=bool(widest), max_width=min(needed, widest) or None, justify=justify)
     for row in rows:
+        row[-1].no_wrap = True
+        for cell in row:
+            cell.overflow = "ellipsis"
         table.add_row(*row)
     return table
 

@@ -14,6 +14,7 @@ from stoppable.cli import options, screen, show
 from stoppable.cli.exits import CommandError, Exit, of_status, told
 from stoppable.cli.options import Json, Labels, OptionalRun, Url
 from stoppable.records import RunRecord
+from stoppable.stores.base import wall_clock
 
 if TYPE_CHECKING:
     from stoppable.client import Client
@@ -199,7 +200,7 @@ class _Bulk:
 
     def _show(self, preview: list[Receipt]) -> None:
         records = [self._client.get(one.run_id) for one in preview[:_SHOWN]]
-        screen.err().print(show.runs(records, max((one.created_at for one in records), default=0.0)))
+        screen.err().print(show.runs(records, wall_clock()))
         if len(preview) > _SHOWN:
             screen.say(f"… and {len(preview) - _SHOWN} more")
 
