@@ -27,6 +27,7 @@ def open_writer(path: Path, synchronous: str) -> apsw.Connection:
             _recognise(connection, path)
             _use_wal(connection)
             connection.pragma("synchronous", synchronous)
+            connection.pragma("wal_autocheckpoint", 4000)
             connection.pragma("journal_size_limit", 64 << 20)
             connection.pragma("cache_size", -16384)
             _migrate(connection, path, MIGRATIONS)

@@ -18,7 +18,7 @@ from stoppable.stores.sqlite.lane import Lane
 from stoppable.stores.sqlite.leases import Leases
 from stoppable.stores.sqlite.locks import Locks
 from stoppable.stores.sqlite.transaction import Session, Transaction
-from stoppable.stores.sqlite.writer import Writer
+from stoppable.stores.sqlite.writer import Write, Writer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -68,16 +68,17 @@ class Engine:
         """Whether this process opened it, and not the one that it was forked from."""
         return self.pid == os.getpid()
 
-    def write(self, call: Callable[[Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+    def put(self, write: Write) -> None:
         """Have a change made."""
-        return self._writer.submit(call, *args) or self._closed()
+        if not self._writer.lane.put(write):
+            raise self._closed()
 
     def read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
         """Have something looked up, after every change that was asked for before."""
         reply: Reply[T] = Reply()
         read = (lambda session: call(session, *args)), reply
         if not self._writer.follow(lambda: self._reader.put(read)) and not self._reader.put(read):
-            return self._closed()
+            raise self._closed()
         return reply
 
     def look(self) -> None:
@@ -93,8 +94,8 @@ class Engine:
         self._reads.close()
         self._writes.close()
 
-    def _closed(self) -> Reply[T]:
-        return Reply.failed(StoreError(f"{self._path} was closed"))
+    def _closed(self) -> StoreError:
+        return StoreError(f"{self._path} was closed")
 
     def _answer(self, reads: list[Read]) -> None:
         settle([self._looked_up(call, reply) for call, reply in reads])

@@ -121,30 +121,19 @@ def event(run_id: str, row: Row) -> Event:
     return Event(run_id=run_id, seq=seq, at=at, type=_TYPES[kind], data=decode(data))
 
 
-class Line:
-    """An event that is ready to be written; made by the caller, so that one that has no JSON form fails alone."""
+class Lines:
+    """Events that are ready to be written; made by the caller, so that one that has no JSON form fails alone."""
 
-    __slots__ = ("at", "data", "draft")
+    __slots__ = ("rows", "statuses")
 
-    def __init__(self, draft: Draft) -> None:
-        self.draft = draft
-        self.at = draft.at
-        try:
-            self.data = encode(draft.data) if draft.data else "{}"
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidArgument(f"the data of a {draft.type} event has no JSON form: {error}") from error
-
-
-def lines(drafts: Sequence[Draft]) -> list[Line]:
-    """Return events, ready to be written."""
-    return [Line(draft) for draft in drafts]
-
-
-def number_list(numbers: Sequence[int]) -> str:
-    """Return what ``json_each`` takes."""
-    return json.dumps(numbers)
-
-
-def plain(value: Any) -> Any:
-    """Return the JSON form as Python values."""
-    return _wire.dump(value)
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        self.rows: list[tuple[float | None, EventType, str]] = []
+        self.statuses: list[Draft] = []
+        for draft in drafts:
+            data = draft.data
+            try:
+                self.rows.append((draft.at, draft.type, encode(data) if data else "{}"))
+            except (TypeError, ValueError, RecursionError) as error:
+                raise InvalidArgument(f"the data of a {draft.type} event has no JSON form: {error}") from error
+            if draft.type is EventType.STATUS:
+                self.statuses.append(draft)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from stoppable import _wire
@@ -13,7 +12,7 @@ from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent
 from stoppable.stores import rules
 from stoppable.stores.base import Registered
 from stoppable.stores.sqlite import events, rows
-from stoppable.stores.sqlite.rows import Line
+from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Row, Session, Transaction
 
 _BY_ID = f"SELECT {rows.RECORD} FROM runs WHERE id = ?"  # noqa: S608 - our own names
@@ -92,20 +91,20 @@ def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: R
 
 
 def finish(
-    tx: Transaction, run_id: str, epoch: int, outcome: OutcomeRecord, receipt: Receipt | None, lines: Sequence[Line]
+    tx: Transaction, run_id: str, epoch: int, outcome: OutcomeRecord, receipt: Receipt | None, lines: Lines
 ) -> RunRecord:
     """Write the terminal status, if there is none."""
     row = row_of(tx, run_id)
-    rules.check_end(outcome, [line.draft for line in lines])
+    rules.check_end(outcome, lines.statuses)
     number, last = events.last_of(row)
     record = rows.record(row)
     if record.over or record.epoch != epoch:
         tx.touched.add(run_id)
-        late = rows.lines([rules.late_event(outcome)])
+        late = Lines([rules.late_event(outcome)])
         return replace(record, last_event=events.add(tx, number, last, late))
     now = tx.now()
     last = events.add(tx, number, last, lines)
-    record = events.moved(record, (line.draft for line in lines), now)
+    record = events.moved(record, lines.statuses, now)
     return end(tx, number, last, rules.over(record, outcome, receipt, now))
 
 
@@ -113,6 +112,6 @@ def end(tx: Transaction, number: int, last: int, record: RunRecord) -> RunRecord
     """Write a record that is over, and its last events."""
     assert record.outcome is not None, "how it ended"
     tx.run(rows.UPDATE, (*rows.changing(record), number))
-    ends = rows.lines([rules.status_event(record.status, record), rules.done_event(record.outcome)])
+    ends = Lines([rules.status_event(record.status, record), rules.done_event(record.outcome)])
     tx.touched.add(record.id)
     return replace(record, last_event=events.add(tx, number, last, ends))

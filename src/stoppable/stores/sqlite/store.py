@@ -26,8 +26,9 @@ from stoppable.records import (
 from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Subscription, WorkerInfo, wall_clock
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
-from stoppable.stores.sqlite import events, house, looks, rows, runs, stops
+from stoppable.stores.sqlite import events, house, looks, runs, stops
 from stoppable.stores.sqlite.boot import boot_clock
+from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
 if TYPE_CHECKING:
@@ -108,10 +109,12 @@ class SqliteStore:
         return engine
 
     def _write(self, call: Callable[[Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+        reply: Reply[T] = Reply()
         try:
-            return self._opened().write(call, *args)
+            self._opened().put((call, args, reply))
         except StoppableError as error:
             return Reply.failed(error)
+        return reply
 
     def _read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
         try:
@@ -186,7 +189,7 @@ class SqliteStore:
     ) -> Reply[RunRecord]:
         """Write the terminal status, if there is none."""
         try:
-            lines = rows.lines(events)
+            lines = Lines(events)
         except InvalidArgument as error:
             return Reply.failed(error)
         return self._write(runs.finish, run_id, epoch, outcome, receipt, lines)
@@ -196,7 +199,7 @@ class SqliteStore:
     def append(self, run_id: str, epoch: int, events_: Sequence[Draft]) -> Reply[int]:
         """Add to a run's log."""
         try:
-            lines = rows.lines(events_)
+            lines = Lines(events_)
         except InvalidArgument as error:
             return Reply.failed(error)
         return self._write(events.append, run_id, epoch, lines)
