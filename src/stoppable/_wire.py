@@ -30,6 +30,13 @@ def dump(value: Any) -> Any:
     return [dump(item) for item in typing.cast("typing.Iterable[Any]", value)]
 
 
+def shallow(value: Any) -> Any:
+    """Return the JSON form of a record but for what is in it: for an encoder that asks again (``default=``)."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {wire: getattr(value, name) for name, wire, _ in _fields(type(value))}
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
 def load(kind: type[T], data: Any) -> T:
     """Return the record that a JSON form tells of; unknown names are ignored, so that newer writers can be read."""
     found: T = _load(kind, data)

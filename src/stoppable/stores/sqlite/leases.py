@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stoppable.errors import Fenced
-from stoppable.records import RunRecord, StopIntent
+from stoppable.records import RunRecord
 from stoppable.stores import rules
 from stoppable.stores.base import Intent, WorkerInfo
 from stoppable.stores.sqlite import events, rows, runs
@@ -52,7 +52,7 @@ class Leases:
         if renewed is None:
             raise Fenced(worker)
         return [
-            Intent(run_id=run_id, stop=StopIntent(mode=rows.MODES[mode], grace=grace, reason=rows.reason_of(reason)))
+            Intent(run_id=run_id, stop=rows.stop_of(mode, grace, reason))
             for run_id, mode, grace, reason in tx.all(_TO_STOP, (worker,))
         ]
 

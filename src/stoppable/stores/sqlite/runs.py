@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from stoppable import _wire
-from stoppable._core.state import Mode
+from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
 from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent
@@ -103,15 +104,26 @@ def finish(
         late = Lines([rules.late_event(outcome)])
         return replace(record, last_event=events.add(tx, number, last, late))
     now = tx.now()
-    last = events.add(tx, number, last, lines)
     record = events.moved(record, lines.statuses, now)
-    return end(tx, number, last, rules.over(record, outcome, receipt, now))
+    return end(tx, number, last, rules.over(record, outcome, receipt, now), lines)
 
 
-def end(tx: Transaction, number: int, last: int, record: RunRecord) -> RunRecord:
+def end(tx: Transaction, number: int, last: int, record: RunRecord, lines: Lines | None = None) -> RunRecord:
     """Write a record that is over, and its last events."""
     assert record.outcome is not None, "how it ended"
+    ends = _last_words(record.status, record.outcome.clean) if record.stop is None else _words(record, record.outcome)
+    last = events.add(tx, number, last, ends if lines is None else lines.then(ends))
     tx.run(rows.UPDATE, (*rows.changing(record), number))
-    ends = Lines([rules.status_event(record.status, record), rules.done_event(record.outcome)])
     tx.touched.add(record.id)
-    return replace(record, last_event=events.add(tx, number, last, ends))
+    object.__setattr__(record, "last_event", last)  # it is ours alone as yet, and to copy it takes longer than the rest
+    return record
+
+
+def _words(record: RunRecord, outcome: OutcomeRecord) -> Lines:
+    return Lines([rules.status_event(outcome.status, record), rules.done_event(outcome)])
+
+
+@lru_cache
+def _last_words(status: Status, clean: bool) -> Lines:  # noqa: FBT001 - a key
+    outcome = OutcomeRecord(status=status, clean=clean)
+    return Lines([rules.status_event(status), rules.done_event(outcome)])
