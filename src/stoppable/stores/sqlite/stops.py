@@ -18,26 +18,23 @@ from stoppable.stores.sqlite.transaction import Row, Session, Transaction
 
 LABELS = "NOT EXISTS (SELECT 1 FROM json_each(?) AS wanted WHERE wanted.value IS NOT (SELECT value FROM json_each(labels) AS had WHERE had.key = wanted.key))"  # noqa: E501
 
-_BELOW = """
-WITH RECURSIVE below (number) AS (
+_NODES = """
+WITH RECURSIVE below (node) AS (
     SELECT value FROM json_each(:numbers)
     UNION
-    SELECT runs.number FROM runs JOIN below ON runs.parent = below.number
+    SELECT number FROM runs JOIN below ON parent = node
 )
+SELECT number, id, worker, status = :running FROM below JOIN runs ON number = node
+WHERE ended_at IS NULL AND mode < :rank
 """
-_EVENTS = (
-    _BELOW
-    + """
+_EVENTS = """
 INSERT INTO events (run, seq, at, type, data)
 SELECT number, (SELECT coalesce(max(seq), 0) + 1 FROM events WHERE run = number), :now, 'status',
     json_object('status', :stopping, 'mode', :name, 'reason', coalesce(reason, :reason) ->> 'message',
         'actor', coalesce(reason, :reason) ->> 'actor')
-FROM below JOIN runs USING (number) WHERE status = :running AND mode < :rank
+FROM runs WHERE number IN (SELECT value FROM json_each(:running_nodes))
 """
-)
-_STOP = (
-    _BELOW
-    + """
+_STOP = """
 UPDATE runs SET
     mode = :rank,
     grace = :grace,
@@ -45,10 +42,8 @@ UPDATE runs SET
     stop_requested_at = coalesce(stop_requested_at, :now),
     started_at = iif(status = :running, coalesce(started_at, :now), started_at),
     status = iif(status = :running, :stopping, status)
-WHERE number IN (SELECT number FROM below) AND ended_at IS NULL AND mode < :rank
-RETURNING id, worker
+WHERE number IN (SELECT value FROM json_each(:nodes))
 """
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +120,13 @@ def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent) -> None:
         "running": Status.RUNNING.value,
         "stopping": Status.STOPPING.value,
     }
+    nodes = tx.all(_NODES, values)
+    values["nodes"] = rows.encode([number for number, *_ in nodes])
+    values["running_nodes"] = rows.encode([number for number, *_, is_running in nodes if is_running])
     tx.run(_EVENTS, values)
-    for run_id, worker in tx.all(_STOP, values):
-        tx.touched.add(run_id)
-        tx.woken.add(worker)
+    tx.run(_STOP, values)
+    tx.touched.update([run_id for _, run_id, *_ in nodes])
+    tx.woken.update([worker for _, _, worker, _ in nodes])
 
 
 def _result(session: Session, answers: Sequence[tuple[int, Answer]], placed: Hold | None) -> StopResult:
