@@ -34,7 +34,7 @@ def shallow(value: Any) -> Any:
     """Return the JSON form of a record but for what is in it: for an encoder that asks again (``default=``)."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {wire: getattr(value, name) for name, wire, _ in _fields(type(value))}
-    return dict(value) if isinstance(value, Mapping) else list(value)
+    return dict(value) if isinstance(value, Mapping) else list(typing.cast("typing.Iterable[Any]", value))
 
 
 def load(kind: type[T], data: Any) -> T:

@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from stoppable.errors import StoreError
 from stoppable.stores.listeners import Listeners
@@ -23,7 +23,7 @@ from stoppable.stores.sqlite.writer import Write, Writer
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-Read = tuple[Callable[[Session], object], Reply[object]]
+Read = tuple[Callable[[Session], Any], Reply[Any]]
 
 
 class Engine:
@@ -54,9 +54,8 @@ class Engine:
         self.locks = Locks(directory)
         self._bells = Bells(directory, lambda worker: hints.tell([worker]))
         self.leases = Leases(lease_clock, boot_id(), self.locks, self._bells)
-        self._writer = Writer(
-            path, self._writes, Transaction(self._writes, clock, events_kept), self._tell, self._listening, self._tell_all
-        )
+        transaction = Transaction(self._writes, clock, events_kept)
+        self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all)
         self._session = Session(self._reads, clock)
         self._reader: Lane[Read] = Lane("stoppable-sqlite-reader", self._answer)
         self._writer.lane.start()
@@ -100,7 +99,7 @@ class Engine:
     def _answer(self, reads: list[Read]) -> None:
         settle([self._looked_up(call, reply) for call, reply in reads])
 
-    def _looked_up(self, call: Callable[[Session], object], reply: Reply[object]) -> Settled:
+    def _looked_up(self, call: Callable[[Session], Any], reply: Reply[Any]) -> Settled:
         try:
             return reply, call(self._session), None
         except Exception as error:

@@ -52,9 +52,7 @@ def holds(session: Session) -> Sequence[Hold]:
     return [_wire.load(Hold, rows.decode(text)) for (text,) in session.all("SELECT hold FROM holds ORDER BY number")]
 
 
-def note(
-    tx: Transaction, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]
-) -> None:
+def note(tx: Transaction, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]) -> None:
     """Write down who did what."""
     entry = rules.audit_entry(0, tx.now(), action, intent, target, result)
     tx.run(

@@ -16,6 +16,7 @@ from stoppable.stores.sqlite.transaction import Transaction
 # A lease of an earlier start of the machine has run out; so has one that was given in the future, which is how a reboot
 # looks where the system has no name for its starts.
 _EXPIRED = "boot <> :boot OR until < :now OR until - ttl > :now + 1"
+_FENCED = "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM workers WHERE id = :id AND state <> 'open'"
 _TO_STOP = "SELECT id, mode, grace, reason FROM runs WHERE worker = ? AND ended_at IS NULL AND mode > acknowledged"
 _GONE = f"""SELECT {rows.RECORD}, state FROM runs JOIN (SELECT id AS gone, state FROM workers WHERE state <> 'open')
  ON worker = gone WHERE ended_at IS NULL AND NOT (state = 'silent' AND ?) ORDER BY number LIMIT ?"""  # noqa: S608
@@ -32,7 +33,9 @@ class Leases:
 
     def open_worker(self, tx: Transaction, info: WorkerInfo, ttl: float) -> None:
         """Give a process its lease; its lock comes first, so that a lease without one is of a dead worker."""
-        gone = "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM workers WHERE id = :id AND state <> 'open'"
+        gone = (
+            "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM workers WHERE id = :id AND state <> 'open'"
+        )
         if tx.one(gone, {"id": info.id}) is not None:
             raise Fenced(info.id)
         self._locks.take(info.id)
@@ -93,6 +96,8 @@ class Leases:
             " (SELECT 1 FROM runs WHERE worker = workers.id AND ended_at IS NULL) RETURNING id"
         )
         if gone:
-            tx.run("INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (rows.encode([row[0] for row in gone]),))
+            tx.run(
+                "INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (rows.encode([row[0] for row in gone]),)
+            )
             known = [worker for (worker,) in tx.all("SELECT id FROM workers")]
             tx.later.append(lambda: self._locks.sweep(known))

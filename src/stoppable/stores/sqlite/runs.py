@@ -85,9 +85,7 @@ def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: R
     if known != epoch or not is_live:
         raise Fenced(run_id)
     if acknowledged < mode.rank:
-        tx.run(
-            "UPDATE runs SET acknowledged = ?, receipt = ? WHERE id = ?", (mode.rank, rows.encode(receipt), run_id)
-        )
+        tx.run("UPDATE runs SET acknowledged = ?, receipt = ? WHERE id = ?", (mode.rank, rows.encode(receipt), run_id))
         tx.touched.add(run_id)
 
 

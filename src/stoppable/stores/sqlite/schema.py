@@ -102,4 +102,4 @@ CREATE INDEX answered_by_time ON answered (at);
 """
 
 MIGRATIONS: tuple[str, ...] = (_FIRST,)
-"""The step from each version of the schema (``PRAGMA user_version``) to the next; never change one that was released."""
+"""The step from each version of the schema (``PRAGMA user_version``) to the next; a released one never changes."""

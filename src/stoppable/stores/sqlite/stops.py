@@ -1,4 +1,4 @@
-"""How a stop is kept: for one run or many, each with all that is below it, in a few statements however many they are."""
+"""How a stop is kept: for one run or many with all that is below them, in the same few statements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from stoppable.stores.base import TOMBSTONE_SECONDS
 from stoppable.stores.sqlite import house, rows
 from stoppable.stores.sqlite.transaction import Row, Session, Transaction
 
-LABELS = "NOT EXISTS (SELECT 1 FROM json_each(?) AS wanted WHERE wanted.value IS NOT (SELECT value FROM json_each(labels) AS had WHERE had.key = wanted.key))"  # noqa: E501
+LABELS = """NOT EXISTS (
+    SELECT 1 FROM json_each(?) AS wanted
+    WHERE wanted.value IS NOT (SELECT value FROM json_each(labels) AS had WHERE had.key = wanted.key)
+)"""
+"""The condition that a run has all of some labels, given as JSON."""
 
 _NODES = """
 WITH RECURSIVE below (node) AS (

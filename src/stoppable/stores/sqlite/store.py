@@ -69,10 +69,12 @@ class SqliteStore:
 
     def open(self) -> None:
         """Open the file, or make it."""
-        if self._engine is not None and self._engine.is_ours:
-            return
+        if self._engine is not None:
+            if self._engine.is_ours:
+                return
+            self._hints, self._watchers = Listeners(), Listeners()  # we are a forked child: those are of our parent
         try:
-            from stoppable.stores.sqlite.engine import Engine
+            from stoppable.stores.sqlite.engine import Engine  # noqa: PLC0415 - apsw is needed now, and not before
         except ModuleNotFoundError as error:
             raise StoreError(f'runs in a file need apsw: pip install "stoppable[sqlite]" ({error})') from error
         self._engine = Engine(
@@ -138,8 +140,9 @@ class SqliteStore:
 
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
         """Call a function when there may be a stop for a worker."""
+        engine = self._opened()
         subscription = self._hints.add(worker, wake)
-        self._opened().look()
+        engine.look()
         return subscription
 
     def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
@@ -210,8 +213,9 @@ class SqliteStore:
 
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
         """Call a function when a run may have changed."""
+        engine = self._opened()
         subscription = self._watchers.add(run_id, wake)
-        self._opened().look()
+        engine.look()
         return subscription
 
     # Looking
