@@ -85,8 +85,8 @@ class Writer:
                 for write in writes:
                     self._commit([write])
             return
+        self._after(transaction)  # first: whoever has the answer to a stop may end before the workers are told
         settle(answers)
-        self._after(transaction)
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # after some errors SQLite has done it
