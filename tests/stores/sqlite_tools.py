@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 from stoppable._core.state import Status
 from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord
@@ -64,7 +65,7 @@ class Script:
         """Wait for its end."""
         return self.process.wait(15)
 
-    def __enter__(self) -> Script:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
