@@ -1,8 +1,18 @@
 """A file with runs, and stores over it."""
 
+import os
+
 import pytest
 
-from stoppable.stores.sqlite import SqliteStore
+from stoppable.stores.sqlite import SqliteStore, locks
+
+
+@pytest.fixture(autouse=True)
+def _locks():
+    """Let go of the locks of workers that did not say goodbye: this process outlives them."""
+    yield
+    while locks._held:
+        os.close(locks._held.popitem()[1])
 
 
 @pytest.fixture
