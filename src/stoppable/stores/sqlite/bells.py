@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from stoppable.errors import StoreError
 from stoppable.stores.sqlite.locks import file_name
 
 _LONGEST = 100  # the system takes 107 bytes on Linux, 103 elsewhere
@@ -21,12 +22,14 @@ class Bells:
     def __init__(self, directory: Path, rung: Callable[[str], object]) -> None:
         self._directory = directory
         self._rung = rung
-        self._selector = selectors.DefaultSelector()
         self._bells: dict[str, socket.socket] = {}
-        self._sender = _datagrams()
-        self._end, end = socket.socketpair()
-        self._selector.register(end, selectors.EVENT_READ, None)
-        self._ends = (self._end, end)
+        try:
+            self._selector = selectors.DefaultSelector()
+            self._sender = _datagrams()
+            self._end, self._is_ended = socket.socketpair()
+        except OSError as error:
+            raise StoreError(f"{directory}: no socket could be made to wake workers with: {error}") from error
+        self._selector.register(self._is_ended, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._listen, name="stoppable-sqlite-bells", daemon=True)
 
     def hang(self, worker: str) -> None:
@@ -69,7 +72,7 @@ class Bells:
         if self._thread.is_alive():
             self._thread.join()
         self._selector.close()
-        for one in (*self._ends, self._sender):
+        for one in (self._end, self._is_ended, self._sender):
             one.close()
 
     def _listen(self) -> None:

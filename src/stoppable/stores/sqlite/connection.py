@@ -35,7 +35,7 @@ def open_writer(path: Path, synchronous: str) -> apsw.Connection:
         try:
             _wait(connection)
             _recognise(connection, path)
-            _use_wal(connection)
+            _use_wal(connection, path)
             connection.pragma("synchronous", synchronous)
             connection.pragma("wal_autocheckpoint", 4000)
             connection.pragma("journal_size_limit", 64 << 20)
@@ -98,19 +98,21 @@ def _recognise(connection: apsw.Connection, path: Path) -> None:
         raise StoreError(f"{path} is a database of another program: give another path")
 
 
-def _use_wal(connection: apsw.Connection) -> None:
+def _use_wal(connection: apsw.Connection, path: Path) -> None:
     # The busy timeout does not cover this: two processes that make the file at once may meet here.
     deadline = time.monotonic() + BUSY_SECONDS
     pause = threading.Event()
     while True:
         try:
-            connection.pragma("journal_mode", "wal")
+            mode = connection.pragma("journal_mode", "wal")
         except apsw.BusyError:
             if time.monotonic() > deadline:
                 raise
             pause.wait(0.01)
         else:
-            return
+            break
+    if mode != "wal":
+        raise StoreError(f"{path}: its filesystem cannot be shared as SQLite needs it: use one of this machine's own")
 
 
 def _migrate(connection: apsw.Connection, path: Path, migrations: Sequence[str]) -> None:

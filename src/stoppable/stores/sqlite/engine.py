@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -44,15 +45,13 @@ class Engine:
         self._path = path = Path(os.path.realpath(path))  # as SQLite does for its own files beside it
         self._hints = hints
         self._watchers = watchers
-        self._writes = connection.open_writer(path, synchronous)
-        try:
-            self._reads = connection.open_reader(path)
-        except BaseException:
-            self._writes.close()
-            raise
         directory = path.with_name(path.name + "-workers")
+        with ExitStack() as undo:
+            self._writes = undo.enter_context(closing(connection.open_writer(path, synchronous)))
+            self._reads = undo.enter_context(closing(connection.open_reader(path)))
+            self._bells = Bells(directory, lambda worker: hints.tell([worker]))
+            undo.pop_all()
         self.locks = Locks(directory)
-        self._bells = Bells(directory, lambda worker: hints.tell([worker]))
         self.leases = Leases(lease_clock, boot_id(), self.locks, self._bells)
         transaction = Transaction(self._writes, clock, events_kept)
         self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all)

@@ -31,6 +31,7 @@ class Lane(Generic[T]):
         self._waiting: list[T] = []
         self._is_working = False
         self._is_asleep = False
+        self._is_nudged = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -60,6 +61,7 @@ class Lane(Generic[T]):
     def nudge(self) -> None:
         """Have ``idle`` called."""
         with self._lock:
+            self._is_nudged = True
             self._changed.notify()
 
     def close(self) -> None:
@@ -81,9 +83,10 @@ class Lane(Generic[T]):
             with self._lock:
                 if self._is_closed and not self._waiting:
                     return
+                self._is_nudged = False
             seconds = self._idle()
             with self._lock:
-                if not self._waiting and not self._is_closed:
+                if not (self._waiting or self._is_nudged or self._is_closed):
                     self._is_asleep = True
                     self._changed.wait(seconds)
                     self._is_asleep = False

@@ -33,10 +33,7 @@ class Leases:
 
     def open_worker(self, tx: Transaction, info: WorkerInfo, ttl: float) -> None:
         """Give a process its lease; its lock comes first, so that a lease without one is of a dead worker."""
-        gone = (
-            "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM workers WHERE id = :id AND state <> 'open'"
-        )
-        if tx.one(gone, {"id": info.id}) is not None:
+        if tx.one(_FENCED, {"id": info.id}) is not None:
             raise Fenced(info.id)
         self._locks.take(info.id)
         self._bells.hang(info.id)
@@ -96,8 +93,7 @@ class Leases:
             " (SELECT 1 FROM runs WHERE worker = workers.id AND ended_at IS NULL) RETURNING id"
         )
         if gone:
-            tx.run(
-                "INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (rows.encode([row[0] for row in gone]),)
-            )
+            names = rows.encode([worker for (worker,) in gone])
+            tx.run("INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (names,))
             known = [worker for (worker,) in tx.all("SELECT id FROM workers")]
             tx.later.append(lambda: self._locks.sweep(known))

@@ -91,7 +91,7 @@ class Locks:
         """Remove the files of workers that are dead, but for those that are still to be looked at."""
         keep = {file_name(worker) for worker in known}
         try:
-            names = {path.stem for path in self._directory.iterdir() if path.suffix in {".lock", ".sock"}}
+            names = {path.stem for path in self._directory.iterdir() if path.suffix == ".lock"}
         except FileNotFoundError:
             return
         for name in names - keep:

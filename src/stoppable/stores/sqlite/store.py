@@ -28,6 +28,7 @@ from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
 from stoppable.stores.sqlite import events, house, looks, runs, stops
 from stoppable.stores.sqlite.boot import boot_clock
+from stoppable.stores.sqlite.leases import Leases
 from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
@@ -118,6 +119,13 @@ class SqliteStore:
             return Reply.failed(error)
         return reply
 
+    def _lease(self, call: Callable[[Leases, Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+        try:
+            leases = self._opened().leases  # now: by the time that it is used the store may be closing
+        except StoppableError as error:
+            return Reply.failed(error)
+        return self._write(lambda tx: call(leases, tx, *args))
+
     def _read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
         try:
             return self._opened().read(call, *args)
@@ -128,15 +136,15 @@ class SqliteStore:
 
     def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
         """Give a process its lease."""
-        return self._write(lambda tx: self._opened().leases.open_worker(tx, info, ttl))
+        return self._lease(Leases.open_worker, info, ttl)
 
     def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
         """Renew a lease, and say what is to be stopped."""
-        return self._write(lambda tx: self._opened().leases.heartbeat(tx, worker, ttl))
+        return self._lease(Leases.heartbeat, worker, ttl)
 
     def close_worker(self, worker: str) -> Reply[None]:
         """Take a lease back."""
-        return self._write(lambda tx: self._opened().leases.close_worker(tx, worker))
+        return self._lease(Leases.close_worker, worker)
 
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
         """Call a function when there may be a stop for a worker."""
@@ -147,7 +155,7 @@ class SqliteStore:
 
     def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
         """End the runs of workers that are gone."""
-        return self._write(lambda tx: self._opened().leases.reap(tx, limit, expired))
+        return self._lease(Leases.reap, limit, expired)
 
     # Runs
 
