@@ -58,7 +58,7 @@ check: ## lint, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 soak: ## start, stop, kill and freeze at random for five minutes (SECONDS=…, SEED=…), and check what must hold

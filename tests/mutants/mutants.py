@@ -22,6 +22,7 @@ class Mutant:
     caught_by: tuple[str, ...]
     the_machine_sees_it: bool = False
     """Whether the random lives of the state machine must come to it too; for those that nearly every life comes to."""
+    machine: str = "tests/machine/test_tree_machine.py"
 
 
 MUTANTS = (

@@ -119,8 +119,8 @@ class Store(Protocol):
         """End the runs of workers that are gone, and return them.
 
         Proven dead: ``stopped`` if a stop was pending, otherwise ``failed``. A lease that ran out proves nothing:
-        ``lost``, and only if ``expired`` is asked for. Whoever reaps waits one TTL after its own start before it asks.
-        A reaped worker is fenced.
+        ``lost``, and only if ``expired`` is asked for; then every worker without a lease is fenced, also if the limit
+        leaves some of their runs for the next time. Whoever reaps waits one TTL after its own start before it asks.
         """
         ...
 

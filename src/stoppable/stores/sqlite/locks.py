@@ -1,8 +1,8 @@
 """A locked file for each worker: while any process holds the lock, the worker or a child of it may be alive.
 
 The descriptor is inheritable on purpose. A child that is given it keeps the lock, so that a free lock proves that the
-worker is dead and its children too. ``flock`` belongs to the open file and not to the process: to test a lock is to open
-the file anew, which never releases the lock of another.
+worker is dead and its children too. ``flock`` belongs to the open file and not to the process: to test a lock is to
+open the file anew, which never releases the lock of another.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Locks:
         """Remove the files of workers that are dead, but for those that are still to be looked at."""
         keep = {file_name(worker) for worker in known}
         try:
-            names = {path.stem for path in self._directory.iterdir() if path.suffix in {".lock", ".sock"}}
+            names = {path.stem for path in self._directory.iterdir() if path.suffix == ".lock"}
         except FileNotFoundError:
             return
         for name in names - keep:
