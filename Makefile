@@ -7,7 +7,7 @@ SHELL := bash
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/clients --ignore tests/frameworks
 
-.PHONY: help test test-version test-versions test-mutants test-clients test-frameworks check bench clean
+.PHONY: help test test-version test-versions test-mutants test-clients test-frameworks check model bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -61,12 +61,15 @@ check: ## lint, types, layers
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+model: ## model-check the control plane, and deliberate mistakes in it; needs spin and a C compiler
+	$(PYTHON) models/check.py
+
 bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-bench,bench)
 	.venv-bench/bin/python bench/core.py
 	.venv-bench/bin/python bench/participants.py
 
 clean: ## remove the environments and caches
-	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf models/build .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 comma := ,
