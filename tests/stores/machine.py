@@ -10,6 +10,8 @@ A store plugs in with a subclass that says how one is made:
     TestMemoryMachine.settings = SETTINGS
 """
 
+import re
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -186,7 +188,10 @@ class StoreMachine(RuleBasedStateMachine):
         if worker not in self.model.leases:
             assert isinstance(found, Fenced)
             return
-        told = {intent.run_id: (intent.stop.mode.value, intent.stop.reason.message) for intent in found}
+        told = {
+            intent.run_id: (intent.stop.mode.value, re.sub("^its parent .*", "its parent", intent.stop.reason.message))
+            for intent in found
+        }
         assert told == self.model.intents(worker), "I2"
         self.model.leases[worker] = self.model.now + ttl
         self.see()
@@ -241,6 +246,18 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             assert found.created
             self.model.add(name, parent, worker, owner, "request")
+        self.see(name)
+
+    @needs(known)
+    @needs(open_workers)
+    @rule(worker=one_of(open_workers), parent=one_of(known))
+    def register_begun(self, worker, parent):
+        """A child that its worker has begun: it gets the stop of its parent, and its end from its worker."""
+        name = f"r{len(self.model.runs)}"
+        record = RunRecord(id=name, name="agent", worker=worker, parent_id=parent, status=Status.RUNNING)
+        found = self.call(self.store.register, record, "request")
+        self.model.add_begun(name, parent, worker)
+        assert (found.created, found.record.status) == (True, self.model.runs[name]["status"])
         self.see(name)
 
     @needs(known)
@@ -349,13 +366,11 @@ class StoreMachine(RuleBasedStateMachine):
     def acknowledge(self, name, mode, epoch):
         receipt = Receipt(run_id=name, answer=Answer.ACCEPTED, status=Status.STOPPING, mode=Mode(mode))
         found = self.call(self.store.acknowledge, name, self.epoch(name, epoch), Mode(mode), receipt)
-        run = self.model.runs[name]
         if self.model.over(name) or epoch != "right":
             assert isinstance(found, Fenced), "I4"
             self.see()
             return
-        run["acknowledged"] = mode if harder(run["acknowledged"], mode) else run["acknowledged"]
-        self.see(name)
+        self.see(*self.model.acknowledge(name, mode))
 
     @needs(known)
     @rule(name=one_of(known), status=st.sampled_from(TERMINAL), epoch=EPOCH)

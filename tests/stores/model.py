@@ -55,6 +55,21 @@ class Model:
             "ended_by": None if stop is None else "born stopped",
         }
 
+    def add_begun(self, name: str, parent: str, worker: str) -> None:
+        """A child that its worker has begun already."""
+        above = self.runs[parent]
+        stop = above["stop"]
+        self.runs[name] = {
+            "status": "running" if stop is None else "stopping",
+            "parent": parent,
+            "worker": worker,
+            "owner": None,
+            "request": "request",
+            "stop": stop,
+            "acknowledged": above["acknowledged"] if stop is not None and worker == above["worker"] else None,
+            "ended_by": None,
+        }
+
     def stop_before(self, name: str, parent: str | None) -> tuple[str, str] | None:
         """The stop that a run is born with."""
         until, stop = self.waiting.pop(name, (0.0, None))
@@ -97,6 +112,17 @@ class Model:
             if run["worker"] == worker and not self.over(name) and run["stop"] is not None
             if harder(run["acknowledged"], run["stop"][0])
         }
+
+    def acknowledge(self, name: str, mode: str) -> set[str]:
+        """Note closed gates: the run's, and those that were stopped below it on the same worker; return whose."""
+        worker = self.runs[name]["worker"]
+        closed = set()
+        for node in self.family(name):
+            run = self.runs[node]
+            if not self.over(node) and run["worker"] == worker and (node == name or run["stop"] is not None):
+                run["acknowledged"] = mode if harder(run["acknowledged"], mode) else run["acknowledged"]
+                closed.add(node)
+        return closed
 
     # Ends
 

@@ -141,10 +141,7 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     if isolation == "auto":
         return start(child_run(body), body, args)
     isolated = _isolated(agent, args, isolation)
-    run = child_run(body)
-    channel = channel_for(run, body)
-    perform = functools.partial(block, run, isolated, (None if channel is None else channel.put,), {})
-    return RunHandle(run, in_thread(run, perform), channel)
+    return start_isolated(child_run(body), body, isolated)
 
 
 @overload
@@ -186,6 +183,13 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
     if kind_of(body) is _ASYNC:
         return RunHandle(run, in_task(run, body, args, {}), channel)
     return RunHandle(run, in_thread(run, functools.partial(block, run, body, args, {})), channel)
+
+
+def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., Any]) -> RunHandle[Any]:
+    """Start a body as a run in a worker process, which ``as_worker_body`` has looked at."""
+    channel = channel_for(run, body)
+    perform = functools.partial(block, run, isolated, (None if channel is None else channel.put,), {})
+    return RunHandle(run, in_thread(run, perform), channel)
 
 
 def channel_for(run: Run, body: Callable[..., Any]) -> Channel[Any] | None:

@@ -67,6 +67,11 @@ def begun(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
     )
 
 
+def is_closed_with(record: RunRecord, above: RunRecord) -> bool:
+    """Return whether the stop that closed the gate of a run above has closed this one's too."""
+    return record.worker == above.worker and record.stop is not None and not record.over
+
+
 def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now: float) -> RunRecord:
     """Return a record with its terminal status; whoever writes with the old epoch is late (G15).
 

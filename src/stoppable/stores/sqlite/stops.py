@@ -56,7 +56,7 @@ WITH RECURSIVE below (node) AS (
 )
 UPDATE runs SET acknowledged = :rank
 WHERE number IN (SELECT node FROM below) AND ended_at IS NULL AND acknowledged < :rank
-    AND worker = (SELECT worker FROM runs AS top WHERE top.number = :number)
+    AND (number = :number OR mode >= 0) AND worker = (SELECT worker FROM runs AS top WHERE top.number = :number)
 """
 
 
