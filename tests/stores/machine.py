@@ -8,10 +8,12 @@ A store plugs in with a subclass that says how one is made:
 
     TestMemoryMachine = MemoryMachine.TestCase
     TestMemoryMachine.settings = SETTINGS
+    pytestmark = MAY_TAKE_LONG
 """
 
 import re
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -27,7 +29,8 @@ from stoppable.testing import StoreClock
 from .model import MODES, TERMINAL, Model, harder
 
 # Random on every run; what failed is printed as a blob that replays it.
-SETTINGS = settings(max_examples=200, stateful_step_count=40, deadline=None, print_blob=True)
+SETTINGS = settings(max_examples=120, stateful_step_count=40, deadline=None, print_blob=True)
+MAY_TAKE_LONG = pytest.mark.timeout(90)  # it takes four seconds where nobody else computes
 MAX_RUNS, MAX_WORKERS = 12, 5
 
 OWNERS = st.sampled_from([None, "ann", "bob"])

@@ -2,7 +2,7 @@
 
 from stoppable.stores.memory import MemoryStore
 
-from .machine import SETTINGS, StoreMachine
+from .machine import MAY_TAKE_LONG, SETTINGS, StoreMachine
 
 
 class MemoryMachine(StoreMachine):
@@ -12,3 +12,4 @@ class MemoryMachine(StoreMachine):
 
 TestMemoryMachine = MemoryMachine.TestCase
 TestMemoryMachine.settings = SETTINGS
+pytestmark = MAY_TAKE_LONG

@@ -6,8 +6,11 @@ import threading
 import apsw
 import pytest
 
+from stoppable._core.reason import Reason
+from stoppable._core.state import Mode
 from stoppable.errors import InvalidArgument, RunNotFound, StoreError
-from stoppable.records import RunRecord, Selector, StopIntent
+from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent
+from stoppable.stores.base import WorkerInfo
 from stoppable.stores.sqlite import SqliteStore
 
 from .sqlite_tools import Script, done, progress, reaped, started
@@ -218,6 +221,29 @@ def test_labels_of_any_text_select(store):
         result = store.request_stop(Selector(labels={key: value}), StopIntent(), dry_run=True).result(10)
         assert [answer.record.id for answer in result.answers] == ["b"]
     assert not store.request_stop(Selector(labels={"x": "[1]"}), StopIntent()).result(10).answers
+
+
+def test_a_stop_is_kept_whatever_its_reason_says(store):
+    started(store)
+    reason = Reason(message="a\ud800b\0c", actor="\udfff")
+    store.request_stop("a", StopIntent(reason=reason), key="k").result(10)
+    assert store.get("a").result(10).stop.reason == reason
+    assert store.read("a", 1).result(10)[0].data["reason"] == reason.message
+    assert store.audit().result(10)[0].actor == reason.actor
+
+
+def test_a_harder_stop_of_a_run_that_was_stopped_before_it_ran_tells_the_first_reason(store):
+    store.open_worker(WorkerInfo(id="w"), 30).result(10)
+    store.register(RunRecord(id="a", name="agent", worker="w"), "r").result(10)
+    store.request_stop("a", StopIntent(reason=Reason(message="first"))).result(10)
+    store.append("a", 1, [Draft(type=EventType.STATUS, data={"status": "running"})]).result(10)
+    store.request_stop("a", StopIntent(mode=Mode.KILL, reason=Reason(message="second"))).result(10)
+    assert store.read("a").result(10)[-1].data == {
+        "status": "stopping",
+        "mode": "kill",
+        "reason": "first",
+        "actor": None,
+    }
 
 
 def test_a_bulk_stop_reaches_thousands_and_nobody_else(open_store):

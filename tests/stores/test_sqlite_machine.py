@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from stoppable.stores.sqlite import SqliteStore
 
-from .machine import SETTINGS, StoreMachine
+from .machine import MAY_TAKE_LONG, SETTINGS, StoreMachine
 
 
 class SqliteMachine(StoreMachine):
@@ -24,3 +24,4 @@ class SqliteMachine(StoreMachine):
 
 TestSqliteMachine = SqliteMachine.TestCase
 TestSqliteMachine.settings = settings(SETTINGS, max_examples=6)
+pytestmark = MAY_TAKE_LONG

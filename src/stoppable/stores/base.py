@@ -112,7 +112,10 @@ class Store(Protocol):
         ...
 
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
-        """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others."""
+        """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others.
+
+        It must not wait for a reply: it may be called on the thread that makes the calls.
+        """
         ...
 
     def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:

@@ -19,7 +19,7 @@ from stoppable.errors import StoreError
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _held: dict[Path, int] = {}  # of this process: a store that is closed leaves them to the next one over its file
-_TRIES = 100  # of ten milliseconds: whoever tests a lock has it for a few microseconds
+_TRIES = 20  # of ten milliseconds: whoever tests a lock has it for a few microseconds
 
 
 def file_name(worker: str) -> str:

@@ -84,10 +84,7 @@ CREATE TABLE audit (
     id INTEGER PRIMARY KEY,
     at REAL NOT NULL,
     action TEXT NOT NULL,
-    actor TEXT,
-    reason TEXT NOT NULL,
-    target TEXT NOT NULL,
-    result TEXT NOT NULL
+    entry TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE answered (

@@ -28,15 +28,13 @@ WITH RECURSIVE below (node) AS (
     UNION
     SELECT number FROM runs JOIN below ON parent = node
 )
-SELECT number, id, worker, status = :running FROM below JOIN runs ON number = node
+SELECT number, id, worker, status = :running, reason FROM below JOIN runs ON number = node
 WHERE ended_at IS NULL AND mode < :rank
 """
 _EVENTS = """
 INSERT INTO events (run, seq, at, type, data)
-SELECT number, (SELECT coalesce(max(seq), 0) + 1 FROM events WHERE run = number), :now, 'status',
-    json_object('status', :stopping, 'mode', :name, 'reason', coalesce(reason, :reason) ->> 'message',
-        'actor', coalesce(reason, :reason) ->> 'actor')
-FROM runs WHERE number IN (SELECT value FROM json_each(:running_nodes))
+SELECT number, (SELECT coalesce(max(seq), 0) + 1 FROM events WHERE run = number), ?, 'status', ?
+FROM runs WHERE number IN (SELECT value FROM json_each(?))
 """
 _STOP = """
 UPDATE runs SET
@@ -134,19 +132,23 @@ def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent) -> None:
         "numbers": rows.encode(numbers),
         "now": tx.now(),
         "rank": intent.mode.rank,
-        "name": intent.mode.value,
         "grace": intent.grace,
         "reason": rows.encode(intent.reason),
         "running": Status.RUNNING.value,
         "stopping": Status.STOPPING.value,
     }
     nodes = tx.all(_NODES, values)
-    values["nodes"] = rows.encode([number for number, *_ in nodes])
-    values["running_nodes"] = rows.encode([number for number, *_, is_running in nodes if is_running])
-    tx.run(_EVENTS, values)
-    tx.run(_STOP, values)
-    tx.touched.update([run_id for _, run_id, *_ in nodes])
-    tx.woken.update([worker for _, _, worker, _ in nodes])
+    running: dict[str | None, list[int]] = {}  # by the reason that they had before
+    for number, run_id, worker, is_running, reason in nodes:
+        tx.touched.add(run_id)
+        tx.woken.add(worker)
+        if is_running:
+            running.setdefault(reason, []).append(number)
+    for reason, some in running.items():
+        earlier = None if reason is None else rows.stop_of(0, None, reason)
+        told = rules.status_of_stop(Status.STOPPING, rules.raised(earlier, intent))
+        tx.run(_EVENTS, (values["now"], rows.encode(told.data), rows.encode(some)))
+    tx.run(_STOP, {**values, "nodes": rows.encode([node[0] for node in nodes])})
 
 
 def _result(session: Session, answers: Sequence[tuple[int, Answer]], placed: Hold | None) -> StopResult:
