@@ -112,15 +112,14 @@ MUTANTS = (
         breaks="G3",
         file="_core/run.py",
         snippet="""\
-                if run._stop is None:
-                    run._stop = stop
-                else:
-                    run._note(stop)
+            if not run._closed:
+                run._stop = stop
+                run._closed = True
 """,
         replacement="""\
-                if run._stop is not None:
-                    run._note(run._stop)
-                run._stop = stop
+            if run._outcome is None:
+                run._later, run._stop = run._stops(), stop
+                run._closed = True
 """,
         caught_by=(SPEC + "test_g03_latch.py::test_the_first_reason_stays_and_later_ones_are_appended[task]",),
         the_machine_sees_it=True,
@@ -130,8 +129,7 @@ MUTANTS = (
         breaks="G4",
         file="_core/run.py",
         snippet="""\
-            if run._children:
-                nodes += run._children
+                nodes.append(child)
 """,
         replacement="",
         caught_by=(
@@ -168,7 +166,7 @@ MUTANTS = (
         name="a finished run leaves the tree with what it left running",
         breaks="G4, G8",
         file="_core/run.py",
-        snippet="not ((self._members or self._children or self._main) and self._is_alive())",
+        snippet="not ((self._members or self._first or self._main) and self._is_alive())",
         replacement="True",
         caught_by=(
             FOUND + "test_a_stop_reaches_what_a_finished_child_left_running",
@@ -316,7 +314,7 @@ MUTANTS = (
         name="stopped above a node that is lost",
         breaks="G8",
         file="_core/run.py",
-        snippet="return self._conclude(_LOST if has_lost else _STOPPED)",
+        snippet="return self._conclude(_LOST if any(child._is_alive() for child in children) else _STOPPED)",
         replacement="return self._conclude(_STOPPED)",
         caught_by=(GAPS + "test_a_run_above_a_child_that_was_given_up_is_lost",),
     ),

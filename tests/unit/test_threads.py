@@ -315,7 +315,7 @@ class TestBlockingTwins:
             sync.sleep(60)
 
         def press(run):
-            while run._members is None and not run._children:
+            while run._members is None and run._first is None:
                 threading.Event().wait(0.001)
             threading.Event().wait(0.05)
             run.stop()

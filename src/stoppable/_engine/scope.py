@@ -136,7 +136,7 @@ class Edge(_Edge):
 
     def close_at_once(self, result: object) -> bool:
         """End a run that nobody has stopped and that has nothing to wait for; False if it is not that simple."""
-        if self.run._children or self.run._closed:
+        if self.run._first or self.run._closed:
             return False
         self._leave()
         self.run._end(result, None)
@@ -145,7 +145,7 @@ class Edge(_Edge):
     async def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
         if self.run._ended is None:
-            if self.run._children:
+            if self.run._first:
                 error = await self._children_gone(error)
             self._leave()
             stop, outsider, rest = _sort(error)
@@ -212,7 +212,7 @@ class BlockingEdge(_Edge):
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
         participant = self.run._main
         may_wait = isinstance(participant, threads.ThreadParticipant)
-        if may_wait and self.run._children:
+        if may_wait and self.run._first:
             error = self._children_gone(error)
         self._leave()
         if isinstance(participant, threads.ThreadParticipant):
