@@ -91,11 +91,11 @@ MUTANTS = (
         breaks="G1",
         file="_core/run.py",
         snippet="""\
-            self._closed = True
-            if stop is not None:
+        self._closed = True
+        return True
 """,
         replacement="""\
-            if stop is not None:
+        return True
 """,
         caught_by=(SPEC + "test_g01_closed_gate.py::test_a_finished_runs_gate_is_closed_too[task]",),
     ),
@@ -274,11 +274,9 @@ MUTANTS = (
         breaks="G8",
         file="_core/run.py",
         snippet="""\
-        if self._delivered_at is None:
-            return self._conclude(""",
+is_over = self._delivered_at is None and self._write(""",
         replacement="""\
-        if True:
-            return self._conclude(""",
+is_over = self._write(""",
         caught_by=(
             SPEC + "test_g08_honest_outcome.py::"
             "test_an_agent_that_swallows_the_stop_and_returns_is_stopped_with_its_value[task]",
@@ -323,12 +321,12 @@ MUTANTS = (
         breaks="G8",
         file="_core/run.py",
         snippet="""\
-                error,
-                clock.now(),
+            error,
+            clock.now(),
 """,
         replacement="""\
-                error if status is _FAILED else None,
-                clock.now(),
+            error if status is _FAILED else None,
+            clock.now(),
 """,
         caught_by=(SPEC + "test_g08_honest_outcome.py::test_an_error_while_stopping_is_attached_and_not_clean[task]",),
     ),
@@ -378,8 +376,8 @@ MUTANTS = (
         name="a partial of a stopped run is dropped",
         breaks="G11",
         file="_core/run.py",
-        snippet="None if self._partial is None else self._partial.value(),\n                error",
-        replacement="None if self._partial is None or stop else self._partial.value(),\n                error",
+        snippet="None if self._partial is None else self._partial.value(),\n            error",
+        replacement="None if self._partial is None or stop else self._partial.value(),\n            error",
         caught_by=(
             SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",
         ),

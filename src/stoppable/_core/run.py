@@ -344,11 +344,16 @@ class Run(Place):
 
     def _end(self, result: object, error: BaseException | None) -> None:
         """Note that the body has ended; whether a stop was delivered before this moment decides the status (G8)."""
-        lock.acquire()
-        self._main = None
-        self._ended = (result, error)
-        lock.release()
-        self._settle()
+        with lock:
+            self._main = None
+            self._ended = (result, error)
+            is_over = self._delivered_at is None and self._write(_COMPLETED if error is None else _FAILED)
+        if not is_over:
+            self._settle()
+            return
+        self._announce()
+        if self.parent is not None and self.parent._ended is not None:
+            self.parent._settle()
 
     def _lose(self) -> None:
         """Give up: something of it may still be alive, and the receipt names it."""
@@ -370,8 +375,6 @@ class Run(Place):
             if self._is_unsettled():
                 return False
             return self._is_alive() or self._leave_parent()  # what was left of it has been given up, or has died
-        if self._delivered_at is None:
-            return self._conclude(_COMPLETED if self._ended[1] is None else _FAILED)
         if any(participant.alive() for participant in self._participants()):
             return False
         children = self._offspring()
@@ -380,35 +383,43 @@ class Run(Place):
         return self._conclude(_LOST if any(child._is_alive() for child in children) else _STOPPED)
 
     def _conclude(self, status: Status, abandoned: Sequence[str] = ()) -> bool:
-        """Write the terminal status, if nobody has yet: the one place where a run ends (G2)."""
-        lock.acquire()
-        try:
-            if status not in self.status.followers:
+        """End the run with a terminal status; False if it has one."""
+        with lock:
+            if not self._write(status):
                 return False
-            result, error = self._ended or (None, None)
-            stop = self._stop
-            self._outcome = Outcome(
-                status,
-                None if stop is None else stop.reason,
-                None if stop is None else self._rung or Rung.SIGNAL,
-                stop is None or (error is None and not self._cut),
-                result,
-                None if self._partial is None else self._partial.value(),
-                error,
-                clock.now(),
-            )
-            self._closed = True
-            if stop is not None:
-                stop.abandoned += [(self, name) for name in abandoned]
-            waiters, self._on_end = self._on_end, None
-        finally:
-            lock.release()
+            if self._stop is not None:
+                self._stop.abandoned += [(self, name) for name in abandoned]
+        self._announce()
+        return True
+
+    def _write(self, status: Status) -> bool:
+        """Write the terminal status, if nobody has yet: the one place where a run ends (G2). Needs the lock."""
+        if status not in self.status.followers:
+            return False
+        result, error = self._ended or (None, None)
+        stop = self._stop
+        fields = (
+            status,
+            None if stop is None else stop.reason,
+            None if stop is None else self._rung or Rung.SIGNAL,
+            stop is None or (error is None and not self._cut),
+            result,
+            None if self._partial is None else self._partial.value(),
+            error,
+            clock.now(),
+        )
+        self._outcome = tuple.__new__(Outcome, fields)  # at half the cost of Outcome(…)
+        self._closed = True
+        return True
+
+    def _announce(self) -> None:
+        """Leave the tree, and wake whoever waits for the end."""
         # A task that its body did not wait for, or a thread, stays within reach of the stops of its ancestors.
         if self.parent is not None and not ((self._members or self._first or self._main) and self._is_alive()):
             self._leave_parent()
+        waiters, self._on_end = self._on_end, None
         for wake in waiters or ():
             wake()
-        return True
 
     def _when_ended(self, wake: Callable[[], None]) -> None:
         """Call one of our own functions at the end, or at once if the run has ended."""
@@ -422,7 +433,8 @@ class Run(Place):
     def _forget(self, wake: Callable[[], None]) -> None:
         """Take back a function that waits for the end."""
         with lock:
-            if self._on_end is not None and wake in self._on_end:
+            # Once the run has ended, whoever announces it goes through the list without the lock.
+            if self._outcome is None and self._on_end is not None and wake in self._on_end:
                 self._on_end.remove(wake)
 
     # The tree

@@ -24,9 +24,9 @@ _get_running_loop = asyncio._get_running_loop
 _get_ident = threading.get_ident
 # Both take the loop; before 3.12 the public one is written in Python and would be a fifth of a boundary's cost.
 if sys.version_info >= (3, 12):
-    _current_task = asyncio.current_task
+    current_task = asyncio.current_task
 else:
-    _current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 _by_task: dict[Task[Any], TaskParticipant] = {}
 
@@ -46,6 +46,7 @@ class TaskParticipant(Participant):
     can_be_cut = True
 
     def __init__(self, task: Task[Any], loop: AbstractEventLoop) -> None:
+        _by_task[task] = self
         self.task = task
         self.loop = loop
         self.thread = _get_ident()  # made on it
@@ -169,23 +170,14 @@ def current() -> TaskParticipant | None:
 
 
 def _current_in(loop: AbstractEventLoop) -> TaskParticipant | None:
-    task = _current_task(loop)
+    task = current_task(loop)
     if task is None:
         return None
     participant = _by_task.get(task)
     if participant is None:
-        participant = own()
+        participant = TaskParticipant(task, loop)
         task.add_done_callback(participant._done)
         participant._joined = []
-    return participant
-
-
-def own() -> TaskParticipant:
-    """Return a participant for the current task, which was made for a run and forgotten with it."""
-    loop = asyncio.get_running_loop()
-    task = _current_task(loop)
-    assert task is not None, "called in a task"
-    participant = _by_task[task] = TaskParticipant(task, loop)
     return participant
 
 
@@ -193,7 +185,7 @@ def join(run: Run) -> Participant | None:
     """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
     main = run._main
     # Nearly always; before 3.12, to ask for the running loop would be a system call.
-    if main is not None and main.thread == _get_ident() and main.task is _current_task(main.loop):
+    if main is not None and main.thread == _get_ident() and main.task is current_task(main.loop):
         return main
     loop = _get_running_loop()
     if loop is None:
