@@ -7,6 +7,7 @@ applied proves nothing, and test_mutants.py says so.
 from dataclasses import dataclass
 
 SPEC = "tests/spec/"
+UNIT = "tests/unit/"
 FOUND = "tests/machine/test_found.py::"
 GAPS = "tests/mutants/test_gaps.py::"
 
@@ -262,6 +263,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a foreign thread passes for the task of the run",
+        breaks="G8, G13",
+        file="_engine/tasks.py",
+        snippet="main is not None and main.thread == _get_ident() and",
+        replacement="main is not None and main.task is not None and",
+        caught_by=(
+            UNIT + "test_threads.py::test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step",
+        ),
+    ),
+    Mutant(
         name="a shield lasts beyond KILL",
         breaks="G6, G7",
         file="_core/shield.py",
@@ -315,6 +326,14 @@ is_over = self._write(""",
         snippet="return self._conclude(_LOST if any(child._is_alive() for child in children) else _STOPPED)",
         replacement="return self._conclude(_STOPPED)",
         caught_by=(GAPS + "test_a_run_above_a_child_that_was_given_up_is_lost",),
+    ),
+    Mutant(
+        name="what was given up below a finished run is no news to those above it",
+        breaks="G8",
+        file="_core/run.py",
+        snippet="return self._is_alive() or self._leave_parent()",
+        replacement="return not self._is_alive() and self._leave_parent()",
+        caught_by=(FOUND + "test_a_stopping_run_above_a_lost_node_is_lost_also_with_a_finished_run_in_between",),
     ),
     Mutant(
         name="an error while stopping is hidden",

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import itertools
 import math
 
 import pytest
@@ -51,6 +52,29 @@ def test_the_places_outside_any_run_are_never_closed():
     with pytest.raises(AssertionError, match="never closed"):
         context.OUTSIDE._raise_stopped()
     assert not context.OUTSIDE._answer()
+
+
+@pytest.mark.parametrize("leaving", list(itertools.permutations(range(3))))
+def test_children_are_listed_in_the_order_they_came_whoever_leaves(leaving):
+    parent = Run("parent")
+    children = [Run(str(number), parent) for number in range(3)]
+    left = list(children)
+    for number in leaving:
+        assert children[number]._leave_parent()
+        assert not children[number]._leave_parent()
+        left.remove(children[number])
+        assert parent._offspring() == left
+    late = Run("late", parent)
+    assert parent._offspring() == [late]
+
+
+def test_a_stop_reaches_each_run_of_the_tree_once_and_after_its_parent():
+    root = Run("root", Run("above"))
+    Run("beside", root.parent)
+    one, two = Run("one", root), Run("two", root)
+    leaves = [Run("leaf", one), Run("leaf", one), Run("leaf", two)]
+    root.stop("cooperative")
+    assert root._stop.nodes == [root, one, *leaves[:2], two, leaves[2]]
 
 
 async def test_a_shield_that_is_over_protects_no_longer(clock):
