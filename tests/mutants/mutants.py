@@ -129,10 +129,8 @@ MUTANTS = (
         name="a stop marks the target only",
         breaks="G4",
         file="_core/run.py",
-        snippet="""\
-                nodes.append(child)
-""",
-        replacement="",
+        snippet="                run = run._first\n",
+        replacement="                run = None\n",
         caught_by=(
             SPEC + "test_g12_hooks.py::test_the_whole_subtree_is_marked_before_the_first_hook",
             SPEC + "test_g04_downward_only.py::test_a_stop_of_the_root_ends_the_whole_chain[task]",
@@ -143,8 +141,8 @@ MUTANTS = (
         name="a stop reaches the parent",
         breaks="G4",
         file="_core/run.py",
-        snippet="        nodes.append(self)\n",
-        replacement="        nodes.append(self.parent or self)\n",
+        snippet="run: Run | None = self\n        nodes, later",
+        replacement="run: Run | None = self.parent or self\n        nodes, later",
         caught_by=(
             SPEC + "test_g04_downward_only.py::test_a_stop_of_one_child_leaves_parent_and_siblings_alone[task]",
         ),
