@@ -77,6 +77,35 @@ def test_a_stop_reaches_each_run_of_the_tree_once_and_after_its_parent():
     assert root._stop.nodes == [root, one, *leaves[:2], two, leaves[2]]
 
 
+def test_a_stop_that_reaches_a_run_twice_is_noted_once():
+    """A child that a signal handler starts while its tree is being marked is born stopped, and then marked."""
+    run = Run("run")
+    run.stop("cooperative")
+    run._note(run._stop)
+    assert len(run.token.reasons) == 1
+
+
+async def test_a_decorated_function_that_raises_leaves_its_boundary():
+    @stoppable.boundary("tool")
+    def fails():
+        raise ValueError("blocking")
+
+    @stoppable.boundary("tool")
+    async def fails_later():
+        stoppable.current_run().stop("cooperative")
+        raise ValueError("async")
+
+    run = Run("run")
+    run._begin(None)
+    context.current.set(run)
+    with pytest.raises(ValueError, match="blocking"):
+        fails()
+    with pytest.raises(ValueError, match="async"):
+        await fails_later()
+    assert run._list(stoppable.boundary) == []
+    assert [entry.fate for _, entry in run._stop.in_flight] == ["finished"]
+
+
 async def test_a_shield_that_is_over_protects_no_longer(clock):
     async with _stopping("work") as run:
         with stoppable.shielded(5):
