@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
 from stoppable._core import context
 from stoppable._core.boundary import check
+from stoppable._core.context import OUTSIDE
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Status
@@ -247,8 +248,11 @@ def _isolated(
 
 def child_run(body: Callable[..., Any]) -> Run:
     """Enter the gate of the current run with a child; a root outside any run."""
+    scope = context.current.get()
+    if scope is OUTSIDE:
+        return Run(name_of(body))
     check()
-    parent = context.current_run()
+    parent = scope._run_here()
     if parent is not None and parent._budget is not None:
         parent._budget.spend("subrun")
     return Run(name_of(body), parent)
