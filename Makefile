@@ -7,7 +7,7 @@ SHELL := bash
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/clients --ignore tests/frameworks
 
-.PHONY: help demo test test-version test-versions test-mutants test-clients test-frameworks check soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-clients test-frameworks check model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -68,6 +68,9 @@ check: ## lint, types, layers
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
+model: ## model-check the control plane, and deliberate mistakes in it; needs spin and a C compiler
+	$(PYTHON) models/check.py
+
 soak: ## start, stop, kill and freeze at random for five minutes (SECONDS=…, SEED=…), and check what must hold
 	$(call environment,$(VENV),dev)
 	$(BIN)/python tests/faults/soak.py --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED))
@@ -79,6 +82,6 @@ bench: ## measure against a floor and against peers; writes bench/results/
 	.venv-bench/bin/python bench/supervisor.py
 
 clean: ## remove the environments and caches
-	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf models/build .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 comma := ,

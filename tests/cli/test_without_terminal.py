@@ -38,12 +38,15 @@ def test_a_result_goes_to_a_pipe_untouched_and_all_else_beside_it():
     assert "completed" in err
 
 
-def test_an_interrupt_without_a_terminal_is_a_graceful_stop():
+def test_an_interrupt_without_a_terminal_is_a_stop_too():
     process = command("-m", "stoppable", "run", "served_agents:talker", '{"count": 10000, "pause": 0.1}')
     for line in process.stderr:
         if "told number=1" in line:
             break
     process.send_signal(signal.SIGINT)
+    for line in process.stderr:
+        if "Ctrl-C again cuts it off" in line:
+            break
     process.send_signal(signal.SIGINT)
     code, out, err = ended(process)
     assert code == 130

@@ -158,6 +158,24 @@ async def test_a_call_on_a_thread_after_the_stop_does_not_begin():
     assert (await (await stoppable.spawn(agent)).outcome()).status == "stopped"
 
 
+async def test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step():
+    """G8: with the run's context, as asyncio.to_thread takes it along, and the task still the loop's current one."""
+    holders = []
+
+    def tool():
+        with stoppable.boundary("tool", "on a thread") as entry:
+            holders.append(entry.holder)
+
+    async with stoppable.open_run("run") as run:
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(tool,), name="foreign")
+        thread.start()
+        thread.join()
+        with stoppable.boundary("tool", "in the task") as entry:
+            assert entry.holder is run._main
+    assert holders[0] is not run._main
+    assert holders[0].describe().startswith("thread foreign")
+
+
 async def test_errors_and_context_cross_the_thread():
     variable = contextvars.ContextVar("variable")
     variable.set("set by the caller")
@@ -382,7 +400,7 @@ class TestBlockingTwins:
             sync.sleep(60)
 
         def press(run):
-            while run._members is None and not run._children:
+            while run._members is None and run._first is None:
                 threading.Event().wait(0.001)
             threading.Event().wait(0.05)
             run.stop()

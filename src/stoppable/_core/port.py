@@ -27,6 +27,10 @@ class Participant(Member):
 
     task: Any = None
     """The asyncio task, if it is one: here, so that a boundary can compare it without asking what kind it enters in."""
+    loop: Any = None
+    """The event loop of the task."""
+    thread: int = 0
+    """The thread of that loop."""
 
     can_be_cut: ClassVar[bool] = False
     """Whether CANCEL hits its code where it stands, be it in a clean-up."""

@@ -25,7 +25,7 @@ def write(run: Run, answer: Answer) -> Receipt:
     ended_at = None if outcome is None else outcome.at
     if not stops:
         return Receipt(run_id=run.id, answer=answer, status=status, ended_at=ended_at)
-    is_within = _within(run)
+    is_within = _within(run, stops)
     in_flight = _in_flight(stops, is_within)
     return Receipt(
         run_id=run.id,
@@ -44,9 +44,10 @@ def write(run: Run, answer: Answer) -> Receipt:
     )
 
 
-def _within(run: Run) -> Callable[[Run], bool]:
-    """Return what tells whether a node belongs to a run; in a large tree most runs never had children."""
-    return partial(is_, run) if run._children is None else partial(_is_below, run)
+def _within(run: Run, stops: list[Stop]) -> Callable[[Run], bool]:
+    """Return what tells whether a node that a stop reached belongs to a run; in a large tree most have no children."""
+    has_children = any(node.parent is run for stop in stops for node in stop.nodes)
+    return partial(_is_below, run) if has_children else partial(is_, run)
 
 
 def _is_below(run: Run, node: Run) -> bool:

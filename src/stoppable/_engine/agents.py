@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
 from stoppable._core import context
 from stoppable._core.boundary import check
+from stoppable._core.context import OUTSIDE
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Status
@@ -141,10 +142,7 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     if isolation == "auto":
         return start(child_run(body), body, args)
     isolated = _isolated(agent, args, isolation)
-    run = child_run(body)
-    channel = channel_for(run, body)
-    perform = functools.partial(block, run, isolated, (None if channel is None else channel.put,), {})
-    return RunHandle(run, in_thread(run, perform), channel)
+    return start_isolated(child_run(body), body, isolated)
 
 
 @overload
@@ -186,6 +184,13 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
     if kind_of(body) is _ASYNC:
         return RunHandle(run, in_task(run, body, args, {}), channel)
     return RunHandle(run, in_thread(run, functools.partial(block, run, body, args, {})), channel)
+
+
+def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., Any]) -> RunHandle[Any]:
+    """Start a body as a run in a worker process, which ``as_worker_body`` has looked at."""
+    channel = channel_for(run, body)
+    perform = functools.partial(block, run, isolated, (None if channel is None else channel.put,), {})
+    return RunHandle(run, in_thread(run, perform), channel)
 
 
 def channel_for(run: Run, body: Callable[..., Any]) -> Channel[Any] | None:
@@ -243,8 +248,11 @@ def _isolated(
 
 def child_run(body: Callable[..., Any]) -> Run:
     """Enter the gate of the current run with a child; a root outside any run."""
+    scope = context.current.get()
+    if scope is OUTSIDE:
+        return Run(name_of(body))
     check()
-    parent = context.current_run()
+    parent = scope._run_here()
     if parent is not None and parent._budget is not None:
         parent._budget.spend("subrun")
     return Run(name_of(body), parent)

@@ -19,7 +19,7 @@ from stoppable._core.stop import Receipt
 from stoppable._engine import control
 from stoppable._engine.agents import Kind, block, body_of, channel_for, child_run, in_thread, kind_of, pumped, start
 from stoppable._engine.channel import Channel
-from stoppable._engine.handle import Held, stream_of
+from stoppable._engine.handle import Held, RunHandle, stream_of
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.scope import raise_ended
 from stoppable._engine.waits import wait_for_end
@@ -86,7 +86,12 @@ def spawn(agent: Callable[..., Any], *args: Any) -> BlockingHandle[Any]:  # type
     An async agent gets an event loop of its own there. What a generator yields comes from the handle's ``stream()``.
     """
     body = body_of(agent)
-    run = child_run(body)
+    held = start_on_thread(child_run(body), body, args)
+    return BlockingHandle(held.run, held._channel)
+
+
+def start_on_thread(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
+    """Start a body as a run on a thread of its own, with an event loop there if it needs one."""
     channel = channel_for(run, body)
     if channel is not None:
         body = pumped(body, channel.put)
@@ -94,11 +99,9 @@ def spawn(agent: Callable[..., Any], *args: Any) -> BlockingHandle[Any]:  # type
     async def main() -> None:
         await start(run, body, args).outcome()
 
-    if kind_of(body) is Kind.BLOCKING:
-        in_thread(run, functools.partial(block, run, body, args, {}))
-    else:
-        in_thread(run, functools.partial(run_in_new_loop, main))
-    return BlockingHandle(run, channel)
+    is_blocking = kind_of(body) is Kind.BLOCKING
+    call = functools.partial(block, run, body, args, {}) if is_blocking else functools.partial(run_in_new_loop, main)
+    return RunHandle(run, in_thread(run, call), channel)
 
 
 @overload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Task
 from collections.abc import AsyncIterator
 from threading import Thread
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from stoppable._core import context
 from stoppable._core.outcome import Outcome
@@ -90,9 +90,9 @@ class RunHandle(Held, Generic[T_co]):
 
         An awaiter that is itself inside the stopped subtree gets AgentStopped.
         """
-        outcome = await ended(self.run)
+        outcome: Outcome[T_co] = await ended(self.run)
         if outcome.status is _COMPLETED:
-            return cast("T_co", outcome.result)
+            return outcome.result  # type: ignore[return-value]  # None only if that is what it returned
         if outcome.status is Status.FAILED:
             raise RunFailed(self.id, outcome) from outcome.error
         return raise_ended(self.run, context.current.get())

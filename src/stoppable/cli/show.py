@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from stoppable._core.state import Fate, Mode, Status
 from stoppable._core.stop import Receipt
-from stoppable.cli.text import line, plain, safe, value_text
+from stoppable.cli.text import first, plain, safe, value_text
 from stoppable.records import Hold, RunRecord, Selector
 
 _STYLES = {
@@ -72,10 +72,10 @@ def age(record: RunRecord, now: float) -> str:
 def what(record: RunRecord) -> str:
     """Return the most telling thing about a run in a few words."""
     if record.outcome is not None and record.outcome.error is not None:
-        return f"{record.outcome.error.type}: {line(record.outcome.error.message)}"
+        return f"{record.outcome.error.type}: {first(record.outcome.error.message)}"
     if record.stop is not None:
         in_flight = record.receipt.in_flight if record.receipt is not None and not record.over else ()
-        told = f"{record.stop.mode}: {line(record.stop.reason)}"
+        told = f"{record.stop.mode}: {first(record.stop.reason)}"
         return f"{told}; in flight: {', '.join(in_flight)}" if in_flight else told
     return ", ".join(f"{key}:{value}" for key, value in record.labels.items())
 
@@ -89,7 +89,7 @@ def runs(records: Iterable[RunRecord], now: float) -> Table:
             plain(record.owner or "-"),
             status(record.status),
             plain(age(record, now)),
-            plain(line(what(record), 200)),
+            plain(first(what(record))),
         )
         for record, depth in below_parents(records)
     ]
@@ -97,8 +97,14 @@ def runs(records: Iterable[RunRecord], now: float) -> Table:
     for number, (name, widest) in enumerate(_COLUMNS.items()):
         needed = max((row[number].cell_len for row in rows), default=0)
         justify: JustifyMethod = "right" if name == "TIME" else "left"
-        # Where there is no room for all of it, rich takes it from the last column, which may wrap, but has no text that does.
-        table.add_column(name, no_wrap=bool(widest), max_width=min(needed, widest) or None, justify=justify)
+        # Where there is no room for all of it, rich takes it from the last column, then from all but the first.
+        table.add_column(
+            name,
+            no_wrap=bool(widest),
+            min_width=needed if name == "RUN" else None,
+            max_width=min(needed, widest) or None,
+            justify=justify,
+        )
     for row in rows:
         row[-1].no_wrap = True
         for cell in row:
@@ -130,7 +136,7 @@ def tree(records: Sequence[RunRecord], now: float) -> Tree:
         label.append(f"  {age(record, now)}", style="dim")
         about = what(record) if record.stop or record.outcome else ""
         if about:
-            label.append(f"  {line(about)}", style="dim")
+            label.append(f"  {first(about, 60)}", style="dim")
         parent = nodes.get(record.parent_id or "")
         nodes[record.id] = Tree(label, guide_style="dim") if parent is None else parent.add(label)
     return nodes[records[0].id]
@@ -161,7 +167,7 @@ def _facts(found: Receipt, record: RunRecord | None) -> Iterable[tuple[str, Text
     how = f"{found.mode}" + (f", highest rung {outcome.rung}" if outcome is not None and outcome.rung else "")
     yield "stop", plain(how if found.answer == "accepted" else f"{found.answer}: {how}")
     if found.reason is not None:
-        yield "reason", plain(line(found.reason, 200))
+        yield "reason", plain(first(found.reason))
     yield "times", plain(_times(found))
     if found.in_flight:
         yield "in flight", plain(", ".join(found.in_flight))
@@ -213,7 +219,7 @@ def holds(found: Iterable[Hold]) -> Table:
         table.add_column(name, overflow="fold")
     for hold in found:
         since = dt.datetime.fromtimestamp(hold.created_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(plain(hold.id), plain(selector(hold.selector)), since, plain(line(hold.reason, 200)))
+        table.add_row(plain(hold.id), plain(selector(hold.selector)), since, plain(first(hold.reason)))
     return table
 
 

@@ -35,6 +35,12 @@ def line(value: object, width: int = 60) -> str:
     return last if len(last) <= width else f"…{last[-width + 1 :]}"
 
 
+def first(value: object, width: int = 200) -> str:
+    """Return a text on one line, harmless, and cut at its end."""
+    text = " ".join(safe(value).split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def plain(value: object, style: str = "") -> Text:
     """Return a text for rich in which nothing is markup."""
     return Text(safe(value), style=style)

@@ -112,15 +112,18 @@ class Store(Protocol):
         ...
 
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
-        """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others."""
+        """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others.
+
+        It must not wait for a reply: it may be called on the thread that makes the calls.
+        """
         ...
 
     def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
         """End the runs of workers that are gone, and return them.
 
         Proven dead: ``stopped`` if a stop was pending, otherwise ``failed``. A lease that ran out proves nothing:
-        ``lost``, and only if ``expired`` is asked for. Whoever reaps waits one TTL after its own start before it asks.
-        A reaped worker is fenced.
+        ``lost``, and only if ``expired`` is asked for; then every worker without a lease is fenced, also if the limit
+        leaves some of their runs for the next time. Whoever reaps waits one TTL after its own start before it asks.
         """
         ...
 

@@ -306,9 +306,9 @@ class MemoryStore:
         kept.record = replace(kept.record, receipt=receipt)
         self._touched.add(run_id)
         for node in kept.subtree():
-            record = node.record
-            if record.worker == kept.record.worker and (record.acknowledged is None or record.acknowledged < mode):
-                node.record = replace(record, acknowledged=mode)
+            if node is kept or rules.is_closed_with(node.record, kept.record):
+                known = node.record.acknowledged
+                node.record = replace(node.record, acknowledged=mode if known is None else max(known, mode))
 
     @_atomic
     def finish(

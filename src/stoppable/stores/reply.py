@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable
@@ -13,6 +14,7 @@ from stoppable.errors import StoreError
 
 T = TypeVar("T")
 
+_logger = logging.getLogger("stoppable")
 _lock = threading.Lock()  # one for all: it is held for two lines
 
 
@@ -106,10 +108,17 @@ def settle(answers: Iterable[Settled]) -> None:
         if isinstance(waiter, asyncio.Future):
             loops.setdefault(waiter.get_loop(), []).append(waiter)
         else:
-            waiter()
+            _call(waiter)
     for loop, futures in loops.items():
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(_resolve, futures)
+
+
+def _call(waiter: Callable[[], object]) -> None:
+    try:
+        waiter()
+    except Exception:  # the others wait for their answers too
+        _logger.exception("a function that waited for the store failed")
 
 
 def _resolve(futures: list[asyncio.Future[None]]) -> None:

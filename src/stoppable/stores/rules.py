@@ -69,6 +69,11 @@ def begun(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
     )
 
 
+def is_closed_with(record: RunRecord, above: RunRecord) -> bool:
+    """Return whether the stop that closed the gate of a run above has closed this one's too."""
+    return record.worker == above.worker and record.stop is not None and not record.over
+
+
 def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now: float) -> RunRecord:
     """Return a record with its terminal status; whoever writes with the old epoch is late (G15).
 
@@ -197,13 +202,14 @@ def audit_entry(
 
 def status_event(status: Status, record: RunRecord | None = None) -> Draft:
     """Return the event that tells of a status, with the reason if it was stopped."""
+    return status_of_stop(status, None if record is None else record.stop)
+
+
+def status_of_stop(status: Status, stop: StopIntent | None) -> Draft:
+    """Return the event that tells of a status that a stop led to."""
     data: dict[str, object] = {"status": status.value}
-    if record is not None and record.stop is not None:
-        data |= {
-            "mode": record.stop.mode.value,
-            "reason": record.stop.reason.message,
-            "actor": record.stop.reason.actor,
-        }
+    if stop is not None:
+        data |= {"mode": stop.mode.value, "reason": stop.reason.message, "actor": stop.reason.actor}
     return Draft(type=EventType.STATUS, data=data)
 
 

@@ -15,6 +15,7 @@ from stoppable._core.run import Run
 from stoppable._core.state import Mode
 from stoppable._core.stop import Receipt
 from stoppable._engine.blocking import BlockingHandle
+from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import edge_around
 from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector
 from stoppable.stores.base import Store
@@ -111,8 +112,7 @@ class Supervisor:
         log = self._register(job)
         if log is None:
             return self.handle(job.run.id)
-        job.launch()
-        return SupervisedHandle(self, job.run, log)
+        return SupervisedHandle(self, job.launch(), log)
 
     @contextlib.contextmanager
     def open_run(
@@ -280,8 +280,8 @@ class SupervisedHandle(_Kept[T_co], Generic[T_co]):
 
     __slots__ = ("_log",)
 
-    def __init__(self, supervisor: Supervisor, run: Run, log: Log) -> None:
-        super().__init__(run)
+    def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: Log) -> None:
+        super().__init__(held.run, held._channel)
         self._supervisor = supervisor
         self._log = log
 

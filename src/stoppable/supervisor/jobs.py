@@ -14,9 +14,9 @@ from stoppable._core.boundary import check
 from stoppable._core.ids import new_id
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.run import Run
-from stoppable._engine.agents import Kind, body_of, in_thread, kind_of, name_of, start
+from stoppable._engine.agents import Kind, body_of, kind_of, name_of, start, start_isolated
+from stoppable._engine.blocking import start_on_thread
 from stoppable._engine.handle import RunHandle
-from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
 from stoppable._engine.workers import as_worker_body
 from stoppable.errors import InvalidArgument, RunStopped
@@ -148,19 +148,12 @@ def _launcher(
     agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation, *, in_loop: bool
 ) -> Callable[[Run], RunHandle[Any]]:
     body = body_of(agent)
-    kind = kind_of(body)
     if isolation == "process":
-        in_worker = as_worker_body(agent, args)
-        return lambda run: start(run, in_worker, ())
-    if isolation == "task" and (kind is Kind.BLOCKING or not in_loop):
+        isolated = as_worker_body(agent, args)
+        return lambda run: start_isolated(run, body, isolated)
+    is_blocking = kind_of(body) in {Kind.BLOCKING, Kind.BLOCKING_GENERATOR}
+    if isolation == "task" and (is_blocking or not in_loop):
         raise InvalidArgument(f"{name_of(body)} cannot run in a task: it blocks, or there is no event loop; use thread")
-    if kind is not Kind.BLOCKING and (isolation == "thread" or not in_loop):
-        return lambda run: _in_own_loop(run, body, args)
+    if isolation == "thread" or not in_loop:
+        return lambda run: start_on_thread(run, body, args)
     return lambda run: start(run, body, args)
-
-
-def _in_own_loop(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
-    async def main() -> None:
-        await start(run, body, args).outcome()
-
-    return RunHandle(run, in_thread(run, functools.partial(run_in_new_loop, main)))

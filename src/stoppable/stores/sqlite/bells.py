@@ -7,13 +7,13 @@ import os
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from stoppable.errors import StoreError
 from stoppable.stores.sqlite.locks import file_name
 
 _LONGEST = 100  # the system takes 107 bytes on Linux, 103 elsewhere
-_DATAGRAMS = socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
 
 
 class Bells:
@@ -22,19 +22,21 @@ class Bells:
     def __init__(self, directory: Path, rung: Callable[[str], object]) -> None:
         self._directory = directory
         self._rung = rung
-        self._selector = selectors.DefaultSelector()
         self._bells: dict[str, socket.socket] = {}
-        self._sender = socket.socket(*_DATAGRAMS)
-        self._end, end = socket.socketpair()
-        self._selector.register(end, selectors.EVENT_READ, None)
-        self._ends = (self._end, end)
+        try:
+            self._selector = selectors.DefaultSelector()
+            self._sender = _datagrams()
+            self._end, self._is_ended = socket.socketpair()
+        except OSError as error:
+            raise StoreError(f"{directory}: no socket could be made to wake workers with: {error}") from error
+        self._selector.register(self._is_ended, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._listen, name="stoppable-sqlite-bells", daemon=True)
 
     def hang(self, worker: str) -> None:
         """Answer the bell of a worker of this process from now on; without one the poll has to do."""
         if worker in self._bells:
             return
-        bell = socket.socket(*_DATAGRAMS)
+        bell = _datagrams()
         path = self._directory / f"{file_name(worker)}.sock"
         try:
             path.unlink(missing_ok=True)
@@ -70,7 +72,7 @@ class Bells:
         if self._thread.is_alive():
             self._thread.join()
         self._selector.close()
-        for one in (*self._ends, self._sender):
+        for one in (self._end, self._is_ended, self._sender):
             one.close()
 
     def _listen(self) -> None:
@@ -78,14 +80,16 @@ class Bells:
             for key, _ in self._selector.select():
                 if key.data is None:
                     return
-                with contextlib.suppress(OSError):  # taken down meanwhile, or rung by nobody
-                    while key.fileobj.recv(16):  # type: ignore[union-attr]
+                bell = key.fileobj
+                assert isinstance(bell, socket.socket), "nothing else is registered"
+                with contextlib.suppress(OSError):  # until there is no more, or it was taken down
+                    while bell.recv(16):
                         pass
                 self._rung(key.data)
 
 
 @contextlib.contextmanager
-def _short(path: Path):  # type: ignore[no-untyped-def]
+def _short(path: Path) -> Iterator[str]:
     """Give an address for a socket, by way of its open directory where its path is too long for one."""
     if len(os.fsencode(path)) <= _LONGEST:
         yield str(path)
@@ -95,3 +99,9 @@ def _short(path: Path):  # type: ignore[no-untyped-def]
         yield f"/proc/self/fd/{directory}/{path.name}"
     finally:
         os.close(directory)
+
+
+def _datagrams() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.settimeout(0)
+    return made

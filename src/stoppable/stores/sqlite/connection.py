@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,15 @@ BUSY_SECONDS = 30.0
 
 _OLDEST = (3, 51, 3)  # older ones can damage the file when the log is reset: https://sqlite.org/wal.html#walresetbug
 
+_ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
+    (apsw.NotADBError, "it is not a SQLite database: give another path, or move the file away"),
+    (apsw.CorruptError, "the file is damaged: restore it from a backup, or move it away to begin a new one"),
+    (apsw.FullError, "the disk is full, or the file may not grow: make room and try again"),
+    (apsw.ReadOnlyError, "the file or its directory may not be written: change the permissions, or give another path"),
+    (apsw.CantOpenError, "the file cannot be opened or made: see its permissions and those of its directory"),
+    (apsw.BusyError, f"another process has held it for {BUSY_SECONDS:.0f} seconds: see which one has the file open"),
+)
+
 
 def open_writer(path: Path, synchronous: str) -> apsw.Connection:
     """Return the connection that writes; makes the file, or brings its tables up to date."""
@@ -25,8 +35,9 @@ def open_writer(path: Path, synchronous: str) -> apsw.Connection:
         try:
             _wait(connection)
             _recognise(connection, path)
-            _use_wal(connection)
+            _use_wal(connection, path)
             connection.pragma("synchronous", synchronous)
+            connection.pragma("wal_autocheckpoint", 4000)
             connection.pragma("journal_size_limit", 64 << 20)
             connection.pragma("cache_size", -16384)
             _migrate(connection, path, MIGRATIONS)
@@ -54,26 +65,12 @@ def explain(error: Exception, path: Path) -> StoppableError:
     if isinstance(error, StoppableError):
         return error
     if not isinstance(error, apsw.Error):  # a lone surrogate, a number of more than 64 bits
-        return InvalidArgument(f"it cannot be kept in {path}: {type(error).__name__}: {error}"[:500])
-    match error:
-        case apsw.NotADBError():
-            what = "it is not a SQLite database: give another path, or move the file away"
-        case apsw.CorruptError():
-            what = "the file is damaged: restore it from a backup, or move it away to begin a new one"
-        case apsw.FullError():
-            what = "the disk is full, or the file may not grow: make room and try again"
-        case apsw.ReadOnlyError():
-            what = "the file or its directory may not be written: change its permissions, or give another path"
-        case apsw.CantOpenError() if path.is_dir():
-            what = "it is a directory: give the path of a file"
-        case apsw.CantOpenError() if not path.parent.is_dir():
-            what = f"there is no directory {path.parent}: make it first"
-        case apsw.CantOpenError():
-            what = "the file cannot be opened or made: see its permissions and those of its directory"
-        case apsw.BusyError():
-            what = f"another process has held it for {BUSY_SECONDS:.0f} seconds: see which one has the file open"
-        case _:
-            what = "see whether its disk is full or failing"
+        return InvalidArgument(f"a value that no SQLite file can hold: {type(error).__name__}: {error}"[:500])
+    what = next((text for kind, text in _ADVICE if isinstance(error, kind)), "see whether its disk is full or failing")
+    if isinstance(error, apsw.CantOpenError) and path.is_dir():
+        what = "it is a directory: give the path of a file"
+    elif isinstance(error, apsw.CantOpenError) and not path.parent.is_dir():
+        what = f"there is no directory {path.parent}: make it first"
     return StoreError(f"{path}: {what} ({type(error).__name__}: {error})")
 
 
@@ -101,17 +98,21 @@ def _recognise(connection: apsw.Connection, path: Path) -> None:
         raise StoreError(f"{path} is a database of another program: give another path")
 
 
-def _use_wal(connection: apsw.Connection) -> None:
+def _use_wal(connection: apsw.Connection, path: Path) -> None:
     # The busy timeout does not cover this: two processes that make the file at once may meet here.
     deadline = time.monotonic() + BUSY_SECONDS
+    pause = threading.Event()
     while True:
         try:
-            connection.pragma("journal_mode", "wal")
+            mode = connection.pragma("journal_mode", "wal")
         except apsw.BusyError:
             if time.monotonic() > deadline:
                 raise
+            pause.wait(0.01)
         else:
-            return
+            break
+    if mode != "wal":
+        raise StoreError(f"{path}: its filesystem cannot be shared as SQLite needs it: use one of this machine's own")
 
 
 def _migrate(connection: apsw.Connection, path: Path, migrations: Sequence[str]) -> None:

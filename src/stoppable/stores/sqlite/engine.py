@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from stoppable.errors import StoreError
 from stoppable.stores.listeners import Listeners
@@ -18,12 +19,12 @@ from stoppable.stores.sqlite.lane import Lane
 from stoppable.stores.sqlite.leases import Leases
 from stoppable.stores.sqlite.locks import Locks
 from stoppable.stores.sqlite.transaction import Session, Transaction
-from stoppable.stores.sqlite.writer import Writer
+from stoppable.stores.sqlite.writer import Write, Writer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-Read = tuple[Callable[[Session], object], Reply[object]]
+Read = tuple[Callable[[Session], Any], Reply[Any]]
 
 
 class Engine:
@@ -44,24 +45,16 @@ class Engine:
         self._path = path = Path(os.path.realpath(path))  # as SQLite does for its own files beside it
         self._hints = hints
         self._watchers = watchers
-        self._writes = connection.open_writer(path, synchronous)
-        try:
-            self._reads = connection.open_reader(path)
-        except BaseException:
-            self._writes.close()
-            raise
         directory = path.with_name(path.name + "-workers")
+        with ExitStack() as undo:
+            self._writes = undo.enter_context(closing(connection.open_writer(path, synchronous)))
+            self._reads = undo.enter_context(closing(connection.open_reader(path)))
+            self._bells = Bells(directory, lambda worker: hints.tell([worker]))
+            undo.pop_all()
         self.locks = Locks(directory)
-        self._bells = Bells(directory, lambda worker: hints.tell([worker]))
         self.leases = Leases(lease_clock, boot_id(), self.locks, self._bells)
-        self._writer = Writer(
-            path,
-            self._writes,
-            Transaction(self._writes, clock, events_kept),
-            self._tell,
-            self._listening,
-            self._tell_all,
-        )
+        transaction = Transaction(self._writes, clock, events_kept)
+        self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all)
         self._session = Session(self._reads, clock)
         self._reader: Lane[Read] = Lane("stoppable-sqlite-reader", self._answer)
         self._writer.lane.start()
@@ -73,16 +66,17 @@ class Engine:
         """Whether this process opened it, and not the one that it was forked from."""
         return self.pid == os.getpid()
 
-    def write(self, call: Callable[[Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+    def put(self, write: Write) -> None:
         """Have a change made."""
-        return self._writer.submit(call, *args) or self._closed()
+        if not self._writer.lane.put(write):
+            raise self._closed()
 
     def read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
         """Have something looked up, after every change that was asked for before."""
         reply: Reply[T] = Reply()
         read = (lambda session: call(session, *args)), reply
         if not self._writer.follow(lambda: self._reader.put(read)) and not self._reader.put(read):
-            return self._closed()
+            raise self._closed()
         return reply
 
     def look(self) -> None:
@@ -98,13 +92,13 @@ class Engine:
         self._reads.close()
         self._writes.close()
 
-    def _closed(self) -> Reply[T]:
-        return Reply.failed(StoreError(f"{self._path} was closed"))
+    def _closed(self) -> StoreError:
+        return StoreError(f"{self._path} was closed")
 
     def _answer(self, reads: list[Read]) -> None:
         settle([self._looked_up(call, reply) for call, reply in reads])
 
-    def _looked_up(self, call: Callable[[Session], object], reply: Reply[object]) -> Settled:
+    def _looked_up(self, call: Callable[[Session], Any], reply: Reply[Any]) -> Settled:
         try:
             return reply, call(self._session), None
         except Exception as error:

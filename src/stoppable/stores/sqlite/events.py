@@ -8,28 +8,34 @@ from stoppable.errors import Fenced, RunNotFound
 from stoppable.records import Draft, Event, EventType, RunRecord
 from stoppable.stores import rules
 from stoppable.stores.sqlite import rows
-from stoppable.stores.sqlite.rows import Line
+from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Row, Session, Transaction
 
 _STATE = """SELECT number, epoch, ended_at IS NULL, (SELECT coalesce(max(seq), 0) FROM events WHERE run = number)
  FROM runs WHERE id = ?"""
-_INSERT = "INSERT INTO events (run, seq, at, type, data) VALUES "
-_ONE = "(?, ?, ?, ?, ?)"
-_TRUNCATED = rows.lines([Draft(type=EventType.TRUNCATED)])[0]
+_FEW = 16
+_TRUNCATED = Lines([Draft(type=EventType.TRUNCATED)]).rows[0]
 
 
-def append(tx: Transaction, run_id: str, epoch: int, lines: Sequence[Line]) -> int:
+def _insert(lines: int) -> str:
+    return f"INSERT INTO events (run, seq, at, type, data) VALUES {', '.join(['(?, ?, ?, ?, ?)'] * lines)}"  # noqa: S608
+
+
+_INSERTS = [_insert(lines) for lines in range(1, _FEW + 1)]
+
+
+def append(tx: Transaction, run_id: str, epoch: int, lines: Lines) -> int:
     """Add to a run's log."""
-    statuses = [line.draft for line in lines if line.draft.type is EventType.STATUS]
-    rules.check_statuses(statuses)
+    if lines.statuses:
+        rules.check_statuses(lines.statuses)
     row = tx.one(_STATE, (run_id,))
     if row is None:
         raise RunNotFound(run_id)
     number, known, is_live, last = row
     if known != epoch or not is_live:
         raise Fenced(run_id)
-    if statuses:
-        _move(tx, number, statuses)
+    if lines.statuses:
+        _move(tx, number, lines.statuses)
     tx.touched.add(run_id)
     return add(tx, number, last, lines)
 
@@ -43,38 +49,39 @@ def _move(tx: Transaction, number: int, statuses: Sequence[Draft]) -> None:
         tx.run("UPDATE runs SET status = ?, started_at = ? WHERE number = ?", (after.status, after.started_at, number))
 
 
-def moved(record: RunRecord, drafts: Iterable[Draft], now: float) -> RunRecord:
-    """Return a record after the status events among some."""
-    for draft in drafts:
-        if draft.type is EventType.STATUS:
-            record = rules.moved(record, draft, now)
+def moved(record: RunRecord, statuses: Iterable[Draft], now: float) -> RunRecord:
+    """Return a record after its status events."""
+    for draft in statuses:
+        record = rules.moved(record, draft, now)
     return record
 
 
-def add(tx: Transaction, number: int, last: int, lines: Sequence[Line]) -> int:
+def add(tx: Transaction, number: int, last: int, lines: Lines) -> int:
     """Write to the log of a run that has so many events, and return how many it has then."""
-    if last + len(lines) > tx.events_kept:
-        lines = _within_cap(tx, number, last, lines)
-    if not lines:
-        return last
+    found = lines.rows
+    if last + len(found) > tx.events_kept:
+        found = _within_cap(tx, number, last, found)
     now = tx.now()
-    found: list[object] = []
-    for line in lines:
-        last += 1
-        found += (number, last, now if line.at is None else line.at, line.draft.type.value, line.data)
-    tx.run(_INSERT + ", ".join([_ONE] * len(lines)), found)
+    for at in range(0, len(found), _FEW):
+        values: list[object] = []
+        for when, kind, data in found[at : at + _FEW]:
+            last += 1
+            values += (number, last, now if when is None else when, kind, data)
+        tx.run(_INSERTS[len(values) // 5 - 1], values)
     return last
 
 
-def _within_cap(tx: Transaction, number: int, last: int, lines: Sequence[Line]) -> list[Line]:
+def _within_cap(
+    tx: Transaction, number: int, last: int, lines: Sequence[tuple[float | None, EventType, str]]
+) -> list[tuple[float | None, EventType, str]]:
     """Return what a long log still takes: after one mark only the events of which a run has few."""
-    kept: list[Line] = []
+    kept: list[tuple[float | None, EventType, str]] = []
     is_marked = False
     if last > tx.events_kept:
         marked = "SELECT 1 FROM events WHERE run = ? AND seq > ? AND type = ? LIMIT 1"
-        is_marked = tx.one(marked, (number, tx.events_kept, EventType.TRUNCATED.value)) is not None
+        is_marked = tx.one(marked, (number, tx.events_kept, EventType.TRUNCATED)) is not None
     for line in lines:
-        if last + len(kept) < tx.events_kept or line.draft.type in rules.ALWAYS_KEPT:
+        if last + len(kept) < tx.events_kept or line[1] in rules.ALWAYS_KEPT:
             kept.append(line)
         elif not is_marked:
             is_marked = True

@@ -55,30 +55,21 @@ def holds(session: Session) -> Sequence[Hold]:
 def note(tx: Transaction, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]) -> None:
     """Write down who did what."""
     entry = rules.audit_entry(0, tx.now(), action, intent, target, result)
-    tx.run(
-        "INSERT INTO audit (at, action, actor, reason, target, result) VALUES (?, ?, ?, ?, ?, ?)",
-        (entry.at, action, entry.actor, entry.reason, rows.encode(entry.target), rows.encode(entry.result)),
-    )
+    what = (entry.actor, entry.reason, entry.target, entry.result)
+    tx.run("INSERT INTO audit (at, action, entry) VALUES (?, ?, ?)", (entry.at, action, rows.encode(what)))
 
 
 def audit(session: Session, after: int, limit: int) -> Sequence[AuditEntry]:
     """Return who did what."""
     found = session.all(
-        "SELECT id, at, action, actor, reason, target, result FROM audit WHERE id > ? ORDER BY id LIMIT ?",
-        (max(after, 0), max(limit, 0)),
+        "SELECT id, at, action, entry FROM audit WHERE id > ? ORDER BY id LIMIT ?", (max(after, 0), max(limit, 0))
     )
-    return [
-        AuditEntry(
-            id=id_,
-            at=at,
-            action=action,
-            actor=actor,
-            reason=reason,
-            target=rows.decode(target),
-            result=rows.decode(result),
-        )
-        for id_, at, action, actor, reason, target, result in found
-    ]
+    return [_entry(*row) for row in found]
+
+
+def _entry(number: int, at: float, action: str, text: str) -> AuditEntry:
+    actor, reason, target, result = rows.decode(text)
+    return AuditEntry(id=number, at=at, action=action, actor=actor, reason=reason, target=target, result=result)
 
 
 _TREE = """

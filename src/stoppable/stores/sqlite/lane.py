@@ -26,10 +26,12 @@ class Lane(Generic[T]):
         self._work = work
         self._idle = idle
         self._most = most
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: list[T] = []
         self._is_working = False
         self._is_asleep = False
+        self._is_nudged = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -39,7 +41,7 @@ class Lane(Generic[T]):
 
     def put(self, item: T) -> bool:
         """Add something; False once it was closed."""
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 return False
             self._waiting.append(item)
@@ -50,7 +52,7 @@ class Lane(Generic[T]):
 
     def put_behind(self, item: T) -> bool:
         """Add something if there is anything that it has to wait for."""
-        with self._changed:
+        with self._lock:
             if self._is_working or self._waiting:
                 self._waiting.append(item)
                 return True
@@ -58,12 +60,13 @@ class Lane(Generic[T]):
 
     def nudge(self) -> None:
         """Have ``idle`` called."""
-        with self._changed:
+        with self._lock:
+            self._is_nudged = True
             self._changed.notify()
 
     def close(self) -> None:
         """Finish what waits, and end the thread."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             self._changed.notify()
         self._thread.join()
@@ -77,18 +80,19 @@ class Lane(Generic[T]):
                 except Exception:  # a function that somebody hung on a reply: the others must not wait for ever
                     _log.exception("stoppable: an error on the thread %s", self._thread.name)
                 continue
-            with self._changed:
+            with self._lock:
                 if self._is_closed and not self._waiting:
                     return
+                self._is_nudged = False
             seconds = self._idle()
-            with self._changed:
-                if not self._waiting and not self._is_closed:
+            with self._lock:
+                if not (self._waiting or self._is_nudged or self._is_closed):
                     self._is_asleep = True
                     self._changed.wait(seconds)
                     self._is_asleep = False
 
     def _take(self) -> list[T]:
-        with self._changed:
+        with self._lock:
             batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             self._is_working = bool(batch)
             return batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stoppable.errors import Fenced
-from stoppable.records import RunRecord, StopIntent
+from stoppable.records import RunRecord
 from stoppable.stores import rules
 from stoppable.stores.base import Intent, WorkerInfo
 from stoppable.stores.sqlite import events, rows, runs
@@ -16,6 +16,7 @@ from stoppable.stores.sqlite.transaction import Transaction
 # A lease of an earlier start of the machine has run out; so has one that was given in the future, which is how a reboot
 # looks where the system has no name for its starts.
 _EXPIRED = "boot <> :boot OR until < :now OR until - ttl > :now + 1"
+_FENCED = "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM workers WHERE id = :id AND state <> 'open'"
 _TO_STOP = "SELECT id, mode, grace, reason FROM runs WHERE worker = ? AND ended_at IS NULL AND mode > acknowledged"
 _GONE = f"""SELECT {rows.RECORD}, state FROM runs JOIN (SELECT id AS gone, state FROM workers WHERE state <> 'open')
  ON worker = gone WHERE ended_at IS NULL AND NOT (state = 'silent' AND ?) ORDER BY number LIMIT ?"""  # noqa: S608
@@ -32,10 +33,7 @@ class Leases:
 
     def open_worker(self, tx: Transaction, info: WorkerInfo, ttl: float) -> None:
         """Give a process its lease; its lock comes first, so that a lease without one is of a dead worker."""
-        gone = (
-            "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM workers WHERE id = :id AND state <> 'open'"
-        )
-        if tx.one(gone, {"id": info.id}) is not None:
+        if tx.one(_FENCED, {"id": info.id}) is not None:
             raise Fenced(info.id)
         self._locks.take(info.id)
         self._bells.hang(info.id)
@@ -54,7 +52,7 @@ class Leases:
         if renewed is None:
             raise Fenced(worker)
         return [
-            Intent(run_id=run_id, stop=StopIntent(mode=rows.MODES[mode], grace=grace, reason=rows.reason_of(reason)))
+            Intent(run_id=run_id, stop=rows.stop_of(mode, grace, reason))
             for run_id, mode, grace, reason in tx.all(_TO_STOP, (worker,))
         ]
 
@@ -95,8 +93,7 @@ class Leases:
             " (SELECT 1 FROM runs WHERE worker = workers.id AND ended_at IS NULL) RETURNING id"
         )
         if gone:
-            tx.run(
-                "INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (rows.encode([row[0] for row in gone]),)
-            )
+            names = rows.encode([worker for (worker,) in gone])
+            tx.run("INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (names,))
             known = [worker for (worker,) in tx.all("SELECT id FROM workers")]
             tx.later.append(lambda: self._locks.sweep(known))

@@ -1,8 +1,8 @@
 """A locked file for each worker: while any process holds the lock, the worker or a child of it may be alive.
 
 The descriptor is inheritable on purpose. A child that is given it keeps the lock, so that a free lock proves that the
-worker is dead and its children too. ``flock`` belongs to the open file and not to the process: to test a lock is to open
-the file anew, which never releases the lock of another.
+worker is dead and its children too. ``flock`` belongs to the open file and not to the process: to test a lock is to
+open the file anew, which never releases the lock of another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stoppable.errors import StoreError
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _held: dict[Path, int] = {}  # of this process: a store that is closed leaves them to the next one over its file
-_TRIES = 100  # of ten milliseconds: whoever tests a lock has it for a few microseconds
+_TRIES = 20  # of ten milliseconds: whoever tests a lock has it for a few microseconds
 
 
 def file_name(worker: str) -> str:
@@ -91,7 +91,7 @@ class Locks:
         """Remove the files of workers that are dead, but for those that are still to be looked at."""
         keep = {file_name(worker) for worker in known}
         try:
-            names = {path.stem for path in self._directory.iterdir() if path.suffix in {".lock", ".sock"}}
+            names = {path.stem for path in self._directory.iterdir() if path.suffix == ".lock"}
         except FileNotFoundError:
             return
         for name in names - keep:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from stoppable import _wire
 from stoppable._core.state import Mode, Status
@@ -13,7 +13,7 @@ from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent
 from stoppable.stores import rules
 from stoppable.stores.base import Registered
 from stoppable.stores.sqlite import events, rows, stops
-from stoppable.stores.sqlite.rows import Line
+from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Row, Session, Transaction
 
 _BY_ID = f"SELECT {rows.RECORD} FROM runs WHERE id = ?"  # noqa: S608 - our own names
@@ -49,7 +49,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
     number = inserted[0]
     tx.touched.add(record.id)
     if has_begun:
-        last = events.add(tx, number, 0, rows.lines([rules.status_event(record.status, record)]))
+        last = events.add(tx, number, 0, Lines([rules.status_event(record.status, record)]))
         record = replace(record, last_event=last)
         if record.stop is not None and parent is not None and parent.worker != record.worker:
             tx.woken.add(record.worker)
@@ -97,27 +97,38 @@ def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: R
 
 
 def finish(
-    tx: Transaction, run_id: str, epoch: int, outcome: OutcomeRecord, receipt: Receipt | None, lines: Sequence[Line]
+    tx: Transaction, run_id: str, epoch: int, outcome: OutcomeRecord, receipt: Receipt | None, lines: Lines
 ) -> RunRecord:
     """Write the terminal status, if there is none."""
     row = row_of(tx, run_id)
-    rules.check_end(outcome, [line.draft for line in lines])
+    rules.check_end(outcome, lines.statuses)
     number, last = events.last_of(row)
     record = rows.record(row)
     if record.over or record.epoch != epoch:
         tx.touched.add(run_id)
-        late = rows.lines([rules.late_event(outcome)])
+        late = Lines([rules.late_event(outcome)])
         return replace(record, last_event=events.add(tx, number, last, late))
     now = tx.now()
-    last = events.add(tx, number, last, lines)
-    record = events.moved(record, (line.draft for line in lines), now)
-    return end(tx, number, last, rules.over(record, outcome, receipt, now))
+    record = events.moved(record, lines.statuses, now)
+    return end(tx, number, last, rules.over(record, outcome, receipt, now), lines)
 
 
-def end(tx: Transaction, number: int, last: int, record: RunRecord) -> RunRecord:
+def end(tx: Transaction, number: int, last: int, record: RunRecord, lines: Lines | None = None) -> RunRecord:
     """Write a record that is over, and its last events."""
     assert record.outcome is not None, "how it ended"
+    ends = _last_words(record.status, record.outcome.clean) if record.stop is None else _words(record, record.outcome)
+    last = events.add(tx, number, last, ends if lines is None else lines.then(ends))
     tx.run(rows.UPDATE, (*rows.changing(record), number))
-    ends = rows.lines([rules.status_event(record.status, record), rules.done_event(record.outcome)])
     tx.touched.add(record.id)
-    return replace(record, last_event=events.add(tx, number, last, ends))
+    object.__setattr__(record, "last_event", last)  # it is ours alone as yet, and to copy it takes longer than the rest
+    return record
+
+
+def _words(record: RunRecord, outcome: OutcomeRecord) -> Lines:
+    return Lines([rules.status_event(outcome.status, record), rules.done_event(outcome)])
+
+
+@lru_cache
+def _last_words(status: Status, clean: bool) -> Lines:  # noqa: FBT001 - a key
+    outcome = OutcomeRecord(status=status, clean=clean)
+    return Lines([rules.status_event(status), rules.done_event(outcome)])

@@ -7,7 +7,8 @@ APPLICATION_ID = 0x53544F50
 
 # Columns for what changes or is searched, JSON for the rest. A run is live while ``ended_at`` is null. Ranks (``mode``,
 # ``acknowledged``) are -1 where there is none, so that one comparison answers "is there a stop to acknowledge". The
-# number of a run's last event is not kept but found: an append then touches one table only.
+# number of a run's last event is not kept but found: an append then touches one table only. Events lie in the order in
+# which they came, not by run: a hundred runs that log at once then write a few pages and not a hundred.
 _FIRST = """
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -47,9 +48,9 @@ CREATE TABLE events (
     seq INTEGER NOT NULL,
     at REAL NOT NULL,
     type TEXT NOT NULL,
-    data TEXT NOT NULL,
-    PRIMARY KEY (run, seq)
-) STRICT, WITHOUT ROWID;
+    data TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX events_by_run ON events (run, seq);
 
 CREATE TABLE workers (
     id TEXT PRIMARY KEY,
@@ -83,10 +84,7 @@ CREATE TABLE audit (
     id INTEGER PRIMARY KEY,
     at REAL NOT NULL,
     action TEXT NOT NULL,
-    actor TEXT,
-    reason TEXT NOT NULL,
-    target TEXT NOT NULL,
-    result TEXT NOT NULL
+    entry TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE answered (
@@ -101,4 +99,4 @@ CREATE INDEX answered_by_time ON answered (at);
 """
 
 MIGRATIONS: tuple[str, ...] = (_FIRST,)
-"""The step from each version of the schema (``PRAGMA user_version``) to the next; never change one that was released."""
+"""The step from each version of the schema (``PRAGMA user_version``) to the next; a released one never changes."""

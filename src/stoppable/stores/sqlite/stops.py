@@ -1,4 +1,4 @@
-"""How a stop is kept: for one run or many, each with all that is below it, in a few statements however many they are."""
+"""How a stop is kept: for one run or many with all that is below them, in the same few statements."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from stoppable.stores.base import TOMBSTONE_SECONDS
 from stoppable.stores.sqlite import house, rows
 from stoppable.stores.sqlite.transaction import Row, Session, Transaction
 
-LABELS = "NOT EXISTS (SELECT 1 FROM json_each(?) AS wanted WHERE wanted.value IS NOT (SELECT value FROM json_each(labels) AS had WHERE had.key = wanted.key))"  # noqa: E501
+LABELS = """NOT EXISTS (
+    SELECT 1 FROM json_each(?) AS wanted
+    WHERE wanted.value IS NOT (SELECT value FROM json_each(labels) AS had WHERE had.key = wanted.key)
+)"""
+"""The condition that a run has all of some labels, given as JSON."""
 
-_BELOW = """
-WITH RECURSIVE below (number) AS (
+_NODES = """
+WITH RECURSIVE below (node) AS (
     SELECT value FROM json_each(:numbers)
     UNION
-    SELECT runs.number FROM runs JOIN below ON runs.parent = below.number
+    SELECT number FROM runs JOIN below ON parent = node
 )
+SELECT number, id, worker, status = :running, reason FROM below JOIN runs ON number = node
+WHERE ended_at IS NULL AND mode < :rank
 """
-_EVENTS = (
-    _BELOW
-    + """
+_EVENTS = """
 INSERT INTO events (run, seq, at, type, data)
-SELECT number, (SELECT coalesce(max(seq), 0) + 1 FROM events WHERE run = number), :now, 'status',
-    json_object('status', :stopping, 'mode', :name, 'reason', coalesce(reason, :reason) ->> 'message',
-        'actor', coalesce(reason, :reason) ->> 'actor')
-FROM below JOIN runs USING (number) WHERE status = :running AND mode < :rank
+SELECT number, (SELECT coalesce(max(seq), 0) + 1 FROM events WHERE run = number), ?, 'status', ?
+FROM runs WHERE number IN (SELECT value FROM json_each(?))
 """
-)
-_STOP = (
-    _BELOW
-    + """
+_STOP = """
 UPDATE runs SET
     mode = :rank,
     grace = :grace,
@@ -45,18 +44,18 @@ UPDATE runs SET
     stop_requested_at = coalesce(stop_requested_at, :now),
     started_at = iif(status = :running, coalesce(started_at, :now), started_at),
     status = iif(status = :running, :stopping, status)
-WHERE number IN (SELECT number FROM below) AND ended_at IS NULL AND mode < :rank
-RETURNING id, worker
+WHERE number IN (SELECT value FROM json_each(:nodes))
 """
+_ACKNOWLEDGE = """
+WITH RECURSIVE below (node) AS (
+    SELECT :number
+    UNION
+    SELECT number FROM runs JOIN below ON parent = node
 )
-_ACKNOWLEDGE = (
-    _BELOW
-    + """
 UPDATE runs SET acknowledged = :rank
-WHERE number IN (SELECT number FROM below) AND ended_at IS NULL AND acknowledged < :rank
-    AND worker = (SELECT worker FROM runs AS top WHERE top.number = :number)
+WHERE number IN (SELECT node FROM below) AND ended_at IS NULL AND acknowledged < :rank
+    AND (number = :number OR mode >= 0) AND worker = (SELECT worker FROM runs AS top WHERE top.number = :number)
 """
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,7 @@ def request_stop(tx: Transaction, request: Request) -> StopResult:
         return _result(tx, answers, placed)
     if placed is not None:
         house.keep(tx, placed)
-    stop(tx, [number for number, _ in answers], intent)
+    _stop(tx, [number for number, _ in answers], intent)
     result = _result(tx, answers, placed)
     _remember(tx, request, result)
     return result
@@ -124,25 +123,32 @@ def _answer(is_live: int, mode: int, intent: StopIntent) -> Answer:
 
 def acknowledge(tx: Transaction, number: int, mode: Mode) -> None:
     """Note that the gates of a run and of those below it on the same worker are closed."""
-    tx.run(_ACKNOWLEDGE, {"numbers": rows.encode([number]), "number": number, "rank": mode.rank})
+    tx.run(_ACKNOWLEDGE, {"number": number, "rank": mode.rank})
 
 
-def stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent) -> None:
+def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent) -> None:
     """Stop runs with all that is below them, and wake their workers."""
     values: dict[str, Any] = {
         "numbers": rows.encode(numbers),
         "now": tx.now(),
         "rank": intent.mode.rank,
-        "name": intent.mode.value,
         "grace": intent.grace,
         "reason": rows.encode(intent.reason),
         "running": Status.RUNNING.value,
         "stopping": Status.STOPPING.value,
     }
-    tx.run(_EVENTS, values)
-    for run_id, worker in tx.all(_STOP, values):
+    nodes = tx.all(_NODES, values)
+    running: dict[str | None, list[int]] = {}  # by the reason that they had before
+    for number, run_id, worker, is_running, reason in nodes:
         tx.touched.add(run_id)
         tx.woken.add(worker)
+        if is_running:
+            running.setdefault(reason, []).append(number)
+    for reason, some in running.items():
+        earlier = None if reason is None else rows.stop_of(0, None, reason)
+        told = rules.status_of_stop(Status.STOPPING, rules.raised(earlier, intent))
+        tx.run(_EVENTS, (values["now"], rows.encode(told.data), rows.encode(some)))
+    tx.run(_STOP, {**values, "nodes": rows.encode([node[0] for node in nodes])})
 
 
 def _result(session: Session, answers: Sequence[tuple[int, Answer]], placed: Hold | None) -> StopResult:

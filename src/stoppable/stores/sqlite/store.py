@@ -26,8 +26,11 @@ from stoppable.records import (
 from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Subscription, WorkerInfo, wall_clock
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
-from stoppable.stores.sqlite import events, house, looks, rows, runs, stops
+from stoppable.stores.sqlite import events as logs
+from stoppable.stores.sqlite import house, looks, runs, stops
 from stoppable.stores.sqlite.boot import boot_clock
+from stoppable.stores.sqlite.leases import Leases
+from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
 if TYPE_CHECKING:
@@ -68,10 +71,12 @@ class SqliteStore:
 
     def open(self) -> None:
         """Open the file, or make it."""
-        if self._engine is not None and self._engine.is_ours:
-            return
+        if self._engine is not None:
+            if self._engine.is_ours:
+                return
+            self._hints, self._watchers = Listeners(), Listeners()  # we are a forked child: those are of our parent
         try:
-            from stoppable.stores.sqlite.engine import Engine
+            from stoppable.stores.sqlite.engine import Engine  # noqa: PLC0415 - apsw is needed now, and not before
         except ModuleNotFoundError as error:
             raise StoreError(f'runs in a file need apsw: pip install "stoppable[sqlite]" ({error})') from error
         self._engine = Engine(
@@ -108,10 +113,19 @@ class SqliteStore:
         return engine
 
     def _write(self, call: Callable[[Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+        reply: Reply[T] = Reply()
         try:
-            return self._opened().write(call, *args)
+            self._opened().put((call, args, reply))
         except StoppableError as error:
             return Reply.failed(error)
+        return reply
+
+    def _lease(self, call: Callable[[Leases, Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+        try:
+            leases = self._opened().leases  # now: by the time that it is used the store may be closing
+        except StoppableError as error:
+            return Reply.failed(error)
+        return self._write(lambda tx: call(leases, tx, *args))
 
     def _read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
         try:
@@ -123,25 +137,26 @@ class SqliteStore:
 
     def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
         """Give a process its lease."""
-        return self._write(lambda tx: self._opened().leases.open_worker(tx, info, ttl))
+        return self._lease(Leases.open_worker, info, ttl)
 
     def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
         """Renew a lease, and say what is to be stopped."""
-        return self._write(lambda tx: self._opened().leases.heartbeat(tx, worker, ttl))
+        return self._lease(Leases.heartbeat, worker, ttl)
 
     def close_worker(self, worker: str) -> Reply[None]:
         """Take a lease back."""
-        return self._write(lambda tx: self._opened().leases.close_worker(tx, worker))
+        return self._lease(Leases.close_worker, worker)
 
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
         """Call a function when there may be a stop for a worker."""
+        engine = self._opened()
         subscription = self._hints.add(worker, wake)
-        self._opened().look()
+        engine.look()
         return subscription
 
     def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
         """End the runs of workers that are gone."""
-        return self._write(lambda tx: self._opened().leases.reap(tx, limit, expired))
+        return self._lease(Leases.reap, limit, expired)
 
     # Runs
 
@@ -186,29 +201,30 @@ class SqliteStore:
     ) -> Reply[RunRecord]:
         """Write the terminal status, if there is none."""
         try:
-            lines = rows.lines(events)
+            lines = Lines(events)
         except InvalidArgument as error:
             return Reply.failed(error)
         return self._write(runs.finish, run_id, epoch, outcome, receipt, lines)
 
     # Events
 
-    def append(self, run_id: str, epoch: int, events_: Sequence[Draft]) -> Reply[int]:
+    def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> Reply[int]:
         """Add to a run's log."""
         try:
-            lines = rows.lines(events_)
+            lines = Lines(events)
         except InvalidArgument as error:
             return Reply.failed(error)
-        return self._write(events.append, run_id, epoch, lines)
+        return self._write(logs.append, run_id, epoch, lines)
 
     def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Reply[Sequence[Event]]:
         """Return a part of a run's log."""
-        return self._read(events.read, run_id, after, limit)
+        return self._read(logs.read, run_id, after, limit)
 
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
         """Call a function when a run may have changed."""
+        engine = self._opened()
         subscription = self._watchers.add(run_id, wake)
-        self._opened().look()
+        engine.look()
         return subscription
 
     # Looking

@@ -28,7 +28,9 @@ class Session:
 
     def one(self, sql: str, values: Any = ()) -> Row | None:
         """Return the only row there can be."""
-        rows = self._execute(sql, values).fetchall()
+        rows = self._execute(
+            sql, values
+        ).fetchall()  # to its end: one left open would hold on to an old state of the file
         return rows[0] if rows else None
 
     def run(self, sql: str, values: Any = ()) -> None:

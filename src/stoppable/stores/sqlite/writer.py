@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any
 
 from stoppable.errors import StoppableError
 from stoppable.stores.reply import Reply, Settled, settle
@@ -16,9 +16,6 @@ from stoppable.stores.sqlite.transaction import Transaction
 
 if TYPE_CHECKING:
     import apsw
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 Write = tuple[Callable[..., Any], tuple[Any, ...], Reply[Any]]
 
@@ -55,11 +52,6 @@ class Writer:
         self._look_at = 0.0
         self.lane: Lane[Write] = Lane("stoppable-sqlite-writer", self._work, self._look)
 
-    def submit(self, call: Callable[[Transaction, *Ts], T], *args: *Ts) -> Reply[T] | None:
-        """Have a call made; None once the store is closed."""
-        reply: Reply[T] = Reply()
-        return reply if self.lane.put((call, args, reply)) else None
-
     def follow(self, read: Callable[[], object]) -> bool:
         """Call a function after all the calls that wait now, or return False if none does."""
         return self.lane.put_behind((read, (), _NOBODY))
@@ -93,8 +85,8 @@ class Writer:
                 for write in writes:
                     self._commit([write])
             return
+        self._after(transaction)  # first: whoever has the answer to a stop may end before the workers are told
         settle(answers)
-        self._after(transaction)
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # after some errors SQLite has done it

@@ -69,6 +69,15 @@ class Durable(StoreHarness):
         refused(Fenced, self.store.heartbeat, "gone", 10)
         assert self.append(record, progress()) == self.get("a").last_event
 
+    def test_what_was_asked_for_is_finished_before_the_store_closes(self) -> None:
+        record = self.start("a", running=False)
+        for step in range(50):
+            self.store.append("a", record.epoch, [progress(step=step)])
+        self.store.request_stop("a", intent())
+        self.reopened()
+        assert [event.data["step"] for event in self.log("a")] == list(range(50))
+        assert self.get("a").stop == intent()
+
     def test_leases_go_on_while_the_store_is_closed(self) -> None:
         self.worker(ttl=10)
         self.register("a")

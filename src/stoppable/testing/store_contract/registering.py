@@ -218,6 +218,11 @@ class Registering(StoreHarness):
         self.stop("b", owner="ann", if_unknown_hold=True)
         assert self.register("b", owner="ann").record.status is Status.STOPPED
 
+    def test_a_stop_of_nobody_that_came_first_is_for_the_run_of_whomever(self) -> None:
+        self.worker()
+        self.stop("a", if_unknown_hold=True)
+        assert self.register("a", owner="ann").record.status is Status.STOPPED
+
     def test_nobody_takes_away_a_stop_of_another_owner_that_came_first(self) -> None:
         self.worker()
         self.stop("a", owner="ann", if_unknown_hold=True)

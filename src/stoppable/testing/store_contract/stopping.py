@@ -6,7 +6,7 @@ from stoppable._core.reason import Reason
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer
 from stoppable.errors import InvalidArgument, RunHeld, RunNotFound
-from stoppable.records import RunRecord, Selector, StopResult
+from stoppable.records import Filter, RunRecord, Selector, StopIntent, StopResult
 from stoppable.testing.store_contract.harness import StoreHarness, answer, intent, listed, refused
 
 
@@ -66,6 +66,13 @@ class Stopping(StoreHarness):
         assert refused(RunNotFound, self.store.request_stop, "a", intent()).run_id == "a"
         refused(RunNotFound, self.store.request_stop, "a", intent(), dry_run=True)
 
+    def test_a_stop_keeps_its_grace_and_a_harder_one_brings_its_own(self) -> None:
+        self.start("a")
+        for mode, grace in ((Mode.COOPERATIVE, None), (Mode.GRACEFUL, 2.5), (Mode.GRACEFUL, 60.0)):
+            answer(self.store.request_stop("a", StopIntent(mode=mode, grace=grace)))
+        told = self.intents()["a"]
+        assert (told.mode, told.grace) == (Mode.GRACEFUL, 2.5)
+
     # Downward only
 
     def test_a_stop_marks_the_whole_subtree_and_nothing_else(self) -> None:
@@ -105,6 +112,14 @@ class Stopping(StoreHarness):
             "leaf": Mode.IMMEDIATE,
             "leaf 2": Mode.IMMEDIATE,
         }
+
+    def test_a_stop_reaches_the_bottom_of_a_deep_tree(self) -> None:
+        self.worker()
+        for depth in range(200):
+            self.register(f"run {depth}", parent_id=f"run {depth - 1}" if depth else None)
+        self.stop("run 50")
+        stopped = [record.id for record in answer(self.store.tree("run 0")) if record.stop is not None]
+        assert stopped == [f"run {depth}" for depth in range(50, 200)]
 
     def family(self) -> None:
         """Start a tree of three levels, and a run beside it."""
@@ -197,6 +212,19 @@ class Stopping(StoreHarness):
         assert answers_of(result) == {"a": Answer.ACCEPTED, "child": Answer.ESCALATED}
         assert self.get("child").stop == intent(Mode.KILL)
         assert self.get("other").stop == intent(Mode.KILL)
+
+    def test_names_are_compared_as_they_are_whatever_is_in_them(self) -> None:
+        """Quotes, paths, patterns and upper case mean nothing; to have no owner is not to have one without a name."""
+        odd = ('"', "'; --", "%", "a.b", "$[0]", "A", "a", "ä", "a\u0308", "", "NULL", "0")
+        for number, text in enumerate(odd):
+            self.start(f"run {number}", owner=text, name=text or "agent", labels={text: text})
+        self.start("nobody's")
+        for number, text in enumerate(odd):
+            expected = {f"run {number}": Answer.ACCEPTED}
+            assert answers_of(self.stop(Selector(owner=text), dry_run=True)) == expected, text
+            assert answers_of(self.stop(Selector(labels={text: text}), dry_run=True)) == expected, text
+            found = answer(self.store.query(Filter(owner=text, name=text or "agent", labels={text: text})))
+            assert [record.id for record in found.runs] == list(expected), text
 
     def test_a_run_of_another_owner_is_not_found(self) -> None:
         before = self.start("a", owner="ann")

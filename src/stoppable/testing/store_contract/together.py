@@ -17,6 +17,7 @@ from stoppable.testing.store_contract.harness import (
     answer,
     intent,
     is_dense,
+    listed,
     progress,
     types_of,
 )
@@ -150,6 +151,13 @@ class Together(StoreHarness):
             assert stop is not None
             assert stop.mode is Mode.KILL
             assert types_of(self.log(run_id)) == ["status", "status"]
+
+    def test_of_many_stops_with_one_key_one_is_made(self) -> None:
+        """I8."""
+        self.start("a", owner="ann")
+        results = at_once(lambda thread: self.stop(Selector(owner="ann"), message=f"by {thread}", hold=True, key="k"))
+        assert len({repr((result.answers, result.hold)) for result in results}) == 1
+        assert (len(listed(self.store.holds())), len(listed(self.store.audit()))) == (1, 1)
 
     def test_a_child_that_is_born_while_its_tree_is_stopped_does_not_slip_through(self) -> None:
         """I5: it is marked, or born stopped."""
