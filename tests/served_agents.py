@@ -1,6 +1,7 @@
 """Agents that the tests of the client and the command line serve."""
 
 import asyncio
+import subprocess
 import time
 
 import stoppable
@@ -47,6 +48,7 @@ async def long_call():
 @stoppable.agent
 def stuck():
     """Block a thread, which nobody can end."""
+    print("about to block", flush=True)
     with stoppable.boundary("tool", "stuck"):
         time.sleep(600)
 
@@ -74,6 +76,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] \u202eevil\x9b31m"
 async def hostile():
     """Say things that would take over a careless terminal."""
     print(HOSTILE)
+    subprocess.run(["printf", "%s\\n", "from a process: " + HOSTILE], check=True)
     stoppable.emit("told", message=HOSTILE)
     stoppable.append_partial(HOSTILE)
     async with stoppable.boundary("tool", HOSTILE):

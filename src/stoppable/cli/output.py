@@ -1,72 +1,69 @@
-"""What an agent prints while a live screen is shown: above it, and harmless."""
+"""What an agent writes while a live screen is shown: above it, and harmless, also what its processes write."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
-import io
+import os
 import sys
 import termios
 import threading
 from collections.abc import Iterator
-from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from stoppable.cli.text import safe
 
-
-class _Harmless(io.TextIOBase):
-    """Passes whole lines on to a console, without the power over the terminal that escape sequences have."""
-
-    def __init__(self, console: Console, beneath: TextIO) -> None:
-        self._console = console
-        self._beneath = beneath
-        self._lock = threading.Lock()
-        self._rest = ""
-
-    def write(self, text: str) -> int:
-        """Print the lines that are complete."""
-        with self._lock:
-            *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._console.print(Text(safe(line)), soft_wrap=True)
-        return len(text)
-
-    def finish(self) -> None:
-        """Print a last line that has no end."""
-        if self._rest:
-            self.write("\n")
-
-    def fileno(self) -> int:
-        """Return the real one, for whoever starts a process with it."""
-        return self._beneath.fileno()
-
-    def isatty(self) -> bool:
-        """Return whether a person reads it."""
-        return self._beneath.isatty()
-
-    def writable(self) -> bool:
-        """Return that it can be written to."""
-        return True
+_LAST_WORDS_SECONDS = 0.5
 
 
 @contextlib.contextmanager
 def harmless_output(console: Console) -> Iterator[None]:
-    """Send what is printed to a terminal through a console while the block runs; a file or pipe gets it untouched."""
-    proxies: list[_Harmless] = []
-    before = sys.stdout, sys.stderr
-    for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-        if stream.isatty():
-            proxy = _Harmless(console, stream)
-            proxies.append(proxy)
-            setattr(sys, name, proxy)
+    """Send what is written to the terminal through a console while the block runs; a file or pipe gets it untouched.
+
+    At the level of descriptors: processes and C code do not ask ``sys.stdout``. The console writes to one of its own.
+    """
+    taken = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+    read, write = os.pipe()
+    _flush()
+    kept = {descriptor: os.dup(descriptor) for descriptor in taken}
+    for descriptor in taken:
+        os.dup2(write, descriptor)
+    os.close(write)
+    reader = threading.Thread(target=_pass_on, args=(read, console), name="stoppable-output", daemon=True)
+    reader.start()
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
-        for proxy in proxies:
-            proxy.finish()
+        _flush()
+        for descriptor, original in kept.items():
+            os.dup2(original, descriptor)
+            os.close(original)
+        reader.join(_LAST_WORDS_SECONDS)  # a process that is left behind may keep the other end open
+
+
+def _pass_on(read: int, console: Console) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    rest = ""
+    while data := os.read(read, 65536):
+        *lines, rest = (rest + decoder.decode(data)).split("\n")
+        for line in lines:
+            _print(console, line)
+    if rest:
+        _print(console, rest)
+    os.close(read)
+
+
+def _print(console: Console, line: str) -> None:
+    shown = line.rstrip("\r").rsplit("\r", 1)[-1]  # what a bar that draws over itself would leave
+    console.print(Text(safe(shown)), soft_wrap=True)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
 
 
 @contextlib.contextmanager

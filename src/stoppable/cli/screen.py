@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -28,7 +29,9 @@ def err() -> Console:
 
 
 def _made(file: TextIO) -> Console:
-    # Bound to its file: what an agent prints meanwhile goes another way (see output.py).
+    # With a descriptor of its own: what an agent writes to the first two goes another way (see output.py).
+    with contextlib.suppress(OSError, ValueError):  # in a test it may have none
+        file = os.fdopen(os.dup(file.fileno()), "w", encoding=file.encoding, errors=file.errors)
     no_color = True if os.environ.get("NO_COLOR") else None
     width = None if file.isatty() or os.environ.get("COLUMNS") else _WIDE
     return Console(file=file, markup=False, highlight=False, emoji=False, no_color=no_color, width=width)
