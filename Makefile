@@ -7,7 +7,7 @@ SHELL := bash
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/clients --ignore tests/frameworks
 
-.PHONY: help demo test test-version test-versions test-mutants test-clients test-frameworks check model soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-clients test-frameworks test-lowest check model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -59,6 +59,12 @@ test-clients: ## stop calls and streams of the openai and httpx clients, against
 test-frameworks: ## run the stop through real agent frameworks
 	$(call environment,.venv-frameworks,dev$(comma)frameworks)
 	.venv-frameworks/bin/python -m pytest -q tests/frameworks
+
+test-lowest: ## run the tests of the client and the command line with the oldest packages that they allow
+	$(call environment,.venv-lowest,dev)
+	@VIRTUAL_ENV=$(abspath .venv-lowest) .venv-lowest/bin/uv pip install -q \
+		$$(sed -nE 's/.*"(httpx|rich|typer)>=([0-9.]+)".*/\1==\2/p' pyproject.toml | sort -u)
+	.venv-lowest/bin/python -m pytest -q tests/client tests/cli
 
 check: ## lint, types, layers
 	$(call environment,$(VENV),dev$(comma)check)
