@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -X dev -m pytest -q
 SHELL := bash
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/clients --ignore tests/frameworks
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks
 
-.PHONY: help test test-version test-versions test-mutants test-clients test-frameworks check bench clean
+.PHONY: help test test-version test-versions test-mutants test-clients test-api test-frameworks check bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,6 +48,10 @@ test-mutants: ## see that the tests catch deliberate mistakes in the core
 test-clients: ## stop calls and streams of the openai and httpx clients, against a scripted model server
 	$(call environment,.venv-clients,dev$(comma)clients)
 	.venv-clients/bin/python -X dev -m pytest -q tests/clients
+
+test-api: ## hold the server to its OpenAPI document
+	$(call environment,.venv-api,dev$(comma)api)
+	.venv-api/bin/python -m pytest -q tests/api
 
 test-frameworks: ## run the stop through real agent frameworks
 	$(call environment,.venv-frameworks,dev$(comma)frameworks)

@@ -92,14 +92,14 @@ class StopRoutes:
         run_id: RunIdPath,
         body: Annotated[StopBody | None, Body()] = None,
         wait: Annotated[
-            Seconds | None, Query(le=_WAIT_LIMIT, description="Answer when the run is over, or after so many seconds.")
-        ] = None,
+            Seconds, Query(le=_WAIT_LIMIT, description="Answer when the run is over, or after so many seconds.")
+        ] = 0.0,
         if_unknown: Annotated[
-            Literal["hold"] | None,
+            Literal["refuse", "hold"],
             Query(
                 alias="ifUnknown", description="With `hold` the stop waits a minute for a run that is not there yet."
             ),
-        ] = None,
+        ] = "refuse",
     ) -> Response:
         """Stop a run. The same request again changes nothing; a harder mode escalates."""
         caller = caller_of(request)
@@ -110,7 +110,7 @@ class StopRoutes:
             wanted.reason,
             caller.actor,
             wanted.grace,
-            wait=wait,
+            wait=wait or None,
             owner=caller.owner,
             if_unknown_hold=if_unknown == "hold",
         )
