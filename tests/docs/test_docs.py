@@ -20,11 +20,12 @@ def blocks(*languages):
 
 
 def run(*command):
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=15, check=False)
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+@pytest.mark.timeout(70)
 @pytest.mark.parametrize("code", list(blocks("python")))
 def test_python_blocks_run(code):
     run("-X", "dev", "-W", "error", "-c", code)
