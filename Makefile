@@ -66,9 +66,10 @@ check: ## lint, types, layers
 	$(BIN)/lint-imports
 
 bench: ## measure against a floor and against peers; writes bench/results/
-	$(call environment,.venv-bench,bench)
+	$(call environment,.venv-bench,bench$(comma)server)
 	.venv-bench/bin/python bench/core.py
 	.venv-bench/bin/python bench/participants.py
+	.venv-bench/bin/python bench/server.py
 
 clean: ## remove the environments and caches
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

@@ -31,7 +31,12 @@ def test_schemathesis_finds_nothing():
         assert made.status_code == 201
         done = subprocess.run(
             [
-                *(Path(sys.executable).parent / "schemathesis", "run", f"{url}/openapi.json"),
+                *(
+                    Path(sys.executable).parent / "schemathesis",
+                    "--config-file",
+                    Path(__file__).parent / "schemathesis.toml",
+                ),
+                *("run", f"{url}/openapi.json"),
                 *("--checks", "all", "--max-examples", "40", "--max-time", str(SECONDS), "--no-color"),
             ],
             capture_output=True,

@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, Response
@@ -21,12 +22,13 @@ from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.desk import FrontDesk
 from stoppable.server.documented import answer, errors
 from stoppable.server.encoding import json_response
+from stoppable.server.guarded import guarded_route
 from stoppable.server.limits import ServerLimits
 from stoppable.server.middleware import Guard
 from stoppable.server.origins import LOOPBACK
 from stoppable.server.problems import Problem, problem_of, problem_of_status, problem_of_validation
 from stoppable.server.registry import Agents, Registry
-from stoppable.server.router import PrincipalDependency, routes
+from stoppable.server.router import PrincipalDependency, add_routes, routes
 from stoppable.supervisor import Supervisor
 
 _DESCRIPTION = "Start agents as runs, follow them, and stop exactly the run you mean, with everything it started."
@@ -71,6 +73,7 @@ def create_app(
     app.state.desk = desk
     is_open = principal is None and api_key is None
     hosts = frozenset({*LOOPBACK, *allowed_hosts}) if is_open else None
+    app.add_middleware(Guard, limits=bounds, allowed_hosts=hosts)
     if allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -79,10 +82,15 @@ def create_app(
             allow_headers=["Authorization", "Content-Type", "Last-Event-ID", "Idempotency-Key"],
             expose_headers=["Stoppable-Run-Id", "Location"],
         )
-    app.add_middleware(Guard, limits=bounds, allowed_hosts=hosts)
-    caller = principal or (keys.everybody() if api_key is None else keys.holder_of(api_key))
-    made = routes(desk, caller, allowed_origins)
-    app.include_router(made)
+    if principal is None:
+        identify = keys.everybody() if api_key is None else keys.holder_of(api_key)
+        made = app.router
+        made.route_class = guarded_route(bounds, frozenset(allowed_origins), identify)
+        add_routes(made, desk)
+        made.route_class = APIRoute
+    else:
+        made = routes(desk, principal, allowed_origins)
+        app.include_router(made)
     _add_health(app, desk)
     _add_errors(app, made)
     return app

@@ -28,7 +28,7 @@ Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)
 LabelText: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
 Labels: TypeAlias = Annotated[dict[LabelText, LabelText], Field(max_length=32)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=_MONTH, allow_inf_nan=False)]
-Count: TypeAlias = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**53)]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole)]
 
 
 def _not_too_deep(value: Any) -> Any:

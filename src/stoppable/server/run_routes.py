@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
-from fastapi.params import Depends as DependsOn
+from fastapi import APIRouter, Body, Header, Path, Query, Request
 from pydantic import StringConstraints
 from starlette.responses import Response
 
@@ -28,16 +27,6 @@ Label = Annotated[str, StringConstraints(pattern=r"^[^:]{0,256}:", max_length=51
 _RUN_HEADERS = {"Stoppable_Run_Id": "The id of the run.", "Location": "Where the run is."}
 
 
-def requires(scope: Scope) -> DependsOn:
-    """Return the dependency of a route on a scope."""
-
-    async def check(request: Request) -> None:
-        caller_of(request).require(scope)
-
-    made: DependsOn = Depends(check)
-    return made
-
-
 _EVENT = {
     "type": "object",
     "required": ["event", "data"],
@@ -57,14 +46,12 @@ class RunRoutes:
 
     def add_to(self, router: APIRouter) -> None:
         """Add them."""
-        read = [requires(Scope.READ)]
         router.add_api_route(
             "/runs",
             self.start,
             methods=["POST"],
             status_code=201,
             summary="Start a run",
-            dependencies=[requires(Scope.START)],
             response_class=Response,
             responses={
                 201: answer(schemas.Run, "The run is in the store.", **_RUN_HEADERS),
@@ -90,7 +77,6 @@ class RunRoutes:
                 handler,
                 methods=["GET"],
                 summary=summary,
-                dependencies=read,
                 response_class=Response,
                 responses={200: answer(model, summary + "."), **errors(*more)},
             )
@@ -99,7 +85,6 @@ class RunRoutes:
             self.events,
             methods=["GET"],
             summary="Follow a run (Server-Sent Events)",
-            dependencies=read,
             response_class=Response,
             responses={
                 200: {
@@ -119,7 +104,7 @@ class RunRoutes:
 
     async def start(self, request: Request, body: Annotated[StartBody, Body()]) -> Response:
         """Start an agent as a run. Whoever makes the id may repeat the request, and stop the run at any time."""
-        caller = caller_of(request)
+        caller = caller_of(request, Scope.START)
         if not caller.sees(body.owner) and body.owner is not None:
             raise Problem(403, "foreign_owner", "you may start runs of your own only: leave the owner out")
         options = Options(
@@ -152,7 +137,7 @@ class RunRoutes:
         cursor: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="From the part before.")] = None,
     ) -> Response:
         """List the runs that match everything given."""
-        caller = caller_of(request)
+        caller = caller_of(request, Scope.READ)
         if owner is not None and not caller.sees(owner):
             return json_response({"runs": [], "cursor": None})
         wanted = Filter(
@@ -166,21 +151,22 @@ class RunRoutes:
 
     async def get(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what is kept of a run."""
-        record = await self._desk.record(run_id, caller_of(request))
+        record = await self._desk.record(run_id, caller_of(request, Scope.READ))
         return reply(record, headers={"Stoppable-Run-Id": record.id})
 
     async def tree(self, request: Request, run_id: RunIdPath) -> Response:
         """Return a run and all its descendants, parents before children."""
-        await self._desk.record(run_id, caller_of(request))
+        await self._desk.record(run_id, caller_of(request, Scope.READ))
         return json_response({"runs": to_json(await self._desk.supervisor.tree(run_id))})
 
     async def receipt(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what became of the stop of a run so far; 409 if nobody stopped it."""
-        record = await self._desk.record(run_id, caller_of(request))
+        record = await self._desk.record(run_id, caller_of(request, Scope.READ))
         return reply(_receipt(record))
 
-    async def agents(self) -> Response:
+    async def agents(self, request: Request) -> Response:
         """List the agents that can be started."""
+        caller_of(request, Scope.READ)
         return json_response({"agents": self._desk.registry.described()})
 
     async def events(
@@ -191,7 +177,7 @@ class RunRoutes:
         last_event_id: Annotated[int, Header(ge=0, le=2**53, description="What a browser sends when it resumes.")] = 0,
     ) -> Response:
         """Follow a run. Leaving the stream stops it only if it was started with `onDisconnect: stop`."""
-        record = await self._desk.record(run_id, caller_of(request))
+        record = await self._desk.record(run_id, caller_of(request, Scope.READ))
         since = last_event_id or after
         if record.over and since >= record.last_event:
             return Response(status_code=204)  # a browser resumes after every end but this
