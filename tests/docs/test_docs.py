@@ -46,7 +46,7 @@ def run(*command, **environment):
             [sys.executable, *command],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
             cwd=folder,
             env={**os.environ, **environment},
@@ -55,6 +55,7 @@ def run(*command, **environment):
     return done.stdout
 
 
+@pytest.mark.timeout(70)
 @pytest.mark.parametrize("code", [block for block in blocks("python") if not needs_server(block.values[0])])
 def test_python_blocks_run(code):
     run("-X", "dev", "-W", "error", "-c", code)
@@ -70,7 +71,9 @@ def test_commands_are_targets_that_continuous_integration_calls(code):
 
 
 SESSIONS = [
-    page for page in PAGES if any(not is_made(code) for code in blocks_of(page, "sh")) or needs_server(page.read_text())
+    page
+    for page in PAGES
+    if any(not is_made(code) for code in blocks_of(page, "sh")) or any(map(needs_server, blocks_of(page, "python")))
 ]
 
 

@@ -169,7 +169,7 @@ async def test_a_finished_run_answers_200_and_an_unknown_one_404():
             assert response.json()["receipt"]["answer"] == "already_finished"
             assert (await client.get(f"/runs/{run_id}")).json()["outcome"]["result"] == "done"
             receipt = await client.get(f"/runs/{run_id}/receipt")
-            assert (receipt.status_code, receipt.json()["error"]["code"]) == (404, "not_stopped")
+            assert (receipt.status_code, receipt.json()["error"]["code"]) == (409, "not_stopped")
 
             for request in (
                 client.post("/runs/nobody/stop"),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
+from http import HTTPStatus
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Route
 
 import stoppable
 from stoppable._engine.threads import to_thread
@@ -19,12 +22,13 @@ from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.desk import FrontDesk
 from stoppable.server.documented import answer, errors
 from stoppable.server.encoding import json_response
+from stoppable.server.guarded import guarded_route
 from stoppable.server.limits import ServerLimits
 from stoppable.server.middleware import Guard
 from stoppable.server.origins import LOOPBACK
 from stoppable.server.problems import Problem, problem_of, problem_of_status, problem_of_validation
 from stoppable.server.registry import Agents, Registry
-from stoppable.server.router import PrincipalDependency, routes
+from stoppable.server.router import PrincipalDependency, add_routes, routes
 from stoppable.supervisor import Supervisor
 
 _DESCRIPTION = "Start agents as runs, follow them, and stop exactly the run you mean, with everything it started."
@@ -69,6 +73,7 @@ def create_app(
     app.state.desk = desk
     is_open = principal is None and api_key is None
     hosts = frozenset({*LOOPBACK, *allowed_hosts}) if is_open else None
+    app.add_middleware(Guard, limits=bounds, allowed_hosts=hosts)
     if allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -77,12 +82,17 @@ def create_app(
             allow_headers=["Authorization", "Content-Type", "Last-Event-ID", "Idempotency-Key"],
             expose_headers=["Stoppable-Run-Id", "Location"],
         )
-    app.add_middleware(Guard, limits=bounds, allowed_hosts=hosts)
-    app.include_router(
-        routes(desk, principal or (keys.everybody() if api_key is None else keys.holder_of(api_key)), allowed_origins)
-    )
+    if principal is None:
+        identify = keys.everybody() if api_key is None else keys.holder_of(api_key)
+        made = app.router
+        made.route_class = guarded_route(bounds, frozenset(allowed_origins), identify)
+        add_routes(made, desk)
+        made.route_class = APIRoute
+    else:
+        made = routes(desk, principal, allowed_origins)
+        app.include_router(made)
     _add_health(app, desk)
-    _add_errors(app)
+    _add_errors(app, made)
     return app
 
 
@@ -120,12 +130,21 @@ def _add_health(app: FastAPI, desk: FrontDesk) -> None:
     app.add_api_route("/", index, include_in_schema=False)
 
 
-def _add_errors(app: FastAPI) -> None:
-    async def http_error(_: Request, error: Exception) -> Response:
+def _methods(path: str, routes: Sequence[BaseRoute]) -> str:
+    """Return the methods that a path takes; the framework names those of one of its routes alone."""
+    found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return ", ".join(sorted({method for route in found for method in route.methods or ()}))
+
+
+def _add_errors(app: FastAPI, made: APIRouter) -> None:
+    async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "what it is registered for"
         if isinstance(error, Problem):
             return error.to_response()
-        return problem_of_status(error.status_code, str(error.detail), error.headers).to_response()
+        headers = error.headers
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = {"Allow": _methods(request.scope["path"], [*app.routes, *made.routes])}
+        return problem_of_status(error.status_code, str(error.detail), headers).to_response()
 
     async def own_error(_: Request, error: Exception) -> Response:
         assert isinstance(error, StoppableError), "what it is registered for"

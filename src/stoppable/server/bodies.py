@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from stoppable._core.policy import Limits, Policy
@@ -15,6 +15,12 @@ ModeName: TypeAlias = Literal["cooperative", "graceful", "immediate", "kill"]
 _MONTH = 2_592_000.0  # a timer of the system does not go much further
 _DEPTH = 64
 
+
+def _whole(value: Any) -> Any:
+    """Return a whole number, however it was written: JSON has one kind of numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
 
 RunId: TypeAlias = Annotated[str, StringConstraints(pattern=RUN_ID)]
@@ -22,7 +28,7 @@ Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)
 LabelText: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
 Labels: TypeAlias = Annotated[dict[LabelText, LabelText], Field(max_length=32)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=_MONTH, allow_inf_nan=False)]
-Count: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole)]
 
 
 def _not_too_deep(value: Any) -> Any:
@@ -103,6 +109,17 @@ class StopBody(_Body):
 
 class SelectorBody(_Body):
     """Which runs are meant: those that match everything given. Every run needs ``all: true``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["owner"], "properties": {"owner": {"type": "string"}}},
+                {"required": ["labels"], "properties": {"labels": {"minProperties": 1}}},
+                {"required": ["agent"], "properties": {"agent": {"type": "string"}}},
+                {"required": ["all"], "properties": {"all": {"const": True}}},
+            ]
+        }
+    )
 
     owner: Text | None = None
     labels: Labels = {}

@@ -14,7 +14,7 @@ _ERRORS = {
     403: "A scope is missing, or a web page of another origin asks.",
     404: "There is no such thing, or it is not yours.",
     408: "The body did not arrive in time.",
-    409: "The id belongs to a run that was started by a different request.",
+    409: "It does not go with what is there: the id belongs to another run, or nobody stopped the run.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     422: "Something in the request makes no sense; the message says what.",

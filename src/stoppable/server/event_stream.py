@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from stoppable._core import clock
 from stoppable.errors import StoppableError
 from stoppable.records import Event, EventType, RunRecord
-from stoppable.server.encoding import PRIVATE, dumps
+from stoppable.server.encoding import dumps
 
 if TYPE_CHECKING:
     from stoppable.server.streams import Feed, Streams
@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 _READ = 200  # events at a time
 _SEND_BYTES = 262_144  # an event may have a megabyte: not many of them in one piece
 _HEARTBEAT = b":\n\n"
-_HEADERS = {**PRIVATE, "Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store, no-transform"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-accel-buffering", b"no"),  # a proxy must not collect events
+]
+
+
+LATER = "stoppable.later"
+"""Where in a scope a middleware takes streams over: the framework would keep all it made for a request meanwhile."""
 
 
 class EventStream(Response):
@@ -30,11 +39,29 @@ class EventStream(Response):
     for long is dropped with a ``dropped`` event and may resume after the last event that it has.
     """
 
-    media_type = "text/event-stream"
+    __slots__ = (
+        "_after",
+        "_has_news",
+        "_is_gone",
+        "_is_replay",
+        "_is_slow",
+        "_sending_since",
+        "_sent_at",
+        "_streams",
+        "_task",
+        "_waiter",
+        "run_id",
+        "stops_run",
+    )
+
+    status_code = 200
+    background = None
 
     def __init__(self, streams: Streams, record: RunRecord, after: int) -> None:
-        super().__init__(None, 200, {**_HEADERS, "Stoppable-Run-Id": record.id})
-        del self.headers["content-length"]
+        self.raw_headers = [
+            *_HEADERS,
+            (b"stoppable-run-id", record.id.encode()),
+        ]  # nothing else of a Response is needed
         self.run_id = record.id
         self.stops_run = record.on_disconnect == "stop"
         self._is_replay = record.over
@@ -48,8 +75,16 @@ class EventStream(Response):
         self._sending_since: float | None = None
         self._sent_at = clock.now()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
-        """Send it."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, here or in the middleware that asked for it."""
+        later: list[EventStream] | None = scope.get(LATER)
+        if later is None:
+            await self.run(receive, send)
+        else:
+            later.append(self)
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Send it until its end."""
         self._task = asyncio.current_task()
         assert self._task is not None, "a request has a task"
         feed = self._streams.join(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 from fastapi import Request
@@ -14,12 +14,20 @@ from starlette.responses import Response
 from stoppable.errors import StoppableError
 from stoppable.server.limits import ServerLimits
 from stoppable.server.origins import check_origin
+from stoppable.server.principal import Principal, admit
 from stoppable.server.problems import Problem, problem_of, problem_of_validation
 from stoppable.server.request_body import check_kind, has_body, read_body
 
+Identify: TypeAlias = Callable[[Request], Principal]
 
-def guarded_route(limits: ServerLimits, allowed_origins: Collection[str]) -> type[APIRoute]:
-    """Return the class of our routes, with the limits of one router."""
+
+def guarded_route(
+    limits: ServerLimits, allowed_origins: Collection[str], identify: Identify | None = None
+) -> type[APIRoute]:
+    """Return the class of our routes, with the limits of one router.
+
+    ``identify`` says who is calling, where that takes no dependency of somebody's app.
+    """
 
     class GuardedRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
@@ -29,6 +37,8 @@ def guarded_route(limits: ServerLimits, allowed_origins: Collection[str]) -> typ
                 try:
                     check_origin(request.method, request.headers, allowed_origins)
                     own = _Request(request.scope, request.receive)
+                    if identify is not None:
+                        admit(own, identify(own))
                     if has_body(request.headers):
                         check_kind(request.headers)
                         own._body = await read_body(request.receive, limits)

@@ -8,31 +8,27 @@ import hmac
 from fastapi import Request
 
 from stoppable.errors import InvalidArgument
+from stoppable.server.guarded import Identify
 from stoppable.server.principal import Principal
 from stoppable.server.problems import Problem
-from stoppable.server.router import PrincipalDependency
 
 _SHORTEST = 8
 
 
-def everybody() -> PrincipalDependency:
+def everybody() -> Identify:
     """Return the principal of a server that only this machine can reach."""
     local = Principal(actor="local")
-
-    async def found() -> Principal:
-        return local
-
-    return found
+    return lambda _: local
 
 
-def holder_of(key: str) -> PrincipalDependency:
+def holder_of(key: str) -> Identify:
     """Return the principal of whoever sends the key as a bearer token."""
     if len(key) < _SHORTEST:
         raise InvalidArgument(f"the API key is too short: use {_SHORTEST} characters or more")
     wanted = _digest(key.encode())
     holder = Principal(actor="api-key")
 
-    async def found(request: Request) -> Principal:
+    def found(request: Request) -> Principal:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # Digests have one length, so the comparison tells nothing about the key.
         if scheme.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip().encode("latin-1")), wanted):

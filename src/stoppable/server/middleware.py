@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoppable._core import clock
+from stoppable.server.event_stream import LATER, EventStream
 from stoppable.server.limits import ServerLimits
 from stoppable.server.origins import check_host
 from stoppable.server.problems import Problem
@@ -17,14 +18,13 @@ _access = logging.getLogger("stoppable.access")
 
 _OPEN = frozenset({"/healthz", "/readyz"})
 
-SECURITY = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "Cache-Control": "no-store",
-}
+_ALWAYS = [
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"),
+]
+_UNLESS_GIVEN = {b"x-content-type-options": b"nosniff", b"cache-control": b"no-store"}
 
 
 class Guard:
@@ -49,15 +49,20 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(raw=message.setdefault("headers", []))
-                for name, value in SECURITY.items():
-                    headers.setdefault(name, value)
+                given = message.get("headers", [])
+                names = {name for name, _ in given}
+                more = [pair for pair in _UNLESS_GIVEN.items() if pair[0] not in names]
+                message["headers"] = [*given, *_ALWAYS, *more]
             await send(message)
 
         try:
             problem = self._refusal(scope)
-            app = self._app if problem is None else problem.to_response()
-            await app(scope, receive, guarded)
+            later: list[EventStream] = []
+            own = {**scope, LATER: later}
+            await (self._app if problem is None else problem.to_response())(own, receive, guarded)
+            del own
+            for stream in later:
+                await stream.run(receive, guarded)
         finally:
             if _access.isEnabledFor(logging.INFO):
                 _log(scope, status, clock.now() - began)

@@ -59,7 +59,8 @@ def admit(request: Request, found: Any) -> None:
     request.state.stoppable_principal = found
 
 
-def caller_of(request: Request) -> Principal:
-    """Return who is calling."""
+def caller_of(request: Request, scope: Scope) -> Principal:
+    """Return who is calling, if that one may do this."""
     found: Principal = request.state.stoppable_principal
+    found.require(scope)
     return found

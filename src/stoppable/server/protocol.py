@@ -20,6 +20,8 @@ class BoundedProtocol(HttpToolsProtocol):
     The parser itself has neither: it would collect one header line until the memory is full.
     """
 
+    __slots__ = ("_head_bytes", "_head_timer", "_is_in_head")  # a few more in its dict would double that
+
     limits: ClassVar[ServerLimits]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -81,4 +83,4 @@ class BoundedProtocol(HttpToolsProtocol):
 
 def bounded_protocol(limits: ServerLimits) -> type[asyncio.Protocol]:
     """Return the protocol with the bounds of one server."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "__slots__": ()})

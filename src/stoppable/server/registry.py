@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from stoppable._engine.agents import body_of, kind_of, name_of
 from stoppable.errors import InvalidArgument
+from stoppable.server.problems import Problem
 
 Agent: TypeAlias = Callable[..., Any]
 Agents: TypeAlias = Mapping[str, Agent] | Iterable[Agent] | Agent | None
@@ -30,7 +31,9 @@ class Registry(Mapping[str, Agent]):
             return self._agents[name]
         except KeyError:
             known = ", ".join(self._agents) or "there are none"
-            raise InvalidArgument(f"there is no agent {name[:100]!r}: use one of those listed ({known})") from None
+            raise Problem(
+                404, "agent_not_found", f"there is no agent {name[:100]!r}: use one of these ({known})"
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._agents)

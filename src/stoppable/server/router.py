@@ -45,10 +45,13 @@ def routes(desk: FrontDesk, principal: PrincipalDependency, allowed_origins: Col
         admit(request, found)
 
     made = APIRouter(
-        dependencies=[Depends(remember)],
-        route_class=guarded_route(desk.limits, frozenset(allowed_origins)),
-        tags=["runs"],
+        dependencies=[Depends(remember)], route_class=guarded_route(desk.limits, frozenset(allowed_origins))
     )
-    RunRoutes(desk).add_to(made)
-    StopRoutes(desk).add_to(made)
+    add_routes(made, desk)
     return made
+
+
+def add_routes(made: APIRouter, desk: FrontDesk) -> None:
+    """Add the routes of a desk; the framework tries them in this order, and a stop is what must be fast."""
+    StopRoutes(desk).add_to(made)
+    RunRoutes(desk).add_to(made)

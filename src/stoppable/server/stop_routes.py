@@ -17,7 +17,7 @@ from stoppable.server.documented import BODY, answer, errors
 from stoppable.server.encoding import json_response
 from stoppable.server.principal import Principal, Scope, caller_of
 from stoppable.server.problems import Problem
-from stoppable.server.run_routes import RunIdPath, requires
+from stoppable.server.run_routes import RunIdPath
 
 _WAIT_LIMIT = 300.0
 _DEFAULT = StopBody()
@@ -38,7 +38,6 @@ class StopRoutes:
             methods=["POST"],
             status_code=202,
             summary="Stop a run with its subtree",
-            dependencies=[requires(Scope.STOP)],
             response_class=Response,
             responses={
                 202: answer(schemas.Stopped, "The stop is in the store; it takes effect whatever happens now."),
@@ -51,7 +50,6 @@ class StopRoutes:
             self.stop_where,
             methods=["POST"],
             summary="Stop every run that matches",
-            dependencies=[requires(Scope.STOP)],
             response_class=Response,
             responses={
                 200: answer(schemas.BulkStopped, "What was stopped, or would be."),
@@ -63,7 +61,6 @@ class StopRoutes:
             self.holds,
             methods=["GET"],
             summary="The holds that are in force",
-            dependencies=[requires(Scope.READ)],
             response_class=Response,
             responses={200: answer(schemas.Holds, "Oldest first."), **errors()},
         )
@@ -72,7 +69,6 @@ class StopRoutes:
             self.release,
             methods=["DELETE"],
             summary="Release a hold",
-            dependencies=[requires(Scope.HOLD)],
             response_class=Response,
             responses={200: answer(schemas.PlacedHold, "It is released."), **errors(404)},
         )
@@ -81,7 +77,6 @@ class StopRoutes:
             self.audit,
             methods=["GET"],
             summary="Who stopped, held and released what",
-            dependencies=[requires(Scope.AUDIT)],
             response_class=Response,
             responses={200: answer(schemas.Audit, "In order; `after` begins the next part."), **errors()},
         )
@@ -92,17 +87,17 @@ class StopRoutes:
         run_id: RunIdPath,
         body: Annotated[StopBody | None, Body()] = None,
         wait: Annotated[
-            Seconds | None, Query(le=_WAIT_LIMIT, description="Answer when the run is over, or after so many seconds.")
-        ] = None,
+            Seconds, Query(le=_WAIT_LIMIT, description="Answer when the run is over, or after so many seconds.")
+        ] = 0.0,
         if_unknown: Annotated[
-            Literal["hold"] | None,
+            Literal["refuse", "hold"],
             Query(
                 alias="ifUnknown", description="With `hold` the stop waits a minute for a run that is not there yet."
             ),
-        ] = None,
+        ] = "refuse",
     ) -> Response:
         """Stop a run. The same request again changes nothing; a harder mode escalates."""
-        caller = caller_of(request)
+        caller = caller_of(request, Scope.STOP)
         wanted = body or _DEFAULT
         receipt = await self._supervisor.stop(
             run_id,
@@ -110,7 +105,7 @@ class StopRoutes:
             wanted.reason,
             caller.actor,
             wanted.grace,
-            wait=wait,
+            wait=wait or None,
             owner=caller.owner,
             if_unknown_hold=if_unknown == "hold",
         )
@@ -130,7 +125,7 @@ class StopRoutes:
         ] = None,
     ) -> Response:
         """Stop every run that matches, with preview (`dryRun`) and admission gate (`hold`)."""
-        caller = caller_of(request)
+        caller = caller_of(request, Scope.STOP)
         if body.hold:
             caller.require(Scope.HOLD)
         if body.selector.owner is not None and not caller.sees(body.selector.owner):
@@ -156,7 +151,7 @@ class StopRoutes:
 
     async def holds(self, request: Request) -> Response:
         """List the holds that are in force."""
-        caller = caller_of(request)
+        caller = caller_of(request, Scope.READ)
         holds = [hold for hold in await self._supervisor.holds() if caller.sees(hold.selector.owner)]
         return json_response({"holds": [_told_hold(hold) for hold in holds]})
 
@@ -164,7 +159,7 @@ class StopRoutes:
         self, request: Request, hold_id: Annotated[str, Path(description="The id of a hold.", pattern=RUN_ID)]
     ) -> Response:
         """Let new starts through again."""
-        caller = caller_of(request)
+        caller = caller_of(request, Scope.HOLD)
         if caller.owner is not None:
             placed = next((hold for hold in await self._supervisor.holds() if hold.id == hold_id), None)
             if placed is None or not caller.sees(placed.selector.owner):
@@ -178,7 +173,7 @@ class StopRoutes:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
         """Return who stopped, held and released what, when, why, and with what result."""
-        caller = caller_of(request)
+        caller = caller_of(request, Scope.AUDIT)
         found = await self._supervisor.audit(after, limit)
         entries = [_told_entry(entry) for entry in found if await self._sees(caller, entry)]
         # Where the next part begins, also if this one had nothing for the caller.

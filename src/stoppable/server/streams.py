@@ -39,16 +39,13 @@ class Feed:
 
     def encode(self, event: Event) -> bytes:
         """Return an event as it is sent."""
+        if len(self.streams) == 1:
+            return _encode(event)
         encoded = self._encoded.get(event.seq)
         if encoded is None:
-            told = {"runId": event.run_id, "seq": event.seq, "at": event.at, "type": event.type.value}
-            # JSON has no line breaks, so nothing that an agent emits can end the event early.
-            data = one_line(dumps({**told, "data": event.data}))
-            encoded = b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.type.value.encode(), data)
-            if len(self.streams) > 1:
-                if len(self._encoded) >= _ENCODED_KEPT:
-                    self._encoded.clear()
-                self._encoded[event.seq] = encoded
+            if len(self._encoded) >= _ENCODED_KEPT:
+                self._encoded.clear()
+            encoded = self._encoded[event.seq] = _encode(event)
         return encoded
 
     def _wake(self) -> None:
@@ -61,6 +58,15 @@ class Feed:
         self._is_woken = False
         for stream in self.streams:
             stream.wake()
+
+
+def _encode(event: Event) -> bytes:
+    seq, kind = event.seq, event.type._value_  # before 3.12, .value takes longer than a call
+    data = dumps({"runId": event.run_id, "seq": seq, "at": event.at, "type": kind, "data": event.data})
+    if not data.isascii():
+        data = one_line(data)
+    # JSON has no line breaks, so nothing that an agent emits can end the event early.
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (seq, kind.encode(), data)
 
 
 class Streams:
