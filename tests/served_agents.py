@@ -69,6 +69,14 @@ async def parent():
         await handle.result()
 
 
+@stoppable.agent
+async def yielding(count=3, pause=0.05):
+    """Yield words."""
+    for number in range(count):
+        await stoppable.sleep(pause)
+        yield f"word {number} "
+
+
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] \u202eevil\x9b31m"
 
 

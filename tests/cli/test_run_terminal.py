@@ -84,6 +84,15 @@ def test_a_result_is_shown_when_it_is_over():
     terminal.see("3 steps")
 
 
+def test_what_a_generator_yields_stays_when_it_is_stopped():
+    with Terminal("run", "served_agents:yielding", '{"count": 10000}') as terminal:
+        terminal.see("latest  .*word 1")
+        terminal.press(CTRL_C)
+        assert terminal.end() == 130
+    terminal.see("word 0 word 1 ")
+    terminal.see("■ stopped")
+
+
 def test_hostile_output_does_not_control_the_terminal():
     with Terminal("run", "served_agents:hostile") as terminal:
         terminal.see("in flight")

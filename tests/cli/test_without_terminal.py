@@ -38,6 +38,12 @@ def test_a_result_goes_to_a_pipe_untouched_and_all_else_beside_it():
     assert "completed" in err
 
 
+def test_what_a_generator_yields_is_printed_as_it_comes():
+    code, out, err = ended(command("-m", "stoppable", "run", "served_agents:yielding"))
+    assert (code, out) == (0, "word 0 word 1 word 2 \n")
+    assert "completed" in err
+
+
 def test_an_interrupt_without_a_terminal_is_a_stop_too():
     process = command("-m", "stoppable", "run", "served_agents:talker", '{"count": 10000, "pause": 0.1}')
     for line in process.stderr:

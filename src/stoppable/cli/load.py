@@ -116,6 +116,12 @@ def call(agent: Agent, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args, kwargs
 
 
+def yields(agent: Agent) -> bool:
+    """Return whether an agent is a generator, of either kind."""
+    inner = inspect.unwrap(agent.func if isinstance(agent, functools.partial) else agent)
+    return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
+
+
 def name_of(agent: Agent) -> str:
     """Return what an agent is called, also when its arguments are bound to it."""
     inner = agent.func if isinstance(agent, functools.partial) else agent

@@ -22,8 +22,9 @@ from stoppable.cli import load, options, screen
 from stoppable.cli.exits import Exit, of_status, told
 from stoppable.cli.following import conclude
 from stoppable.cli.output import harmless_output, quiet_keyboard
-from stoppable.cli.text import safe
+from stoppable.cli.text import safe, value_text
 from stoppable.cli.view import RunView, told_as_line
+from stoppable.errors import RunEnded
 from stoppable.records import EventType, RunRecord
 from stoppable.supervisor import Supervisor
 
@@ -35,6 +36,7 @@ _HINTS = {
     Mode.KILL: "killing; Ctrl-C again leaves at once, whatever is still alive",
 }
 _LOOK_SECONDS = 0.1
+_LAST_ITEMS_SECONDS = 1.0  # of a run that is over
 
 
 @told
@@ -80,11 +82,15 @@ async def _run(start: Any, agent: functools.partial[Any], store: str | None, con
             handle: RunHandle[Any] = await start(supervisor, agent)
             with console.buttons(handle):
                 looking = asyncio.create_task(console.look())
+                printing = {asyncio.create_task(console.print_items(handle))} if load.yields(agent) else set()
                 try:
                     async for event in supervisor.events(handle.id):
                         console.take(event)
+                    if printing:
+                        await asyncio.wait(printing, timeout=_LAST_ITEMS_SECONDS)
                 finally:
-                    looking.cancel()
+                    for task in (looking, *printing):
+                        task.cancel()
         return await supervisor.get(handle.id)
 
 
@@ -173,6 +179,21 @@ class _Console:
         while True:
             self._show_in_flight()
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def print_items(self, handle: RunHandle[Any]) -> None:
+        """Print what a generator yields, as it comes: texts as they are, anything else as lines of JSON."""
+        text = ""
+        with contextlib.suppress(RunEnded):  # how it ended is told in its own words
+            async for item in handle.stream():
+                if self._as_json:
+                    continue
+                text = item if isinstance(item, str) else f"{value_text(item)}\n"
+                self._view.say(text)
+                sys.stdout.write(text)
+                sys.stdout.flush()
+        if text and not text.endswith("\n"):
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
     def _show_in_flight(self) -> None:
         assert self._handle is not None, "there is a run to show"

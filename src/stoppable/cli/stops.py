@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stoppable._core import clock
 from stoppable._core.state import Mode, Status
-from stoppable._core.stop import Receipt
+from stoppable._core.stop import Answer, Receipt
 from stoppable.cli import options, screen, show
 from stoppable.cli.exits import CommandError, Exit, of_status, told
 from stoppable.cli.options import Json, Labels, OptionalRun, Url
-from stoppable.records import RunRecord
+from stoppable.records import RunRecord, Selector
 from stoppable.stores.base import wall_clock
+from stoppable.supervisor import BulkStop
 
 if TYPE_CHECKING:
     from stoppable.client import Client
@@ -54,39 +56,47 @@ def stop(
     selected = owner is not None or label or agent is not None or is_all
     if (run is None) == (not selected):
         raise CommandError("say which run: its id, or one of --owner, --label, --agent, --all")
+    if run is not None and (hold or dry_run):
+        raise CommandError("--hold and --dry-run are for many runs: use them with --owner, --label or --agent")
+    press = _Press(mode=mode, reason=reason, grace=grace, wait=wait, yes=yes, as_json=as_json)
     with options.connect(url) as client:
-        if run is not None:
-            if hold or dry_run:
-                raise CommandError("--hold and --dry-run are for many runs: use them with --owner, --label or --agent")
-            code = _stop_one(client, run, mode, reason, grace, wait, yes=yes, as_json=as_json)
-        else:
-            bulk = _Bulk(client, owner, options.labels(label), agent, reason, grace, is_all=is_all, hold=hold)
-            code = bulk.stop(mode or Mode.GRACEFUL, wait, dry_run=dry_run, yes=yes, as_json=as_json)
+        try:
+            if run is not None:
+                code = _stop_one(client, run, press)
+            else:
+                selector = Selector(owner=owner, labels=options.labels(label), name=agent, all=is_all)
+                code = _Bulk(client, selector, press, hold=hold).stop(dry_run=dry_run)
+        except KeyboardInterrupt:
+            if wait is not None:
+                screen.say("no longer waiting; what was told to stop goes on stopping")
+            raise
     raise typer.Exit(code)
 
 
-def _stop_one(
-    client: Client,
-    typed: str,
-    mode: Mode | None,
-    reason: str | None,
-    grace: float | None,
-    wait: float | None,
-    *,
-    yes: bool,
-    as_json: bool,
-) -> Exit:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Press:
+    """How the button is pressed."""
+
+    mode: Mode | None
+    reason: str | None
+    grace: float | None
+    wait: float | None
+    yes: bool
+    as_json: bool
+
+
+def _stop_one(client: Client, typed: str, press: _Press) -> Exit:
     record = options.find(client, typed)
-    chosen = mode or _next_mode(record, yes=yes)
-    receipt = client.stop(record.id, chosen, reason, grace=grace, wait=_first_wait(wait))
-    if wait is not None:
-        receipt = _wait_for(client, receipt, wait)
-    if as_json:
+    mode = press.mode or _next_mode(record, yes=press.yes)
+    receipt = client.stop(record.id, mode, press.reason, grace=press.grace)
+    if press.wait is not None:
+        receipt = _wait_for(client, receipt, press.wait)
+    if press.as_json:
         screen.print_json(receipt)
     else:
         screen.show(show.receipt(receipt, client.get(record.id)))
         _say_what_next(receipt)
-    return Exit.DONE if wait is None else _code_of_wait(receipt)
+    return Exit.DONE if press.wait is None else _code_of_wait(receipt)
 
 
 def _next_mode(record: RunRecord, *, yes: bool) -> Mode:
@@ -105,10 +115,6 @@ def _say_what_next(receipt: Receipt) -> None:
     following = show.next_mode(receipt.mode)
     if following is not None:
         screen.say(f"stopping: to press harder ({following}), stop it again")
-
-
-def _first_wait(wait: float | None) -> float | None:
-    return None if wait is None else min(wait, _LONGEST_WAIT)
 
 
 def _wait_for(client: Client, receipt: Receipt, wait: float) -> Receipt:
@@ -137,66 +143,57 @@ def _confirm(question: str, instead: str) -> None:
 class _Bulk:
     """A stop of many."""
 
-    def __init__(
-        self,
-        client: Client,
-        owner: str | None,
-        labels: dict[str, str],
-        agent: str | None,
-        reason: str | None,
-        grace: float | None,
-        *,
-        is_all: bool,
-        hold: bool,
-    ) -> None:
+    def __init__(self, client: Client, selector: Selector, press: _Press, *, hold: bool) -> None:
         self._client = client
-        self._wanted = {"owner": owner, "labels": labels, "agent": agent, "all": is_all}
-        self._reason = reason
-        self._grace = grace
+        self._selector = selector
+        self._press = press
+        self._mode = press.mode or Mode.GRACEFUL
         self._hold = hold
 
-    def stop(self, mode: Mode, wait: float | None, *, dry_run: bool, yes: bool, as_json: bool) -> Exit:
+    def stop(self, *, dry_run: bool) -> Exit:
         """Show whom it means, ask, and stop them."""
-        client = self._client
-        if dry_run or not yes:
-            preview = [one for one in self._send(mode, dry_run=True)[0] if not one.status.terminal]
-            if dry_run and as_json:
-                screen.print_json(preview)
-                return Exit.DONE
-            if not preview and not self._hold:
-                screen.say("no run matches: nothing to stop")
-                return Exit.DONE
-            self._show(preview)
-            if dry_run:
-                return Exit.DONE
-            more = " and refuse new ones" if self._hold else ""
-            _confirm(f"Stop {_counted(len(preview))} ({mode}){more}?", "--dry-run to look only")
-        receipts, hold_id = self._send(mode, dry_run=False)
-        receipts = [one for one in receipts if one.answer != "already_finished"]
-        if wait is not None:
-            deadline = clock.now() + wait
-            receipts = [_wait_for(client, one, max(0.0, deadline - clock.now())) for one in receipts]
-        if as_json:
+        if (dry_run or not self._press.yes) and not self._previewed(dry_run=dry_run):
+            return Exit.DONE
+        stopped = self._send(dry_run=False)
+        hold_id = None if stopped.hold is None else stopped.hold.id
+        receipts = [one for one in stopped if one.answer is not Answer.ALREADY_FINISHED]
+        if self._press.wait is not None:
+            deadline = clock.now() + self._press.wait
+            receipts = [_wait_for(self._client, one, max(0.0, deadline - clock.now())) for one in receipts]
+        if self._press.as_json:
             screen.print_json({"receipts": receipts, "hold": hold_id})
         else:
             self._report(receipts, hold_id)
-        codes = [_code_of_wait(one) for one in receipts] if wait is not None else []
+        codes = [_code_of_wait(one) for one in receipts] if self._press.wait is not None else []
         return max(codes, default=Exit.DONE)
 
-    def _send(self, mode: Mode, *, dry_run: bool) -> tuple[list[Receipt], str | None]:
-        wanted = self._wanted
-        found = self._client.stop_where(
-            owner=wanted["owner"],  # type: ignore[arg-type]
-            labels=wanted["labels"],  # type: ignore[arg-type]
-            agent=wanted["agent"],  # type: ignore[arg-type]
-            all=bool(wanted["all"]),
-            mode=mode,
-            reason=self._reason,
-            grace=self._grace,
+    def _previewed(self, *, dry_run: bool) -> bool:
+        """Show whom it means and return whether to go on; raises if somebody says no."""
+        preview = [one for one in self._send(dry_run=True) if not one.status.terminal]
+        if dry_run and self._press.as_json:
+            screen.print_json(preview)
+            return False
+        if not preview and not self._hold:
+            screen.say("no run matches: nothing to stop")
+            return False
+        self._show(preview)
+        if not dry_run:
+            more = " and refuse new ones" if self._hold else ""
+            _confirm(f"Stop {_counted(len(preview))} ({self._mode}){more}?", "--dry-run to look only")
+        return not dry_run
+
+    def _send(self, *, dry_run: bool) -> BulkStop:
+        return self._client.stop_where(
+            owner=self._selector.owner,
+            labels=self._selector.labels,
+            agent=self._selector.name,
+            all=self._selector.all,
+            mode=self._mode,
+            reason=self._press.reason,
+            grace=self._press.grace,
             hold=self._hold and not dry_run,
             dry_run=dry_run,
         )
-        return list(found), None if found.hold is None else found.hold.id
 
     def _show(self, preview: list[Receipt]) -> None:
         records = [self._client.get(one.run_id) for one in preview[:_SHOWN]]

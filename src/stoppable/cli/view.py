@@ -68,6 +68,10 @@ class RunView:
             self._open.clear()
             self.in_flight = None
 
+    def say(self, text: str) -> None:
+        """Take in what a generator yielded."""
+        self._last = (self._last + text)[-400:]
+
     def _partial(self, data: Any) -> None:
         if "delta" in data:
             self._last = (self._last + str(data["delta"]))[-400:]
