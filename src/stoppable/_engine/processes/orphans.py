@@ -71,7 +71,4 @@ def _is_orphan(pid: int) -> bool:
     place, worker, started = starter.rsplit("/", 2) if starter.count("/") > 1 else ("", "", "")
     if place != _place() or not worker.isdecimal():
         return False
-    try:
-        return table.started(int(worker)).decode() != started
-    except (OSError, IndexError):
-        return True  # nobody has that pid
+    return not table.is_running(int(worker), started.encode())

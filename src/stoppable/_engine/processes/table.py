@@ -128,10 +128,7 @@ class Members:
 
     def _is_known(self, pid: int) -> bool:
         """Return whether one that bore the cookie is alive: while it dies it shows none, and still holds files."""
-        if pid not in self._known:
-            return False
-        fields = _stat(pid)
-        return fields[_STARTED] == self._known[pid] and not _is_zombie(fields)
+        return pid in self._known and is_running(pid, self._known[pid])
 
     def _bears_cookie(self, pid: int) -> bool:
         found = environ(pid)
@@ -162,6 +159,15 @@ def listed() -> set[int]:
 def started(pid: int) -> bytes:
     """Return when a process was started, which tells it from a later one with its pid."""
     return _stat(pid)[_STARTED]
+
+
+def is_running(pid: int, since: bytes) -> bool:
+    """Return whether the process that was started then is alive; a zombie is dead."""
+    try:
+        fields = _stat(pid)
+        return fields[_STARTED] == since and not _is_zombie(fields)
+    except (OSError, IndexError):
+        return False
 
 
 def _stat(pid: int) -> list[bytes]:
