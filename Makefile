@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -X dev -m pytest -q
 SHELL := bash
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/clients --ignore tests/frameworks
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks
 
-.PHONY: help test test-version test-versions test-mutants test-clients test-frameworks check model soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-clients test-api test-frameworks test-lowest check model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -19,6 +19,13 @@ define environment
 	@test -x $(1)/bin/uv || $(1)/bin/python -m pip install -q --disable-pip-version-check uv
 	@VIRTUAL_ENV=$(abspath $(1)) $(1)/bin/uv pip install -q -e '.[$(2)]'
 endef
+
+DEMO_PORT ?= 8420
+
+demo: ## serve agents that show every case of a stop; prints an address and what to try
+	@echo "one moment: the first time, what the demo needs is installed into .venv-demo"
+	$(call environment,.venv-demo,server$(comma)cli$(comma)client$(comma)sqlite)
+	@.venv-demo/bin/stoppable serve --demo --port $(DEMO_PORT)
 
 test: ## run the tests, with coverage of the core and the engine
 	$(call environment,$(VENV),dev)
@@ -49,9 +56,19 @@ test-clients: ## stop calls and streams of the openai and httpx clients, against
 	$(call environment,.venv-clients,dev$(comma)clients)
 	.venv-clients/bin/python -X dev -m pytest -q tests/clients
 
+test-api: ## hold the server to its OpenAPI document
+	$(call environment,.venv-api,dev$(comma)api)
+	.venv-api/bin/python -m pytest -q tests/api
+
 test-frameworks: ## run the stop through real agent frameworks
 	$(call environment,.venv-frameworks,dev$(comma)frameworks)
 	.venv-frameworks/bin/python -m pytest -q tests/frameworks
+
+test-lowest: ## run the tests of the client and the command line with the oldest packages that they allow
+	$(call environment,.venv-lowest,dev)
+	@VIRTUAL_ENV=$(abspath .venv-lowest) .venv-lowest/bin/uv pip install -q \
+		$$(sed -nE 's/.*"(httpx|rich|typer)>=([0-9.]+)".*/\1==\2/p' pyproject.toml | sort -u)
+	.venv-lowest/bin/python -m pytest -q tests/client tests/cli
 
 check: ## lint, types, layers
 	$(call environment,$(VENV),dev$(comma)check)
@@ -69,10 +86,11 @@ soak: ## start, stop, kill and freeze at random for five minutes (SECONDS=…, S
 	$(BIN)/python tests/faults/soak.py --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED))
 
 bench: ## measure against a floor and against peers; writes bench/results/
-	$(call environment,.venv-bench,bench)
+	$(call environment,.venv-bench,bench$(comma)server)
 	.venv-bench/bin/python bench/core.py
 	.venv-bench/bin/python bench/participants.py
 	.venv-bench/bin/python bench/supervisor.py
+	.venv-bench/bin/python bench/server.py
 
 clean: ## remove the environments and caches
 	rm -rf models/build .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

@@ -265,3 +265,17 @@ def test_a_run_that_is_over_cannot_be_given_up():
     outcome = run.outcome
     run._lose()
     assert run.outcome is outcome
+
+
+async def test_what_is_in_flight_is_told_at_any_moment():
+    async with stoppable.open_run("work") as run:
+        assert run.in_flight == ()
+        async with stoppable.boundary("llm", "ask"):
+
+            async def child():
+                with stoppable.boundary("tool"):
+                    assert run.in_flight == ("llm:ask", "tool")
+
+            await stoppable.call(child)
+            assert run.in_flight == ("llm:ask",)
+        assert run.receipt is None

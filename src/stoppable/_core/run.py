@@ -148,6 +148,13 @@ class Run(Place):
         """What became of the stops of this run so far, or None if nobody stopped it."""
         return None if self._stop is None else receipt.write(self, Answer.ACCEPTED)
 
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        """The boundaries of the subtree that are open at this moment, in this process."""
+        seen = Stop(self, Mode.COOPERATIVE, Reason())  # requested of nobody
+        self._mark_in_flight(seen)
+        return tuple(boundary.label for _, boundary in seen.in_flight)
+
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.name!r} {self.status}>"
 

@@ -52,12 +52,26 @@ class Supervisor:
     ) -> None:
         await self.close()
 
+    @property
+    def store(self) -> Store:
+        """Where the runs are kept."""
+        return self._desk.store
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds a lease: it was opened, and not closed since."""
+        return self._desk.lease.is_open
+
     async def close(self) -> None:
         """Stop the runs that this process still executes, wait for their end, and disconnect."""
-        seconds = self._desk.shut_down()
-        await to_thread(self._desk.wait_for_end, seconds)
+        await self.drain()
         await to_thread(self._desk.close)
         self._signals.close()
+
+    async def drain(self) -> None:
+        """Stop the runs that this process still executes, with the reason ``shutdown``, and wait for their end."""
+        seconds = self._desk.shut_down()
+        await to_thread(self._desk.wait_for_end, seconds)
 
     # Starting
 

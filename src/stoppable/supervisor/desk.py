@@ -185,12 +185,12 @@ class Desk:
         runs = [log.run for log in list(self.recorder.logs.values())]
         return [run for run in runs if run.parent is None or run.parent.id not in self.recorder.logs]
 
-    def shut_down(self) -> float:
+    def shut_down(self, mode: Mode = Mode.GRACEFUL) -> float:
         """Tell every run here to stop, and return the seconds after which each has its end."""
         roots = self.roots()
         for run in roots:
-            run.stop(reason=Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN))
-        return max((run.policy.total(Mode.GRACEFUL) for run in roots), default=0.0)
+            run.stop(mode, Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN))
+        return max((run.policy.total(mode) for run in roots), default=0.0)
 
     def wait_for_end(self, seconds: float) -> None:
         """Wait on this thread until the ends of all runs here are kept, but no longer than that and a margin."""

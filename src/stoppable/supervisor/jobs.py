@@ -135,8 +135,9 @@ class Job:
 
 
 def _check_arguments(body: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    bound = body if isinstance(body, functools.partial) else functools.partial(body)
     try:
-        inspect.signature(body).bind(*args)
+        inspect.signature(bound.func).bind(*bound.args, *args, **bound.keywords)
     except TypeError as error:
         raise InvalidArgument(f"{name_of(body)} cannot be called like that: {error}") from None
     except ValueError:

@@ -58,6 +58,11 @@ class Lease:
         self._is_taking = False
         self.worker = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it was taken and not given back."""
+        return bool(self.worker) and not self._is_closed
+
     def open(self) -> None:
         """Take a lease; blocks until the store has it."""
         self._take().result(_OPEN_SECONDS)

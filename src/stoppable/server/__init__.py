@@ -1,0 +1,21 @@
+"""Stop any run over HTTP: an app of its own, a router for yours, and ``serve``."""
+
+from __future__ import annotations
+
+try:
+    import fastapi as _fastapi  # noqa: F401
+    import orjson as _orjson  # noqa: F401
+    import uvicorn as _uvicorn  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f'the server needs {error.name}, which is not installed: pip install "stoppable[server]"', name=error.name
+    ) from error
+
+from stoppable.server.agent_loop import AgentLoop
+from stoppable.server.app import create_app
+from stoppable.server.limits import ServerLimits
+from stoppable.server.principal import Principal, Scope
+from stoppable.server.router import router
+from stoppable.server.service import Service, serve
+
+__all__ = ["AgentLoop", "Principal", "Scope", "ServerLimits", "Service", "create_app", "router", "serve"]

@@ -1,0 +1,68 @@
+"""An event loop for agents on a thread of its own, so that an agent that blocks holds up nobody's Stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+
+_CLOSE_SECONDS = 5.0
+
+
+class AgentLoop:
+    """Runs async agents; ``lifespan`` is entered on its loop before the first one and left after the last.
+
+    That is where pools and clients belong that the agents share: they live on this loop, not on that of the server.
+    """
+
+    def __init__(self, lifespan: Lifespan | None = None) -> None:
+        self._lifespan = lifespan or contextlib.nullcontext
+        self._opened: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop, once it is open."""
+        return self._opened.result(0)
+
+    def call(self, function: Callable[[T], object], argument: T) -> None:
+        """Call a function on the loop, once it has time, and do not wait for it."""
+        self.loop.call_soon_threadsafe(function, argument)
+
+    def open(self) -> None:
+        """Start the loop and enter the lifespan; blocks until that is done and raises what it raises."""
+        self._thread = threading.Thread(target=self._work, name="stoppable-agents", daemon=True)
+        self._thread.start()
+        self._opened.result()
+
+    def close(self) -> None:
+        """Leave the lifespan and end the loop; a blocked loop is left behind after some seconds."""
+        if self._thread is None:
+            return
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            self.loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join(_CLOSE_SECONDS)
+        self._thread = None
+
+    def _work(self) -> None:
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            try:
+                runner.run(self._live())
+            except BaseException as error:
+                if not self._opened.done():
+                    self._opened.set_exception(error)
+                    return
+                raise
+
+    async def _live(self) -> None:
+        self._closing = asyncio.Event()
+        async with self._lifespan():
+            self._opened.set_result(asyncio.get_running_loop())
+            await self._closing.wait()

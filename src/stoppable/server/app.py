@@ -1,0 +1,163 @@
+"""A server of its own, as an ASGI app."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Collection, Sequence
+from http import HTTPStatus
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Route
+
+import stoppable
+from stoppable._engine.threads import to_thread
+from stoppable.errors import InvalidArgument, StoppableError
+from stoppable.server import keys, schemas
+from stoppable.server.agent_loop import AgentLoop
+from stoppable.server.desk import FrontDesk
+from stoppable.server.documented import answer, errors
+from stoppable.server.encoding import json_response
+from stoppable.server.guarded import guarded_route
+from stoppable.server.limits import ServerLimits
+from stoppable.server.middleware import Guard
+from stoppable.server.origins import LOOPBACK
+from stoppable.server.problems import Problem, problem_of, problem_of_status, problem_of_validation
+from stoppable.server.registry import Agents, Registry
+from stoppable.server.router import PrincipalDependency, add_routes, routes
+from stoppable.supervisor import Supervisor
+
+_DESCRIPTION = "Start agents as runs, follow them, and stop exactly the run you mean, with everything it started."
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>stoppable</title>
+<h1>stoppable</h1>
+<p>The stop button for AI agents. The routes are in <a href="openapi.json">openapi.json</a>.</p>
+</html>
+"""
+
+
+def create_app(
+    supervisor: Supervisor,
+    agents: Agents = None,
+    *,
+    principal: PrincipalDependency | None = None,
+    api_key: str | None = None,
+    agent_loop: AgentLoop | None = None,
+    limits: ServerLimits | None = None,
+    allowed_origins: Collection[str] = (),
+    allowed_hosts: Collection[str] = (),
+) -> FastAPI:
+    """Return an app that starts, shows and stops runs.
+
+    It opens the supervisor when it starts, unless that is open, and closes what it opened when it ends. Without a key
+    or a principal it answers to local host names only, and to ``allowed_hosts``. With an ``agent_loop`` async agents
+    run there instead of on the loop of the app.
+    """
+    if principal is not None and api_key is not None:
+        raise InvalidArgument("give a principal or an api_key, not both: the principal may check a key itself")
+    bounds = limits or ServerLimits()
+    desk = FrontDesk(supervisor=supervisor, registry=Registry(agents), limits=bounds, agent_loop=agent_loop)
+    app = FastAPI(
+        title="stoppable",
+        version=stoppable.__version__,
+        description=_DESCRIPTION,
+        lifespan=lambda _: _living(desk),
+        docs_url=None,  # its scripts would come from somewhere else
+        redoc_url=None,
+    )
+    app.state.desk = desk
+    is_open = principal is None and api_key is None
+    hosts = frozenset({*LOOPBACK, *allowed_hosts}) if is_open else None
+    app.add_middleware(Guard, limits=bounds, allowed_hosts=hosts)
+    if allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(allowed_origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Last-Event-ID", "Idempotency-Key"],
+            expose_headers=["Stoppable-Run-Id", "Location"],
+        )
+    if principal is None:
+        identify = keys.everybody() if api_key is None else keys.holder_of(api_key)
+        made = app.router
+        made.route_class = guarded_route(bounds, frozenset(allowed_origins), identify)
+        add_routes(made, desk)
+        made.route_class = APIRoute
+    else:
+        made = routes(desk, principal, allowed_origins)
+        app.include_router(made)
+    _add_health(app, desk)
+    _add_errors(app, made)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _living(desk: FrontDesk) -> AsyncIterator[None]:
+    async with contextlib.AsyncExitStack() as stack:
+        if desk.agent_loop is not None:
+            await to_thread(desk.agent_loop.open)
+            stack.push_async_callback(to_thread, desk.agent_loop.close)
+        if not desk.supervisor.is_open:
+            await stack.enter_async_context(desk.supervisor)
+        stack.callback(desk.streams.close)
+        yield
+
+
+def _add_health(app: FastAPI, desk: FrontDesk) -> None:
+    async def healthz() -> Response:
+        """Say that the server answers."""
+        return json_response({"status": "ok"})
+
+    async def readyz() -> Response:
+        """Say whether the store answers and new runs are taken."""
+        if await desk.is_ready():
+            return json_response({"status": "ready"})
+        return Problem(503, "not_ready", "the store does not answer, or the server is shutting down").to_response()
+
+    async def index() -> Response:
+        return HTMLResponse(_PAGE)
+
+    health = answer(schemas.Health, "It is.")
+    app.add_api_route(
+        "/healthz", healthz, response_class=Response, responses={200: health, **errors()}, tags=["health"]
+    )
+    app.add_api_route("/readyz", readyz, response_class=Response, responses={200: health, **errors()}, tags=["health"])
+    app.add_api_route("/", index, include_in_schema=False)
+
+
+def _methods(path: str, routes: Sequence[BaseRoute]) -> str:
+    """Return the methods that a path takes; the framework names those of one of its routes alone."""
+    found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return ", ".join(sorted({method for route in found for method in route.methods or ()}))
+
+
+def _add_errors(app: FastAPI, made: APIRouter) -> None:
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException), "what it is registered for"
+        if isinstance(error, Problem):
+            return error.to_response()
+        headers = error.headers
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = {"Allow": _methods(request.scope["path"], [*app.routes, *made.routes])}
+        return problem_of_status(error.status_code, str(error.detail), headers).to_response()
+
+    async def own_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, StoppableError), "what it is registered for"
+        return problem_of(error).to_response()
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError), "what it is registered for"
+        return problem_of_validation(error).to_response()
+
+    async def unforeseen(_: Request, __: Exception) -> Response:
+        return Problem(500, "internal", "something went wrong that we did not foresee").to_response()
+
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(StoppableError, own_error)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, unforeseen)

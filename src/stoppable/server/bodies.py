@@ -1,0 +1,154 @@
+"""What requests carry, checked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from stoppable._core.policy import Limits, Policy
+from stoppable.records import Selector
+
+ModeName: TypeAlias = Literal["cooperative", "graceful", "immediate", "kill"]
+
+_MONTH = 2_592_000.0  # a timer of the system does not go much further
+_DEPTH = 64
+
+
+def _whole(value: Any) -> Any:
+    """Return a whole number, however it was written: JSON has one kind of numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
+
+RunId: TypeAlias = Annotated[str, StringConstraints(pattern=RUN_ID)]
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+LabelText: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
+Labels: TypeAlias = Annotated[dict[LabelText, LabelText], Field(max_length=32)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, le=_MONTH, allow_inf_nan=False)]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole)]
+
+
+def _not_too_deep(value: Any) -> Any:
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return value
+    raise ValueError(f"it is nested more than {_DEPTH} levels deep")
+
+
+class _Body(BaseModel):
+    # Unknown names are refused: a selector with a misspelt name would mean more runs than was meant.
+    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel, frozen=True)
+
+
+class LimitsBody(_Body):
+    """What a run with its whole subtree may use."""
+
+    seconds: Seconds | None = None
+    boundaries: Annotated[dict[LabelText, Count], Field(max_length=32)] = {}
+
+    def to_limits(self) -> Limits:
+        """Return them as the supervisor takes them."""
+        return Limits(seconds=self.seconds, boundaries=self.boundaries)
+
+
+class PolicyBody(_Body):
+    """The seconds that a rung of the ladder is given before the next one is climbed."""
+
+    grace: Seconds = 10.0
+    interrupt: Seconds = 1.0
+    cancel: Seconds = 5.0
+    kill: Seconds = 2.0
+
+    def to_policy(self) -> Policy:
+        """Return it as the supervisor takes it."""
+        return Policy(grace=self.grace, interrupt=self.interrupt, cancel=self.cancel, kill=self.kill)
+
+
+class StartBody(_Body):
+    """A start. ``input`` is an object of keyword arguments for the agent, or any other value as its single argument."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"agent": "research", "input": {"question": "why is the sky blue?"}, "labels": {"team": "physics"}},
+                {"agent": "research", "input": "why is the sky blue?", "runId": "made-by-the-browser-1"},
+            ]
+        }
+    )
+
+    agent: Text
+    input: Annotated[Any, AfterValidator(_not_too_deep)] = None
+    owner: Text | None = None
+    labels: Labels = {}
+    run_id: RunId | None = None
+    limits: LimitsBody | None = None
+    isolation: Literal["auto", "task", "thread", "process"] = "auto"
+    on_disconnect: Literal["keep", "stop"] = "keep"
+    policy: PolicyBody | None = None
+
+
+class StopBody(_Body):
+    """A stop of one run with its subtree."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "graceful", "reason": "wrong question"}, {}]})
+
+    mode: ModeName = "graceful"
+    reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
+    grace: Seconds | None = None
+
+
+class SelectorBody(_Body):
+    """Which runs are meant: those that match everything given. Every run needs ``all: true``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["owner"], "properties": {"owner": {"type": "string"}}},
+                {"required": ["labels"], "properties": {"labels": {"minProperties": 1}}},
+                {"required": ["agent"], "properties": {"agent": {"type": "string"}}},
+                {"required": ["all"], "properties": {"all": {"const": True}}},
+            ]
+        }
+    )
+
+    owner: Text | None = None
+    labels: Labels = {}
+    agent: Text | None = None
+    all: bool = False
+
+    def to_selector(self, owner: str | None) -> Selector:
+        """Return it as the store takes it, kept to one owner if one is given."""
+        chosen = Selector(owner=self.owner, labels=self.labels, name=self.agent, all=self.all)
+        if owner is None:
+            return chosen
+        return Selector(owner=owner, labels=chosen.labels, name=chosen.name, all=chosen.all)
+
+
+class StopsBody(_Body):
+    """A stop of every run that a selector matches; with ``dryRun`` a preview of it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"selector": {"labels": {"team": "physics"}}, "dryRun": True},
+                {"selector": {"owner": "ada"}, "mode": "immediate", "reason": "budget is used up", "hold": True},
+            ]
+        }
+    )
+
+    selector: SelectorBody
+    mode: ModeName = "graceful"
+    reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
+    grace: Seconds | None = None
+    dry_run: bool = False
+    hold: bool = False

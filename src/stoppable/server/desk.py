@@ -1,0 +1,90 @@
+"""What all routes of one server share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.state import Mode
+from stoppable.errors import RunNotFound
+from stoppable.records import RunRecord
+from stoppable.server.agent_loop import AgentLoop
+from stoppable.server.limits import ServerLimits
+from stoppable.server.principal import Principal
+from stoppable.server.problems import Problem
+from stoppable.server.registry import Registry
+from stoppable.server.streams import Streams
+from stoppable.supervisor import Supervisor
+from stoppable.supervisor.jobs import Job, Options
+
+_logger = logging.getLogger("stoppable.server")
+
+
+def _launch(job: Job) -> None:
+    """Let a run begin that is in the store; if it cannot, its record says so."""
+    try:
+        job.launch()
+    except Exception as error:
+        _logger.exception("run %s could not begin", job.run.id)
+        job.run.stop(reason=Reason.of(f"it could not begin: {error}", kind=ReasonKind.EXTERNAL))
+        job.run._skip()
+
+
+@dataclass(slots=True, kw_only=True)
+class FrontDesk:
+    """The supervisor behind a server, and the agents that it may start."""
+
+    supervisor: Supervisor
+    registry: Registry
+    limits: ServerLimits
+    agent_loop: AgentLoop | None = None
+    is_draining: bool = False
+    streams: Streams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.streams = Streams(self.supervisor, self.limits)
+
+    async def record(self, run_id: str, caller: Principal) -> RunRecord:
+        """Return a run that exists for the caller."""
+        record = await self.supervisor.get(run_id)
+        if not caller.sees_run(record):
+            raise RunNotFound(run_id)
+        return record
+
+    async def start(self, name: str, arguments: Any, options: Options) -> tuple[str, bool]:
+        """Start an agent, and return its run's id and whether it is new; does not wait for the loop of the agents."""
+        if self.is_draining:
+            raise Problem(503, "shutting_down", "the server shuts down: start it elsewhere", {"Retry-After": "5"})
+        agent, args = self.registry.bound(name, arguments)
+        job = Job.of(agent, args, options, in_loop=True)
+        if not await self.supervisor._register(job):
+            return job.run.id, False
+        if self.agent_loop is None:
+            _launch(job)
+        else:
+            self.agent_loop.call(_launch, job)
+        return job.run.id, True
+
+    async def drain(self) -> None:
+        """Take no new runs, stop those of this process, then end the streams that are left."""
+        self.is_draining = True
+        await self.supervisor.drain()
+        self.streams.drain()
+
+    def hurry(self, mode: Mode) -> None:
+        """Stop the runs of this process harder; also from a signal handler."""
+        self.supervisor._desk.shut_down(mode)
+
+    async def is_ready(self, seconds: float = 2.0) -> bool:
+        """Return whether the store answers and new runs are taken."""
+        if self.is_draining:
+            return False
+        try:
+            async with asyncio.timeout(seconds):
+                await self.supervisor.holds()
+        except (OSError, TimeoutError):
+            return False
+        return True

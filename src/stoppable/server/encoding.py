@@ -1,0 +1,44 @@
+"""JSON as bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from stoppable.records import to_json
+
+# What is told about runs is nobody else's business, and never markup.
+PRIVATE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+def dumps(value: Any) -> bytes:
+    """Return the JSON of a value; whatever an agent left in a record has one."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # a whole number of more than 64 bits, or half a character
+        return json.dumps(value).encode()
+
+
+def one_line(text: bytes) -> bytes:
+    """Return JSON without the line breaks of Unicode, which many clients take for the end of a line."""
+    for raw, escaped in _LINE_BREAKS:
+        if raw in text:
+            text = text.replace(raw, escaped)
+    return text
+
+
+_LINE_BREAKS = tuple((char.encode(), b"\\u%04x" % ord(char)) for char in "\u0085\u2028\u2029")
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with a JSON body."""
+    return Response(dumps(value), status, {**PRIVATE, **(headers or {})}, "application/json")
+
+
+def reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response that tells one of our records."""
+    return json_response(to_json(value), status, headers)

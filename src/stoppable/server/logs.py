@@ -1,0 +1,60 @@
+"""One line for everything that happens, for people or for machines."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+_FIELDS = ("method", "path", "status", "milliseconds")
+
+
+class PlainFormatter(logging.Formatter):
+    """A line for people; what a client or an agent put into it cannot begin another one."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return one line."""
+        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+class JsonFormatter(logging.Formatter):
+    """A line of JSON for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        told: dict[str, object] = {
+            "at": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+@contextlib.contextmanager
+def configured(*, as_json: bool) -> Iterator[None]:
+    """Write our log lines, and the warnings of the HTTP server, to stderr, unless the program has its own handlers."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
+    before: list[tuple[logging.Logger, int]] = []
+    for name, level in (("stoppable", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        if not logger.hasHandlers():
+            before.append((logger, logger.level))
+            logger.addHandler(handler)
+            logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, was in before:
+            logger.removeHandler(handler)
+            logger.setLevel(was)

@@ -1,0 +1,79 @@
+"""Errors as they are told over HTTP: one shape, ``{"error": {"code", "message"}}``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from stoppable.errors import (
+    Fenced,
+    HoldNotFound,
+    InvalidArgument,
+    RunConflict,
+    RunHeld,
+    RunNotFound,
+    StoppableError,
+    StoreError,
+)
+from stoppable.server.encoding import json_response
+
+_RETRY = {"Retry-After": "1"}
+
+
+class Problem(HTTPException):
+    """An error with a code that programs can tell apart."""
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(status, message, headers)
+        self.code = code
+        self.more = more
+
+    def to_response(self) -> Response:
+        """Return it as it is told."""
+        error = {"code": self.code, "message": self.detail, **self.more}
+        return json_response({"error": error}, self.status_code, self.headers)
+
+
+def problem_of(error: StoppableError) -> Problem:
+    """Return how one of our errors is told."""
+    message = str(error)
+    match error:
+        case RunNotFound():
+            return Problem(404, "run_not_found", message)
+        case HoldNotFound():
+            return Problem(404, "hold_not_found", message)
+        case RunConflict():
+            return Problem(409, "run_conflict", message)
+        case RunHeld():
+            return Problem(423, "run_held", message, holdId=error.hold_id)
+        case InvalidArgument():
+            return Problem(422, "invalid_argument", message)
+        case StoreError():
+            return Problem(503, "store_unavailable", message, _RETRY)
+        case Fenced():
+            return Problem(503, "worker_fenced", message, _RETRY)
+        case _:
+            return Problem(500, "internal", "something went wrong that we did not foresee")
+
+
+def problem_of_validation(error: RequestValidationError) -> Problem:
+    """Return what is wrong with a request, without repeating what was in it."""
+    return Problem(422, "invalid_argument", "; ".join(_told(one) for one in error.errors()[:5]))
+
+
+def _told(error: Mapping[str, Any]) -> str:
+    place: Sequence[Any] = error.get("loc", ())
+    where = ".".join(str(part)[:60] for part in place)
+    return f"{where}: {error.get('msg', 'is not valid')}"
+
+
+def problem_of_status(status: int, detail: str, headers: Mapping[str, str] | None) -> Problem:
+    """Return how an error of the framework is told."""
+    code = {404: "not_found", 405: "method_not_allowed", 401: "unauthenticated", 403: "forbidden", 400: "bad_request"}
+    return Problem(status, code.get(status, "error"), detail, headers)

@@ -1,0 +1,191 @@
+"""Runs over HTTP: start, list, look, follow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Path, Query, Request
+from pydantic import StringConstraints
+from starlette.responses import Response
+
+from stoppable._core.state import Status
+from stoppable._core.stop import Answer
+from stoppable.records import Filter, RunRecord, to_json
+from stoppable.server import schemas
+from stoppable.server.bodies import RUN_ID, StartBody
+from stoppable.server.desk import FrontDesk
+from stoppable.server.documented import BODY, answer, errors
+from stoppable.server.encoding import json_response, reply
+from stoppable.server.principal import Scope, caller_of
+from stoppable.server.problems import Problem
+from stoppable.server.registry import NOTHING
+from stoppable.stores.rules import receipt_of
+from stoppable.supervisor.jobs import Options
+
+RunIdPath = Annotated[str, Path(description="The id of a run.", examples=["3f2a"], pattern=RUN_ID)]
+Label = Annotated[str, StringConstraints(pattern=r"^[^:]{0,256}:", max_length=513)]
+_RUN_HEADERS = {"Stoppable_Run_Id": "The id of the run.", "Location": "Where the run is."}
+
+
+_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string", "description": "The sequence number; events about the stream itself have none."},
+        "event": {"type": "string", "examples": ["status", "progress", "partial", "entered", "left", "done"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
+
+
+class RunRoutes:
+    """The routes about runs."""
+
+    def __init__(self, desk: FrontDesk) -> None:
+        self._desk = desk
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add them."""
+        router.add_api_route(
+            "/runs",
+            self.start,
+            methods=["POST"],
+            status_code=201,
+            summary="Start a run",
+            response_class=Response,
+            responses={
+                201: answer(schemas.Run, "The run is in the store.", **_RUN_HEADERS),
+                200: answer(schemas.Run, "The same request had started it before.", **_RUN_HEADERS),
+                **errors(404, 409, 423, *BODY),
+            },
+        )
+        for path, handler, model, summary, more in (
+            ("/runs", self.list_runs, schemas.Runs, "List runs, newest first", ()),
+            ("/runs/{run_id}", self.get, schemas.Run, "What is kept of a run", (404,)),
+            ("/runs/{run_id}/tree", self.tree, schemas.Tree, "A run and all its descendants", (404,)),
+            (
+                "/runs/{run_id}/receipt",
+                self.receipt,
+                schemas.RunReceipt,
+                "What became of the stop of a run",
+                (404, 409),
+            ),
+            ("/agents", self.agents, schemas.AgentList, "The agents that can be started", ()),
+        ):
+            router.add_api_route(
+                path,
+                handler,
+                methods=["GET"],
+                summary=summary,
+                response_class=Response,
+                responses={200: answer(model, summary + "."), **errors(*more)},
+            )
+        router.add_api_route(
+            "/runs/{run_id}/events",
+            self.events,
+            methods=["GET"],
+            summary="Follow a run (Server-Sent Events)",
+            response_class=Response,
+            responses={
+                200: {
+                    "description": "The events after a sequence number, then live, until `done`.",
+                    "content": {
+                        "text/event-stream": {
+                            "schema": _EVENT,
+                            "example": 'id: 1\nevent: status\ndata: {"runId":"3f2a","seq":1,"at":1.0,'
+                            '"type":"status","data":{"status":"running"}}\n\n',
+                        }
+                    },
+                },
+                204: {"description": "The run is over and you have seen its end."},
+                **errors(404, 429),
+            },
+        )
+
+    async def start(self, request: Request, body: Annotated[StartBody, Body()]) -> Response:
+        """Start an agent as a run. Whoever makes the id may repeat the request, and stop the run at any time."""
+        caller = caller_of(request, Scope.START)
+        if not caller.sees(body.owner) and body.owner is not None:
+            raise Problem(403, "foreign_owner", "you may start runs of your own only: leave the owner out")
+        options = Options(
+            name=body.agent,
+            owner=body.owner if caller.owner is None else caller.owner,
+            labels=body.labels,
+            run_id=body.run_id,
+            limits=None if body.limits is None else body.limits.to_limits(),
+            policy=None if body.policy is None else body.policy.to_policy(),
+            isolation=body.isolation,
+            on_disconnect=body.on_disconnect,
+        )
+        arguments = body.input if "input" in body.model_fields_set else NOTHING
+        run_id, is_new = await self._desk.start(body.agent, arguments, options)
+        record = await self._desk.record(run_id, caller)
+        headers = {"Stoppable-Run-Id": run_id, "Location": f"{request.url.path.rstrip('/')}/{run_id}"}
+        return reply(record, 201 if is_new else 200, headers)
+
+    async def list_runs(
+        self,
+        request: Request,
+        status: Annotated[list[Status] | None, Query(description="Any of these.", max_length=10)] = None,
+        agent: Annotated[str | None, Query(max_length=256)] = None,
+        label: Annotated[
+            list[Label] | None, Query(description="All of these, each as `key:value`.", max_length=32)
+        ] = None,
+        parent: Annotated[str | None, Query(pattern=RUN_ID, description="Children of this run.")] = None,
+        owner: Annotated[str | None, Query(max_length=256)] = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        cursor: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="From the part before.")] = None,
+    ) -> Response:
+        """List the runs that match everything given."""
+        caller = caller_of(request, Scope.READ)
+        if owner is not None and not caller.sees(owner):
+            return json_response({"runs": [], "cursor": None})
+        wanted = Filter(
+            status=frozenset(status or ()),
+            name=agent,
+            owner=caller.owner if owner is None else owner,
+            labels={key: value for key, _, value in (one.partition(":") for one in label or ())},
+            parent_id=parent,
+        )
+        return reply(await self._desk.supervisor.list(wanted, cursor=cursor, limit=limit))
+
+    async def get(self, request: Request, run_id: RunIdPath) -> Response:
+        """Return what is kept of a run."""
+        record = await self._desk.record(run_id, caller_of(request, Scope.READ))
+        return reply(record, headers={"Stoppable-Run-Id": record.id})
+
+    async def tree(self, request: Request, run_id: RunIdPath) -> Response:
+        """Return a run and all its descendants, parents before children."""
+        await self._desk.record(run_id, caller_of(request, Scope.READ))
+        return json_response({"runs": to_json(await self._desk.supervisor.tree(run_id))})
+
+    async def receipt(self, request: Request, run_id: RunIdPath) -> Response:
+        """Return what became of the stop of a run so far; 409 if nobody stopped it."""
+        record = await self._desk.record(run_id, caller_of(request, Scope.READ))
+        return reply(_receipt(record))
+
+    async def agents(self, request: Request) -> Response:
+        """List the agents that can be started."""
+        caller_of(request, Scope.READ)
+        return json_response({"agents": self._desk.registry.described()})
+
+    async def events(
+        self,
+        request: Request,
+        run_id: RunIdPath,
+        after: Annotated[int, Query(ge=0, le=2**53, description="Only events after this number.")] = 0,
+        last_event_id: Annotated[int, Header(ge=0, le=2**53, description="What a browser sends when it resumes.")] = 0,
+    ) -> Response:
+        """Follow a run. Leaving the stream stops it only if it was started with `onDisconnect: stop`."""
+        record = await self._desk.record(run_id, caller_of(request, Scope.READ))
+        since = last_event_id or after
+        if record.over and since >= record.last_event:
+            return Response(status_code=204)  # a browser resumes after every end but this
+        return self._desk.streams.open(record, since)
+
+
+def _receipt(record: RunRecord) -> Any:
+    if record.stop is None:
+        raise Problem(409, "not_stopped", f"nobody has stopped run {record.id}, so it has no receipt")
+    given = Answer.ACCEPTED if record.receipt is None else record.receipt.answer
+    return receipt_of(record, given, record.status, record.ended_at)

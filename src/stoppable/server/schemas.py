@@ -1,0 +1,155 @@
+"""Our records as the OpenAPI document shows them: made from the dataclasses, so that both always agree."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import BaseModel, Field, create_model
+
+from stoppable import _wire
+from stoppable._core.reason import Reason
+from stoppable._core.stop import Receipt
+from stoppable.records import AuditEntry, Hold, RunRecord
+
+_NAMES = {"RunRecord": "Run", "OutcomeRecord": "Outcome", "ErrorRecord": "Failure"}
+
+
+@cache
+def schema_of(kind: type) -> type[BaseModel]:
+    """Return the schema of a dataclass in its JSON form; every name is always there."""
+    name = _NAMES.get(kind.__name__, kind.__name__)
+    fields: dict[str, Any] = {wire: (_type_of(hint), ...) for _, wire, hint in _wire._fields(kind)}
+    doc = (kind.__doc__ or "").split("\n\n")[0]
+    made: type[BaseModel] = create_model(name, __doc__=doc, **fields)
+    return made
+
+
+def _type_of(hint: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(_type_of(arg) for arg in args)]  # noqa: UP007 - from a tuple
+    if origin is tuple:
+        return list[_type_of(args[0])]  # type: ignore[misc]
+    if origin is not None and issubclass(origin, Mapping):
+        return dict[str, _type_of(args[1])]  # type: ignore[misc]
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return schema_of(hint)
+    return hint
+
+
+class HoldSelector(BaseModel):
+    """Which new runs a hold refuses."""
+
+    owner: str | None
+    labels: dict[str, str]
+    agent: str | None
+    all: bool
+
+
+if TYPE_CHECKING:
+    Run: TypeAlias = BaseModel
+    RunReceipt: TypeAlias = BaseModel
+    AuditLine: TypeAlias = BaseModel
+    PlacedHold: TypeAlias = BaseModel
+else:
+    Run = schema_of(RunRecord)
+    RunReceipt = schema_of(Receipt)
+    AuditLine = schema_of(AuditEntry)
+    PlacedHold = create_model(
+        "Hold",
+        __doc__=Hold.__doc__,
+        id=(str, ...),
+        selector=(HoldSelector, ...),
+        reason=(schema_of(Reason), ...),
+        createdAt=(float, ...),
+    )
+
+
+class Runs(BaseModel):
+    """A part of the list of runs, newest first; ``cursor`` begins the next part."""
+
+    runs: list[Run]
+    cursor: str | None
+
+
+class Tree(BaseModel):
+    """A run and all its descendants, parents before children."""
+
+    runs: list[Run]
+
+
+class Stopped(BaseModel):
+    """What a stop changed; ``receipt`` says what was in flight and, once final, what happened to every node."""
+
+    runId: str  # noqa: N815 - as on the wire
+    status: str = Field(examples=["stopping"])
+    receipt: RunReceipt
+
+
+class BulkStopped(BaseModel):
+    """The receipts of every run that was named, and the hold that was placed."""
+
+    dryRun: bool  # noqa: N815 - as on the wire
+    receipts: list[RunReceipt]
+    hold: PlacedHold | None
+
+
+class Holds(BaseModel):
+    """The holds that are in force, oldest first."""
+
+    holds: list[PlacedHold]
+
+
+class Audit(BaseModel):
+    """Who did what; ``after`` begins the next part."""
+
+    entries: list[AuditLine]
+    after: int | None
+
+
+class Parameter(BaseModel):
+    """What an agent takes."""
+
+    name: str
+    type: str | None
+    required: bool
+
+
+class AgentInfo(BaseModel):
+    """An agent that can be started."""
+
+    name: str
+    description: str
+    kind: str
+    parameters: list[Parameter]
+
+
+class AgentList(BaseModel):
+    """The agents that can be started."""
+
+    agents: list[AgentInfo]
+
+
+class Health(BaseModel):
+    """How the server is."""
+
+    status: str = Field(examples=["ok"])
+
+
+class ErrorInfo(BaseModel):
+    """What went wrong, for programs and for people."""
+
+    code: str = Field(examples=["run_not_found"])
+    message: str = Field(examples=["there is no run 'x': list the runs to see their ids"])
+    holdId: str | None = Field(None, description="The hold that refused a start.")  # noqa: N815 - as on the wire
+
+
+class ErrorBody(BaseModel):
+    """Every error has this form."""
+
+    error: ErrorInfo

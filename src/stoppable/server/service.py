@@ -1,0 +1,210 @@
+"""``serve``: the server as a process, which ends its runs before it ends itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterator
+from types import FrameType
+
+import uvicorn
+
+from stoppable._core.state import Mode
+from stoppable.errors import InvalidArgument
+from stoppable.server import logs
+from stoppable.server.agent_loop import AgentLoop, Lifespan
+from stoppable.server.app import create_app
+from stoppable.server.desk import FrontDesk
+from stoppable.server.limits import ServerLimits
+from stoppable.server.protocol import bounded_protocol
+from stoppable.server.registry import Agents
+from stoppable.server.router import PrincipalDependency
+from stoppable.stores.base import Store
+from stoppable.supervisor import Supervisor
+
+_LAST_SECONDS = 3  # for responses that are under way when all runs have ended
+
+_HARDER = (None, Mode.IMMEDIATE, Mode.KILL)  # for each signal; the first is graceful
+
+
+class Service:
+    """A server that listens on an address, with its supervisor and a loop for its agents."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        *,
+        store: str | Store | None = None,
+        host: str = "127.0.0.1",
+        port: int = 8420,
+        api_key: str | None = None,
+        principal: PrincipalDependency | None = None,
+        lifespan: Lifespan | None = None,
+        log_json: bool = False,
+        ready: Callable[[str], object] | None = None,
+        limits: ServerLimits | None = None,
+        allowed_origins: Collection[str] = (),
+        allowed_hosts: Collection[str] = (),
+    ) -> None:
+        key = (api_key or os.environ.get("STOPPABLE_API_KEY") or None) if principal is None else api_key
+        if not is_loopback(host) and key is None and principal is None:
+            raise InvalidArgument(
+                f"without a key this server would let everybody who reaches {host} stop your runs: "
+                "set STOPPABLE_API_KEY, or listen on 127.0.0.1"
+            )
+        self.supervisor = Supervisor(store)
+        self.url = ""
+        self._host, self._port, self._ready = host, port, ready
+        self._log_json = log_json
+        bounds = limits or ServerLimits()
+        self.app = create_app(
+            self.supervisor,
+            agents,
+            principal=principal,
+            api_key=key,
+            agent_loop=AgentLoop(lifespan),
+            limits=bounds,
+            allowed_origins=allowed_origins,
+            allowed_hosts=allowed_hosts,
+        )
+        config = uvicorn.Config(
+            self.app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            http=bounded_protocol(bounds),
+            ws="none",
+            limit_concurrency=bounds.connections,
+            timeout_graceful_shutdown=_LAST_SECONDS,
+        )
+        self._server = _Server(config, self.app.state.desk, self._listening)
+
+    def run(self) -> None:
+        """Serve until a signal, or ``stop``; then stop the runs, tell the streams, and return."""
+        with logs.configured(as_json=self._log_json), _listener(self._host, self._port) as listener:
+            host, port = listener.getsockname()[:2]
+            self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            self._server.run(sockets=[listener])
+
+    def stop(self) -> None:
+        """Begin to shut down; works from any thread."""
+        self._server.should_exit = True
+
+    def _listening(self) -> None:
+        if self._ready is not None:
+            self._ready(self.url)
+
+
+def serve(
+    agents: Agents,
+    *,
+    store: str | Store | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8420,
+    api_key: str | None = None,
+    principal: PrincipalDependency | None = None,
+    lifespan: Lifespan | None = None,
+    log_json: bool = False,
+    ready: Callable[[str], object] | None = None,
+    limits: ServerLimits | None = None,
+    allowed_origins: Collection[str] = (),
+    allowed_hosts: Collection[str] = (),
+) -> None:
+    """Serve agents until a signal; port 0 takes a free one, and ``ready`` is called with the URL once it listens.
+
+    Async agents run on a loop of their own, in which ``lifespan`` is entered first, so that an agent that blocks
+    never holds up a Stop. Listening on anything but loopback needs a key (``STOPPABLE_API_KEY``) or a principal.
+    """
+    Service(
+        agents,
+        store=store,
+        host=host,
+        port=port,
+        api_key=api_key,
+        principal=principal,
+        lifespan=lifespan,
+        log_json=log_json,
+        ready=ready,
+        limits=limits,
+        allowed_origins=allowed_origins,
+        allowed_hosts=allowed_hosts,
+    ).run()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which stops the runs of this process before it waits for the streams that follow them."""
+
+    def __init__(self, config: uvicorn.Config, desk: FrontDesk, listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._desk = desk
+        self._listening = listening
+        self._presses = 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Tell that it listens."""
+        await super().startup(sockets)
+        if self.started:
+            self._listening()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing more, let the runs end while their streams tell so, then end the rest."""
+        for server in self.servers:
+            server.close()
+        draining = asyncio.ensure_future(self._desk.drain())
+        while not draining.done() and not self.force_exit:
+            await asyncio.wait([draining], timeout=0.1)
+        draining.cancel()
+        self._desk.streams.drain()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Shut down at a signal; unlike uvicorn's, does not raise it again, so that whoever serves goes on."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's names
+        """Shut down; once more stops the runs harder, as it does everywhere, and in the end waits for nothing."""
+        self.should_exit = True
+        if self._presses < len(_HARDER):
+            mode = _HARDER[self._presses]
+            if mode is not None:
+                self._desk.hurry(mode)
+        else:
+            self.force_exit = True
+        self._presses += 1
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror or error}; use another port") from None
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # A client that takes nothing would keep its connection, and what is buffered for it, for ever.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
+    return made

@@ -1,0 +1,214 @@
+"""Stops, holds and the audit over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Header, Path, Query, Request
+from starlette.responses import Response
+
+from stoppable.errors import HoldNotFound, RunNotFound
+from stoppable.records import AuditEntry, Hold, to_json
+from stoppable.server import schemas
+from stoppable.server.bodies import RUN_ID, Seconds, StopBody, StopsBody
+from stoppable.server.desk import FrontDesk
+from stoppable.server.documented import BODY, answer, errors
+from stoppable.server.encoding import json_response
+from stoppable.server.principal import Principal, Scope, caller_of
+from stoppable.server.problems import Problem
+from stoppable.server.run_routes import RunIdPath
+
+_WAIT_LIMIT = 300.0
+_DEFAULT = StopBody()
+
+
+class StopRoutes:
+    """The routes that stop, hold and say who did."""
+
+    def __init__(self, desk: FrontDesk) -> None:
+        self._desk = desk
+        self._supervisor = desk.supervisor
+
+    def add_to(self, router: APIRouter) -> None:
+        """Add them."""
+        router.add_api_route(
+            "/runs/{run_id}/stop",
+            self.stop,
+            methods=["POST"],
+            status_code=202,
+            summary="Stop a run with its subtree",
+            response_class=Response,
+            responses={
+                202: answer(schemas.Stopped, "The stop is in the store; it takes effect whatever happens now."),
+                200: answer(schemas.Stopped, "The run is over; the receipt is final."),
+                **errors(404, *BODY),
+            },
+        )
+        router.add_api_route(
+            "/stops",
+            self.stop_where,
+            methods=["POST"],
+            summary="Stop every run that matches",
+            response_class=Response,
+            responses={
+                200: answer(schemas.BulkStopped, "What was stopped, or would be."),
+                **errors(*BODY),
+            },
+        )
+        router.add_api_route(
+            "/holds",
+            self.holds,
+            methods=["GET"],
+            summary="The holds that are in force",
+            response_class=Response,
+            responses={200: answer(schemas.Holds, "Oldest first."), **errors()},
+        )
+        router.add_api_route(
+            "/holds/{hold_id}",
+            self.release,
+            methods=["DELETE"],
+            summary="Release a hold",
+            response_class=Response,
+            responses={200: answer(schemas.PlacedHold, "It is released."), **errors(404)},
+        )
+        router.add_api_route(
+            "/audit",
+            self.audit,
+            methods=["GET"],
+            summary="Who stopped, held and released what",
+            response_class=Response,
+            responses={200: answer(schemas.Audit, "In order; `after` begins the next part."), **errors()},
+        )
+
+    async def stop(
+        self,
+        request: Request,
+        run_id: RunIdPath,
+        body: Annotated[StopBody | None, Body()] = None,
+        wait: Annotated[
+            Seconds, Query(le=_WAIT_LIMIT, description="Answer when the run is over, or after so many seconds.")
+        ] = 0.0,
+        if_unknown: Annotated[
+            Literal["refuse", "hold"],
+            Query(
+                alias="ifUnknown", description="With `hold` the stop waits a minute for a run that is not there yet."
+            ),
+        ] = "refuse",
+    ) -> Response:
+        """Stop a run. The same request again changes nothing; a harder mode escalates."""
+        caller = caller_of(request, Scope.STOP)
+        wanted = body or _DEFAULT
+        receipt = await self._supervisor.stop(
+            run_id,
+            wanted.mode,
+            wanted.reason,
+            caller.actor,
+            wanted.grace,
+            wait=wait or None,
+            owner=caller.owner,
+            if_unknown_hold=if_unknown == "hold",
+        )
+        told = {
+            "runId": run_id,
+            "status": receipt.status.value if receipt.final else "stopping",
+            "receipt": to_json(receipt),
+        }
+        return json_response(told, 200 if receipt.final else 202, {"Stoppable-Run-Id": run_id})
+
+    async def stop_where(
+        self,
+        request: Request,
+        body: Annotated[StopsBody, Body()],
+        idempotency_key: Annotated[
+            str | None, Header(min_length=1, max_length=256, description="The same request again gets the same answer.")
+        ] = None,
+    ) -> Response:
+        """Stop every run that matches, with preview (`dryRun`) and admission gate (`hold`)."""
+        caller = caller_of(request, Scope.STOP)
+        if body.hold:
+            caller.require(Scope.HOLD)
+        if body.selector.owner is not None and not caller.sees(body.selector.owner):
+            raise Problem(403, "foreign_owner", "you may stop runs of your own only: leave the owner out")
+        # A hold that is not kept to its owner would refuse the starts of others.
+        selector = body.selector.to_selector(caller.owner)
+        stopped = await self._supervisor.stop_where(
+            owner=selector.owner,
+            labels=selector.labels,
+            name=selector.name,
+            all=selector.all,
+            mode=body.mode,
+            reason=body.reason,
+            actor=caller.actor,
+            grace=body.grace,
+            hold=body.hold,
+            dry_run=body.dry_run,
+            key=None if idempotency_key is None else _key(caller, idempotency_key, body),
+            within=caller.owner,
+        )
+        hold = None if stopped.hold is None else _told_hold(stopped.hold)
+        return json_response({"dryRun": body.dry_run, "receipts": to_json(stopped), "hold": hold})
+
+    async def holds(self, request: Request) -> Response:
+        """List the holds that are in force."""
+        caller = caller_of(request, Scope.READ)
+        holds = [hold for hold in await self._supervisor.holds() if caller.sees(hold.selector.owner)]
+        return json_response({"holds": [_told_hold(hold) for hold in holds]})
+
+    async def release(
+        self, request: Request, hold_id: Annotated[str, Path(description="The id of a hold.", pattern=RUN_ID)]
+    ) -> Response:
+        """Let new starts through again."""
+        caller = caller_of(request, Scope.HOLD)
+        if caller.owner is not None:
+            placed = next((hold for hold in await self._supervisor.holds() if hold.id == hold_id), None)
+            if placed is None or not caller.sees(placed.selector.owner):
+                raise HoldNotFound(hold_id)
+        return json_response(_told_hold(await self._supervisor.release(hold_id, caller.actor)))
+
+    async def audit(
+        self,
+        request: Request,
+        after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> Response:
+        """Return who stopped, held and released what, when, why, and with what result."""
+        caller = caller_of(request, Scope.AUDIT)
+        found = await self._supervisor.audit(after, limit)
+        entries = [_told_entry(entry) for entry in found if await self._sees(caller, entry)]
+        # Where the next part begins, also if this one had nothing for the caller.
+        return json_response({"entries": entries, "after": found[-1].id if len(found) == limit else None})
+
+    async def _sees(self, caller: Principal, entry: AuditEntry) -> bool:
+        if caller.owner is None:
+            return True
+        selector = entry.target.get("selector")
+        if selector is not None:
+            return bool(selector.get("owner") == caller.owner)
+        try:
+            return caller.sees_run(await self._supervisor.get(entry.target["run"]))
+        except RunNotFound:
+            return False
+
+
+def _key(caller: Principal, key: str, body: StopsBody) -> str:
+    """Return a key that nobody else can have used, and that no other request of this caller repeats by mistake."""
+    parts = (caller.owner or "", key, body.model_dump_json())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _told_hold(hold: Hold) -> dict[str, Any]:
+    told: dict[str, Any] = to_json(hold)
+    return {**told, "selector": _told_selector(told["selector"])}
+
+
+def _told_entry(entry: AuditEntry) -> dict[str, Any]:
+    told: dict[str, Any] = to_json(entry)
+    if "selector" in told["target"]:
+        told["target"]["selector"] = _told_selector(told["target"]["selector"])
+    return told
+
+
+def _told_selector(selector: dict[str, Any]) -> dict[str, Any]:
+    # What a start calls its agent is the name of its run.
+    return {("agent" if name == "name" else name): value for name, value in selector.items()}

@@ -1,0 +1,174 @@
+"""A real server on a socket, and a client that sees every byte."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import httpx
+
+from stoppable.server import Service
+
+DEADLINE = 15
+
+
+@contextmanager
+def served(agents, **options):
+    """Serve agents on a free port, on a thread, until the block is left."""
+    listening = threading.Event()
+    service = Service(agents, port=0, ready=lambda _: listening.set(), **options)
+    thread = threading.Thread(target=service.run, name="server")
+    thread.start()
+    assert listening.wait(DEADLINE), "it does not listen"
+    try:
+        yield service
+    finally:
+        service.stop()
+        thread.join(DEADLINE)
+        assert not thread.is_alive(), "the server did not end"
+
+
+class ServerProcess:
+    """A server in a process of its own."""
+
+    def __init__(self, process, url):
+        self.process, self.url = process, url
+        self.log = []
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self):
+        """Return its exit code and what it logged."""
+        _, log = self.process.communicate(timeout=DEADLINE)
+        return self.process.returncode, log
+
+
+@contextmanager
+def in_process(name, **options):
+    """Serve the agents of a module of ``served_agents`` in a process of its own."""
+    script = Path(__file__).parent / "served_agents" / f"{name}.py"
+    process = subprocess.Popen(
+        [sys.executable, script, json.dumps(options)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = process.stdout.readline().strip()
+        assert url, process.stderr.read()
+        yield ServerProcess(process, url)
+    finally:
+        process.kill()
+        process.communicate(timeout=DEADLINE)
+
+
+@asynccontextmanager
+async def client_of(service, **options):
+    async with httpx.AsyncClient(base_url=service.url, timeout=DEADLINE, **options) as client:
+        yield client
+
+
+async def started(client, agent, arguments=None, **more):
+    body = {"agent": agent, **more}
+    if arguments is not None:
+        body["input"] = arguments
+    response = await client.post("/runs", json=body)
+    assert response.status_code == 201, response.text
+    return response.json()["id"]
+
+
+async def ended(client, run_id):
+    """Wait for the end of a run and return its record."""
+    async for _ in events(client, run_id):
+        pass
+    return (await client.get(f"/runs/{run_id}")).json()
+
+
+async def events(client, run_id, after=0, headers=None):
+    async with client.stream("GET", f"/runs/{run_id}/events", params={"after": after}, headers=headers) as response:
+        assert response.status_code in {200, 204}, await response.aread()
+        async for event in parsed(response.aiter_lines()):
+            yield event
+
+
+async def parsed(lines):
+    """Yield events as a browser would: an event counts once its empty line has come."""
+    event = {}
+    async for line in lines:
+        if not line:
+            if event:
+                yield event
+            event = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            event[name] = json.loads(value) if name == "data" else value
+
+
+async def event(client, run_id, type_, after=0, **data):
+    """Wait for an event of a type whose data has these."""
+    async with asyncio.timeout(DEADLINE):
+        async for found in events(client, run_id, after):
+            told = found["data"]["data"]
+            if found["event"] == type_ and all(told.get(key) == value for key, value in data.items()):
+                return found
+    raise AssertionError(f"no {type_} {data}")
+
+
+class RawStream:
+    """A stream of events over a plain socket: it reads when it is told to, and drops the connection when told to."""
+
+    def __init__(self, reader, writer):
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, service, run_id, after=0, limit=2**16, receive_buffer=None):
+        host, port = service.url.removeprefix("http://").split(":")
+        options = {}
+        if receive_buffer is not None:
+            import socket
+
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+            options["sock"] = sock
+            reader, writer = await asyncio.open_connection(limit=limit, **options)
+        else:
+            reader, writer = await asyncio.open_connection(host, int(port), limit=limit)
+        head = f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {after}\r\n\r\n"
+        writer.write(head.encode())
+        stream = cls(reader, writer)
+        status = await reader.readline()
+        assert b" 200 " in status, status
+        while (await reader.readline()).strip():
+            pass
+        return stream
+
+    async def lines(self):
+        """Yield the lines of the body until it ends, whether it is complete or not."""
+        text = b""
+        while True:
+            size = await self._reader.readline()
+            if not size.strip():
+                return
+            count = int(size, 16)
+            if not count:
+                return
+            try:
+                text += (await self._reader.readexactly(count + 2))[:-2]
+            except asyncio.IncompleteReadError:
+                return
+            *whole, text = text.split(b"\n")
+            for line in whole:
+                yield line.decode()
+
+    def events(self):
+        return parsed(self.lines())
+
+    async def drop(self):
+        self._writer.transport.abort()
+
+    async def close(self):
+        self._writer.close()
+        await self._writer.wait_closed()

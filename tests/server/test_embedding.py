@@ -1,0 +1,202 @@
+"""The routes in somebody's own app: its auth, its prefix, its loop."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import threading
+from typing import Annotated
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import Cookie, Depends, FastAPI, HTTPException
+
+import stoppable
+import stoppable.sync
+from stoppable.server import AgentLoop, Principal, create_app, router
+from stoppable.supervisor import Supervisor
+
+from .serving import DEADLINE, ended, event, started
+
+SECRET = b"of the app"
+
+
+def token(user, scopes):
+    """Return what the app gives to its users: signed claims, as a JWT has them."""
+    claims = base64.urlsafe_b64encode(json.dumps({"sub": user, "scopes": scopes}).encode())
+    return f"{claims.decode()}.{hmac.new(SECRET, claims, hashlib.sha256).hexdigest()}"
+
+
+async def session(session: str = Cookie("")) -> dict:
+    claims, _, signature = session.partition(".")
+    if not hmac.compare_digest(hmac.new(SECRET, claims.encode(), hashlib.sha256).hexdigest(), signature):
+        raise HTTPException(401, "log in first")
+    return json.loads(base64.urlsafe_b64decode(claims))
+
+
+def who(claims: Annotated[dict, Depends(session)]) -> Principal:
+    return Principal(owner=claims["sub"], actor=claims["sub"], scopes=claims["scopes"])
+
+
+@contextlib.contextmanager
+def running(app):
+    """Serve any app as its author would: with uvicorn, on a socket."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=3))
+    thread = threading.Thread(target=server.run, name="app")
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "it did not start"
+            thread.join(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+async def test_in_an_existing_app_under_a_prefix_with_its_own_cookie():
+    loops = {}
+
+    async def agent():
+        loops["agent"] = asyncio.get_running_loop()
+        stoppable.set_partial("so far")
+        async with stoppable.boundary("tool", "wait"):
+            await stoppable.sleep(60)
+
+    def blocking():
+        loops["thread"] = threading.current_thread()
+        stoppable.sync.sleep(60)
+
+    supervisor = Supervisor()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_):
+        loops["app"] = asyncio.get_running_loop()
+        async with supervisor:
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+    app.include_router(router(supervisor, [agent, blocking], principal=who), prefix="/api/agents")
+
+    @app.get("/own")
+    async def own():
+        return "theirs"
+
+    with running(app) as url:
+        prefix = f"{url}/api/agents"
+        all_scopes = ["read", "start", "stop"]
+        async with (
+            httpx.AsyncClient(base_url=prefix, cookies={"session": token("ada", all_scopes)}) as ada,
+            httpx.AsyncClient(base_url=prefix, cookies={"session": token("eve", ["read"])}) as eve,
+            httpx.AsyncClient(base_url=prefix, cookies={"session": "forged.claims"}) as stranger,
+        ):
+            assert (await stranger.get("/runs")).json() == {"detail": "log in first"}, "the app's own way to say so"
+            assert (await ada.get(f"{url}/own")).json() == "theirs"
+
+            response = await ada.post("/runs", json={"agent": "agent"})
+            run_id = response.json()["id"]
+            assert response.headers["location"] == f"/api/agents/runs/{run_id}"
+            assert response.json()["owner"] == "ada"
+            await event(ada, run_id, "entered")
+            assert loops["agent"] is loops["app"], "its pools and locks live there"
+
+            assert (await eve.get(f"/runs/{run_id}")).json()["error"]["code"] == "run_not_found"
+            assert (await eve.post(f"/runs/{run_id}/stop")).json()["error"]["code"] == "missing_scope"
+            crossed = await ada.post(f"/runs/{run_id}/stop", headers={"Origin": "https://evil.example"})
+            assert crossed.json()["error"]["code"] == "foreign_origin", "a cookie is sent from everywhere"
+            assert (await ada.post("/runs", json={"agent": 1})).json()["error"]["code"] == "invalid_argument"
+
+            second = await started(ada, "blocking")
+            for stopped in (run_id, second):
+                response = await ada.post(f"/runs/{stopped}/stop", json={"mode": "immediate"}, params={"wait": 10})
+                assert response.json()["status"] == "stopped"
+                assert response.json()["receipt"]["reason"]["actor"] == "ada"
+            assert (await ended(ada, run_id))["outcome"]["partial"] == "so far"
+            assert "/api/agents/runs/{run_id}/stop" in (await ada.get(f"{url}/openapi.json")).json()["paths"]
+
+
+async def test_runs_that_a_handler_starts_itself_are_shown_and_stopped_too():
+    supervisor = Supervisor()
+    begun = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_):
+        async with supervisor:
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+    app.include_router(router(supervisor, principal=lambda: Principal(actor="me")))
+
+    @app.post("/chat")
+    async def chat():
+        try:
+            async with supervisor.open_run("chat", run_id="chat-1"):
+                begun.set()
+                await stoppable.sleep(60)
+        except stoppable.RunStopped as stopped:
+            return {"stopped": str(stopped.outcome.reason)}
+
+    with running(app) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=DEADLINE) as client:
+            answer = asyncio.create_task(client.post("/chat"))
+            async with asyncio.timeout(DEADLINE):
+                while (await client.get("/runs/chat-1")).status_code == 404:
+                    pass
+            stop = await client.post("/runs/chat-1/stop", json={"reason": "typo"}, params={"wait": 5})
+            assert stop.json()["status"] == "stopped"
+            assert (await answer).json() == {"stopped": "typo (me)"}
+
+
+async def test_create_app_opens_the_supervisor_and_a_loop_for_the_agents():
+    seen = {}
+
+    @contextlib.asynccontextmanager
+    async def resources():
+        seen["lifespan"] = asyncio.get_running_loop()
+        seen["thread"] = threading.current_thread().name
+        yield
+        seen["left"] = asyncio.get_running_loop()
+
+    async def agent():
+        seen["agent"] = asyncio.get_running_loop()
+
+    supervisor = Supervisor()
+    with running(create_app(supervisor, agent, agent_loop=AgentLoop(resources))) as url:
+        assert supervisor.is_open
+        async with httpx.AsyncClient(base_url=url) as client:
+            await ended(client, await started(client, "agent"))
+    assert seen["lifespan"] is seen["agent"] is seen["left"]
+    assert seen["thread"] == "stoppable-agents"
+    assert not supervisor.is_open
+
+
+async def test_a_supervisor_that_was_open_stays_open():
+    async def agent():
+        pass
+
+    async with Supervisor() as supervisor:
+        with running(create_app(supervisor, [agent])) as url:
+            async with httpx.AsyncClient(base_url=url) as client:
+                await started(client, "agent")
+        assert supervisor.is_open
+
+
+def test_a_lifespan_that_fails_is_told():
+    @contextlib.asynccontextmanager
+    async def broken():
+        raise RuntimeError("no database")
+        yield
+
+    loop = AgentLoop(broken)
+    with pytest.raises(RuntimeError, match="no database"):
+        loop.open()
+    loop.close()
+
+
+def test_a_router_needs_a_principal():
+    with pytest.raises(TypeError, match="principal"):
+        router(Supervisor(), [])

@@ -1,0 +1,148 @@
+"""Another owner's run does not exist, whatever is asked about it."""
+
+import asyncio
+
+import pytest
+from fastapi import Header
+
+import stoppable
+from stoppable.server import Principal
+
+from .serving import client_of, served, started
+
+
+async def by_header(x_user: str = Header(), x_scopes: str = Header("read start stop hold audit")) -> Principal:
+    owner = None if x_user == "root" else x_user
+    return Principal(owner=owner, actor=f"{x_user}@example", scopes=x_scopes.split())
+
+
+async def sleeper():
+    await stoppable.sleep(60)
+
+
+@pytest.fixture
+def service():
+    with served([sleeper], principal=by_header) as service:
+        yield service
+
+
+def as_user(name, **more):
+    return {"headers": {"X-User": name, **more}}
+
+
+async def test_a_run_of_another_owner_is_not_found(service):
+    async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("eve")) as eve:
+        run_id = await started(ada, "sleeper")
+        for request in (
+            eve.get(f"/runs/{run_id}"),
+            eve.get(f"/runs/{run_id}/tree"),
+            eve.get(f"/runs/{run_id}/receipt"),
+            eve.get(f"/runs/{run_id}/events"),
+            eve.post(f"/runs/{run_id}/stop"),
+        ):
+            response = await request
+            assert (response.status_code, response.json()["error"]["code"]) == (404, "run_not_found")
+        unknown = await eve.get("/runs/nobody")
+        mine = await eve.get(f"/runs/{run_id}")
+        assert mine.text.replace(run_id, "nobody") == unknown.text, "the answer tells nothing apart"
+        assert (await eve.get("/runs")).json()["runs"] == []
+        assert (await eve.get("/runs", params={"owner": "ada"})).json()["runs"] == []
+        assert [run["id"] for run in (await ada.get("/runs")).json()["runs"]] == [run_id]
+        assert (await ada.get(f"/runs/{run_id}")).json()["status"] == "running"
+        # a tombstone of another owner stops nobody's run
+        response = await eve.post("/runs/later/stop", params={"ifUnknown": "hold"})
+        assert response.status_code == 202
+        await started(ada, "sleeper", runId="later")
+        assert (await ada.get("/runs/later")).json()["status"] in {"pending", "running"}
+
+
+async def test_a_bulk_stop_and_its_hold_stay_with_their_owner(service):
+    async with (
+        client_of(service, **as_user("ada")) as ada,
+        client_of(service, **as_user("eve")) as eve,
+        client_of(service, **as_user("root")) as root,
+    ):
+        hers = await started(ada, "sleeper")
+        mine = await started(eve, "sleeper")
+        response = await eve.post("/stops", json={"selector": {"owner": "ada"}})
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "foreign_owner")
+        response = await eve.post("/stops", json={"selector": {"all": True}, "hold": True})
+        assert [receipt["runId"] for receipt in response.json()["receipts"]] == [mine]
+        assert response.json()["hold"]["selector"]["owner"] == "eve"
+        hold = response.json()["hold"]["id"]
+        assert (await ada.get(f"/runs/{hers}")).json()["status"] == "running"
+        await started(ada, "sleeper")
+        assert (await eve.post("/runs", json={"agent": "sleeper"})).status_code == 423
+
+        assert (await ada.get("/holds")).json()["holds"] == []
+        assert (await ada.delete(f"/holds/{hold}")).status_code == 404
+        assert (await ada.get("/audit")).json()["entries"] == []
+        assert [entry["actor"] for entry in (await eve.get("/audit")).json()["entries"]] == ["eve@example"]
+
+        everybody = (await root.post("/stops", json={"selector": {"all": True}, "hold": True})).json()["hold"]["id"]
+        assert (await ada.post("/runs", json={"agent": "sleeper"})).json()["error"]["holdId"] == everybody
+        assert (await ada.delete(f"/holds/{everybody}")).status_code == 404, "not hers to release"
+        assert (await root.delete(f"/holds/{everybody}")).status_code == 200
+        assert (await eve.delete(f"/holds/{hold}")).status_code == 200
+        assert (await eve.delete(f"/holds/{hold}")).status_code == 404
+
+
+async def test_the_owner_comes_from_the_principal(service):
+    async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("root")) as root:
+        run_id = await started(ada, "sleeper")
+        assert (await ada.get(f"/runs/{run_id}")).json()["owner"] == "ada"
+        response = await ada.post("/runs", json={"agent": "sleeper", "owner": "eve"})
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "foreign_owner")
+        run_id = await started(root, "sleeper", owner="eve")
+        assert (await root.get(f"/runs/{run_id}")).json()["owner"] == "eve"
+        response = await root.post(f"/runs/{run_id}/stop", params={"wait": 5})
+        assert response.json()["receipt"]["reason"]["actor"] == "root@example"
+        assert (await root.get("/audit")).json()["entries"][-1]["actor"] == "root@example"
+
+
+async def test_the_same_idempotency_key_of_another_owner_is_another_key(service):
+    async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("eve")) as eve:
+        runs = {client: await started(client, "sleeper") for client in (ada, eve)}
+        for client, run_id in runs.items():
+            response = await client.post(
+                "/stops", json={"selector": {"all": True}}, headers={"Idempotency-Key": "the-same"}
+            )
+            assert [receipt["runId"] for receipt in response.json()["receipts"]] == [run_id]
+
+
+SCOPES = [
+    ("start stop hold audit", "GET", "/runs", None),
+    ("start stop hold audit", "GET", "/runs/x/events", None),
+    ("start stop hold audit", "GET", "/agents", None),
+    ("read stop hold audit", "POST", "/runs", {"agent": "sleeper"}),
+    ("read start hold audit", "POST", "/runs/x/stop", {}),
+    ("read start hold audit", "POST", "/stops", {"selector": {"all": True}}),
+    ("read start stop audit", "POST", "/stops", {"selector": {"all": True}, "hold": True}),
+    ("read start stop audit", "DELETE", "/holds/x", None),
+    ("read start stop hold", "GET", "/audit", None),
+]
+
+
+async def test_a_missing_scope_is_403(service):
+    for scopes, method, path, body in SCOPES:
+        async with client_of(service, **as_user("root", **{"X-Scopes": scopes})) as client:
+            response = await client.request(method, path, json=body)
+            assert (response.status_code, response.json()["error"]["code"]) == (403, "missing_scope"), (method, path)
+
+
+async def test_the_audit_of_one_owner_is_read_in_parts(service):
+    async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("eve")) as eve:
+        hers = []
+        for n in range(6):
+            client = ada if n % 3 == 0 else eve
+            run_id = await started(client, "sleeper")
+            await client.post(f"/runs/{run_id}/stop", json={"reason": str(n)})
+            if client is ada:
+                hers.append(str(n))
+        found, after = [], 0
+        async with asyncio.timeout(10):
+            while after is not None:
+                part = (await ada.get("/audit", params={"after": after, "limit": 2})).json()
+                found += [entry["reason"] for entry in part["entries"]]
+                after = part["after"]
+        assert found == hers

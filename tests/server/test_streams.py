@@ -1,0 +1,230 @@
+"""Events as they happen: resumed without a gap, and never the owner of the run."""
+
+import asyncio
+import json
+import threading
+
+import pytest
+
+import stoppable
+from stoppable.server import ServerLimits
+
+from .serving import DEADLINE, RawStream, client_of, ended, event, events, served, started
+
+
+class Steps:
+    """An agent that tells so many events as the test asks for."""
+
+    def __init__(self):
+        self._permits = threading.Semaphore(0)
+        self._is_over = False
+
+    def give(self, count=1):
+        self._permits.release(count)
+
+    def finish(self):
+        self._is_over = True
+
+    async def agent(self, size: int = 1):
+        n = 0
+        while True:
+            while not self._permits.acquire(blocking=False):
+                if self._is_over:
+                    return n
+                await stoppable.sleep(0.002)
+            stoppable.emit("step", n=n, text="x" * size)
+            n += 1
+
+
+@pytest.fixture
+def steps():
+    steps = Steps()
+    yield steps
+    steps.finish()
+
+
+def numbers(found):
+    return [one["data"]["data"]["data"]["n"] for one in found if one["event"] == "progress"]
+
+
+async def test_the_stream_has_every_event_in_order_and_ends_after_done(steps):
+    with served({"steps": steps.agent}) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps")
+            steps.give(500)
+            await event(client, run_id, "progress", data={"n": 499, "text": "x"})
+            steps.finish()
+            found = [one async for one in events(client, run_id)]
+            assert [int(one["id"]) for one in found] == list(range(1, len(found) + 1))
+            assert numbers(found) == list(range(500))
+            assert found[-1]["event"] == "done"
+            assert found[-1]["data"]["data"]["status"] == "completed"
+            assert {one["data"]["runId"] for one in found} == {run_id}
+            last = int(found[-1]["id"])
+            assert [int(one["id"]) async for one in events(client, run_id, after=last - 2)] == [last - 1, last]
+            end = await client.get(f"/runs/{run_id}/events", headers={"Last-Event-ID": str(last)})
+            assert end.status_code == 204, "a browser that resumes after the end comes no more"
+
+
+async def test_a_dropped_connection_resumes_without_gap_or_duplicate(steps):
+    with served({"steps": steps.agent}) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps")
+            seen = []
+            for _ in range(6):
+                stream = await RawStream.open(service, run_id, after=seen[-1] if seen else 0)
+                steps.give(40)
+                wanted = len(seen) + 17
+                async with asyncio.timeout(DEADLINE):
+                    async for one in stream.events():
+                        seen.append(int(one["id"]))
+                        if len(seen) >= wanted:
+                            break
+                await stream.drop()
+            steps.finish()
+            async for one in events(client, run_id, headers={"Last-Event-ID": str(seen[-1])}):
+                seen.append(int(one["id"]))
+            assert seen == list(range(1, len(seen) + 1))
+            assert len(seen) == 240 + 3  # running, completed, done
+
+
+@pytest.mark.parametrize("policy", ["keep", "stop"])
+async def test_when_the_last_reader_goes_away_the_policy_of_the_run_decides(steps, policy):
+    with served({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=0.05)) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps", onDisconnect=policy)
+            first, second = [await RawStream.open(service, run_id) for _ in range(2)]
+            await first.drop()
+            steps.give()
+            async for one in second.events():
+                if one["event"] == "progress":
+                    break
+            assert (await client.get(f"/runs/{run_id}")).json()["status"] == "running", "one reader is left"
+            await second.drop()
+            if policy == "keep":
+                steps.finish()
+            async with asyncio.timeout(DEADLINE):
+                while not (record := (await client.get(f"/runs/{run_id}")).json())["endedAt"]:
+                    pass
+            if policy == "keep":
+                assert record["status"] == "completed"
+            else:
+                assert record["status"] == "stopped"
+                assert record["outcome"]["reason"]["kind"] == "disconnect"
+
+
+async def test_a_reader_that_comes_back_in_time_keeps_its_run(steps):
+    with served({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=DEADLINE)) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps", onDisconnect="stop")
+            first = await RawStream.open(service, run_id)
+            await first.drop()
+            back = await RawStream.open(service, run_id)
+            steps.finish()
+            assert [one["event"] async for one in back.events()][-1] == "done"
+            await back.close()
+            assert (await ended(client, run_id))["status"] == "completed"
+
+
+async def test_a_stream_without_events_gets_comments(steps):
+    with served({"steps": steps.agent}, limits=ServerLimits(heartbeat=0.05)) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps")
+            stream = await RawStream.open(service, run_id)
+            comments = 0
+            async with asyncio.timeout(DEADLINE):
+                async for line in stream.lines():
+                    comments += line == ":"
+                    if comments == 3:
+                        break
+            await stream.close()
+
+
+async def test_a_slow_reader_is_dropped_with_a_marker_and_can_resume(steps):
+    with served({"steps": steps.agent}, limits=ServerLimits(slow_seconds=0.3)) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps", {"size": 100_000})
+            stream = await RawStream.open(service, run_id, receive_buffer=4096)
+            steps.give(150)
+            streams = service.app.state.desk.streams
+            async with asyncio.timeout(DEADLINE):
+                while not len(streams):
+                    await asyncio.sleep(0)
+                while len(streams):  # it was given up
+                    await asyncio.sleep(0.001)
+            found = [one async for one in stream.events()]
+            await stream.close()
+            assert found[-1]["event"] == "dropped"
+            assert "id" not in found[-1], "it resumes after the last event of the run"
+            seen = [int(one["id"]) for one in found[:-1]]
+            assert 0 < len(seen) < 150
+            assert found[-1]["data"]["after"] == seen[-1]
+            steps.finish()
+            seen += [int(one["id"]) async for one in events(client, run_id, after=seen[-1])]
+            assert seen == list(range(1, 150 + 4))
+
+
+async def test_so_many_streams_and_no_more(steps):
+    with served({"steps": steps.agent}, limits=ServerLimits(streams=2)) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps")
+            first, second = [await RawStream.open(service, run_id) for _ in range(2)]
+            refused = await client.get(f"/runs/{run_id}/events")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_streams")
+            assert (await client.post(f"/runs/{run_id}/stop", params={"wait": 5})).json()["status"] == "stopped"
+            for stream in (first, second):
+                assert [one["event"] async for one in stream.events()][-1] == "done"
+                await stream.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+async def test_a_thousand_readers_with_one_slow_all_see_everything(steps):
+    count, told = 1000, 20
+    with served({"steps": steps.agent}, limits=ServerLimits(slow_seconds=30)) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps", {"size": 2000})
+            opened = []
+            for _ in range(count // 100):
+                opened += await asyncio.gather(*(RawStream.open(service, run_id) for _ in range(100)))
+            slow = await RawStream.open(service, run_id, receive_buffer=4096)
+            steps.give(told)
+
+            async def read(stream):
+                found = []
+                async for one in stream.events():
+                    found.append(int(one["id"]))
+                    if one["event"] == "progress" and one["data"]["data"]["data"]["n"] == told - 1:
+                        break
+                return found
+
+            async with asyncio.timeout(45):
+                results = await asyncio.gather(*(read(stream) for stream in opened))
+            assert {tuple(result) for result in results} == {tuple(range(1, told + 2))}
+            response = await client.post(f"/runs/{run_id}/stop", json={"mode": "immediate"}, params={"wait": 5})
+            assert response.json()["status"] == "stopped"
+            assert [int(one["id"]) async for one in slow.events()] == list(range(1, told + 5))
+            await asyncio.gather(*(stream.close() for stream in [*opened, slow]))
+
+
+async def test_what_an_agent_emits_cannot_end_an_event_or_become_another():
+    hostile = "\n\nevent: done\ndata: {}\n\n<script>alert(1)</script>\r\n\u2028"
+
+    async def agent():
+        stoppable.emit("evil\n\nevent: done", text=hostile, big=2**80, half="\ud800")
+        stoppable.set_partial({hostile: hostile})
+        return hostile
+
+    with served([agent]) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "agent")
+            found = [one async for one in events(client, run_id)]
+            assert [int(one["id"]) for one in found] == list(range(1, len(found) + 1))
+            assert [one["event"] for one in found] == ["status", "progress", "partial", "status", "done"]
+            told = found[1]["data"]["data"]
+            assert told["name"] == "evil\n\nevent: done"
+            assert told["data"] == {"text": hostile, "big": 2**80, "half": "\ud800"}
+            response = await client.get(f"/runs/{run_id}")
+            assert response.headers["content-type"] == "application/json"
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert json.loads(response.content)["outcome"]["result"] == hostile
