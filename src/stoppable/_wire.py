@@ -78,7 +78,7 @@ def plain(value: object, limit: int) -> tuple[Any, str | None]:
     Dates, enums, dataclasses, pydantic models, sets and bytes that are text have one. Nothing an agent returns can make
     this raise, or take time and memory without bound.
     """
-    if isinstance(value, str | bytes) and len(value) > limit:  # said without making it larger still
+    if (type(value) is str or type(value) is bytes) and len(value) > limit:  # said without making it larger still
         return None, f"{len(value):,} characters are over the limit of {limit:,} bytes"
     try:
         text = _encode(value, limit)

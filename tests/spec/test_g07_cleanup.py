@@ -215,7 +215,8 @@ async def test_term_lets_the_clean_up_of_a_command_run_to_its_end(tmp_path):
 
     async def agent():
         trap = "trap - TERM; sleep 0.2; echo cleaned >> notes; exit"
-        await stoppable.run_process(f"trap '{trap}' TERM; echo up >> notes; sleep 60 & wait", shell=True, cwd=tmp_path)
+        wait = "while :; do sleep 0.01; done"
+        await stoppable.run_process(f"trap '{trap}' TERM; echo up >> notes; {wait}", shell=True, cwd=tmp_path)
 
     handle = await stoppable.spawn(agent)
     await probe.seen("up")

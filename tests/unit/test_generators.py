@@ -232,8 +232,9 @@ class TestCalledInARun:
             items = numbers()
             assert next(items) == 0
             runs[0].stop("kill", "alone")
-            for _ in range(5):
+            while runs[0]._rung != "kill":
                 await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
             with pytest.raises(stoppable.RunStopped, match="alone"):
                 next(items)
             await asyncio.sleep(0)

@@ -448,7 +448,7 @@ async def test_of_an_open_process_only_what_its_reader_recorded_is_kept(flags):
     last = []
 
     async def agent():
-        trap, end = "trap 'echo bye; exit' TERM", "sleep 60 & wait"
+        trap, end = "trap 'echo bye; exit' TERM", flags.wait("never")
         command = f"{trap}; echo one; {flags.wait('go')}; echo two; {flags.up('up')}; {end}"
         async with await open_process(command, shell=True) as process:
             try:

@@ -277,9 +277,13 @@ async def test_a_task_that_is_cancelled_while_a_process_starts_leaves_nothing():
 def test_the_cookies_of_a_nested_program_are_kept(monkeypatch):
     monkeypatch.setenv(table.GROUPS, "outer")
     monkeypatch.setenv(table.RUN, "outer-run")
-    env = table.environment(None, None, "inner")
+    env = table.environment(None, None, "inner", "starter")
     assert (env[table.GROUPS], env[table.RUN]) == ("outer:inner", "outer-run")
-    assert table.environment({}, "run", "inner") == {"STOPPABLE_RUN": "run", "STOPPABLE_GROUPS": "outer:inner"}
+    assert table.environment({}, "run", "inner", "starter") == {
+        "STOPPABLE_RUN": "run",
+        "STOPPABLE_WORKER": "starter",
+        "STOPPABLE_GROUPS": "outer:inner",
+    }
 
 
 # Other systems

@@ -24,10 +24,10 @@ class Steps(Participant):
     and closes it. No force hits its reader on its behalf (G13), which is why it is a participant of its own kind.
     """
 
-    __slots__ = ("_context", "_edge", "_generator", "_is_over", "task")
+    __slots__ = ("_context", "_edge", "_generator", "_is_over", "loop", "task", "thread")
 
     def __init__(self, run: Run, generator: Generator[Any, Any, Any]) -> None:
-        self.task = None  # the one that executes it now
+        self._leave_task()
         self._generator = generator
         self._context = contextvars.copy_context()
         self._edge = BlockingEdge(run)
@@ -70,7 +70,8 @@ class Steps(Participant):
 
     def _take(self, resume: Callable[..., Any], *args: Any) -> Any:
         executing = tasks.current()
-        self.task = None if executing is None else executing.task
+        if executing is not None:
+            self.task, self.loop, self.thread = executing.task, executing.loop, executing.thread
         try:
             return resume(*args)
         except StopIteration as end:
@@ -78,7 +79,10 @@ class Steps(Participant):
         except BaseException as error:
             return self._end(None, error)
         finally:
-            self.task = None
+            self._leave_task()
+
+    def _leave_task(self) -> None:
+        self.task, self.loop, self.thread = None, None, 0
 
     def _resume(self, value: Any) -> Any:
         if context.current.get()._closed:

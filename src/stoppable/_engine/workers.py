@@ -20,8 +20,9 @@ from stoppable._core.port import Participant, RemoteParticipant
 from stoppable._core.run import Run
 from stoppable._core.state import Fate, Rung, Status
 from stoppable._core.stop import Stop
-from stoppable._engine import control
+from stoppable._engine import control, inherited
 from stoppable._engine.agents import body_of
+from stoppable._engine.processes.orphans import cookie
 from stoppable._engine.processes.table import Members, environment
 from stoppable._engine.wire import (
     Acknowledged,
@@ -74,9 +75,9 @@ class Worker(RemoteParticipant):
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                     [sys.executable, "-m", "stoppable._engine.worker", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *inherited.descriptors()],
                     start_new_session=True,
-                    env={**environment(None, run.id, group), "PYTHONPATH": os.pathsep.join(filter(None, request.path))},
+                    env={**environment(None, run.id, group, cookie()), "PYTHONPATH": _search_path(request)},
                 )
             except BaseException:
                 ours.close()
@@ -227,6 +228,10 @@ class Worker(RemoteParticipant):
         for stop in self._told.values():
             stop.acknowledge()
         self._told.clear()
+
+
+def _search_path(request: Start) -> str:
+    return os.pathsep.join(filter(None, request.path))
 
 
 def perform_in_worker(request: Callable[[Run], Start], put: Put | None) -> Any:

@@ -94,6 +94,11 @@ class Store(Protocol):
         """Return the time of the store's clock, in seconds since 1970."""
         ...
 
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """The descriptors that a process which a worker starts is given: while it lives, the worker is not dead."""
+        ...
+
     # Workers
 
     def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:

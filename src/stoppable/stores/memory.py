@@ -120,6 +120,11 @@ class MemoryStore:
         """Return the time."""
         return self._clock()
 
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """Nothing: no process outlives this store."""
+        return ()
+
     # Workers
 
     @_atomic

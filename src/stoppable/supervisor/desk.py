@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,8 @@ from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
+from stoppable._engine import control, inherited
+from stoppable._engine.processes.orphans import end_orphans
 from stoppable.errors import StoreError
 from stoppable.records import RunRecord, StopAnswer, StopIntent, StopResult
 from stoppable.stores.base import Intent, Registered, Store
@@ -25,6 +28,8 @@ from stoppable.supervisor.lease import Lease
 from stoppable.supervisor.recorder import Log, Recorder
 from stoppable.supervisor.translate import shifted, shifted_reason
 from stoppable.supervisor.urls import store_of
+
+_logger = logging.getLogger("stoppable")
 
 SHUTDOWN_MARGIN = 5.0
 _ACKNOWLEDGE_SECONDS = 1.0
@@ -47,20 +52,29 @@ class Desk:
         self.recorder = Recorder(self.store, lambda: self.lease.worker)
         self._keep_days = keep_days
         self._purged_at = -math.inf
+        self._look_seconds = ttl / 3
+        self._looked_at = -math.inf
 
     def open(self) -> None:
         """Connect and take a lease; blocks for a moment."""
         self.store.open()
+        inherited.add(self._inherited)
         try:
             self.lease.open()
         except BaseException:
+            inherited.remove(self._inherited)
             self.store.close()
             raise
+        self._end_orphans()
 
     def close(self) -> None:
         """Give the lease back and disconnect, once; blocks for a moment."""
         if self.lease.close():
+            inherited.remove(self._inherited)
             self.store.close()
+
+    def _inherited(self) -> tuple[int, ...]:
+        return self.store.inherited
 
     # Starting
 
@@ -191,8 +205,15 @@ class Desk:
 
     # Now and then
 
+    def _end_orphans(self) -> None:
+        for pid in end_orphans():
+            _logger.warning("process %s was killed: the worker that started it for a run is gone", pid)
+
     def _beaten(self) -> None:
         self.recorder.retry()
+        if clock.now() - self._looked_at > self._look_seconds:
+            self._looked_at = clock.now()
+            control.get().call_at(clock.now(), self._end_orphans)
         now = self.store.now()
         if self._keep_days is not None and now - self._purged_at > _PURGE_SECONDS:
             self._purged_at = now

@@ -120,12 +120,11 @@ async def _ends(handle: RunHandle[Any], trap: _StopAt, within: float) -> bool:
 
 async def _leftovers(before: set[threading.Thread], processes: Callable[[], list[str]]) -> list[str]:
     """Name the threads and processes that are still there after a moment; our own idle threads are not leftovers."""
-    left: list[str] = []
-    for _ in range(int(_LEFTOVER_SECONDS / 0.01)):
+    deadline = asyncio.get_running_loop().time() + _LEFTOVER_SECONDS
+    while True:
         new = [t.name for t in threading.enumerate() if t not in before and not t.name.startswith("stoppable-")]
         left = [f"left a thread running: {name}" for name in new]
         left += [f"left a process running: {process}" for process in processes()]
-        if not left:
-            break
+        if not left or asyncio.get_running_loop().time() > deadline:
+            return left
         await asyncio.sleep(0.01)
-    return left

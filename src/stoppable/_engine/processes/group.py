@@ -23,6 +23,7 @@ from stoppable._engine import control
 from stoppable._engine.bells import Bell
 from stoppable._engine.processes.command import Command
 from stoppable._engine.processes.keeper import Force, Keeper
+from stoppable._engine.processes.orphans import cookie
 from stoppable._engine.processes.pipes import Capture, Pipes
 from stoppable._engine.processes.table import environment
 from stoppable._engine.processes.waker import Waker
@@ -122,7 +123,7 @@ class ProcessGroup(Participant):
         run = self._run = scope._run_here()
         self._opener = None if run is None else self._boundary.holder
         self._captured = pipes.stdout if isinstance(pipes.stdout, Capture) else None
-        env = environment(self.command.env, None if run is None else run.id, self.id)
+        env = environment(self.command.env, None if run is None else run.id, self.id, cookie())
         live.add(self)
         self._boundary.holder = self
         if isinstance(scope, shielded):

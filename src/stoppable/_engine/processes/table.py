@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 
 RUN = "STOPPABLE_RUN"
 """The environment variable with the id of the run that started a process."""
+WORKER = "STOPPABLE_WORKER"
+"""The one with the process that started it for a run (see orphans)."""
 GROUPS = "STOPPABLE_GROUPS"
 """The one with the ids of the groups it belongs to: its own, after those of the process that started it."""
 
@@ -29,9 +31,13 @@ _bare: set[int] = set()
 """Who had no environment when it was last looked at for a while: nobody waits for it to show one."""
 
 
-def environment(given: Mapping[str, str] | None, run_id: str | None, group_id: str) -> dict[str, str]:
+def environment(
+    given: Mapping[str, str] | None, run_id: str | None, group_id: str, worker: str | None
+) -> dict[str, str]:
     """Return the environment of a new process: what was given, or else our own, with the cookies."""
     added = {RUN: run_id} if run_id is not None else {}
+    if run_id is not None and worker is not None:
+        added[WORKER] = worker
     outer = os.environ.get(GROUPS)
     added[GROUPS] = f"{outer}:{group_id}" if outer else group_id
     return {**(os.environ if given is None else given), **added}
@@ -44,7 +50,7 @@ def is_readable() -> bool:
 
 def children() -> list[int]:
     """Return our own children that are alive."""
-    return [pid for pid in _listed() if _is_child(pid)]
+    return [pid for pid in listed() if _is_child(pid)]
 
 
 class Members:
@@ -72,7 +78,7 @@ class Members:
         self._blank = []
         # One may have forked and ended while it was looked for: again, until nobody new is there.
         for _ in range(_LOOKS):
-            new = _listed() - looked_at
+            new = listed() - looked_at
             if not new:
                 break
             looked_at |= new
@@ -96,7 +102,7 @@ class Members:
             if session == 0 and os.getsid(0) != 0:
                 return False
             if session == self._session:
-                return not _is_zombie(_fields(pid))
+                return not _is_zombie(_stat(pid))
             return self._is_known(pid) or self._bears_cookie(pid)
         except OSError:
             return False  # it is gone, or somebody else's
@@ -107,8 +113,8 @@ class Members:
             handle = open_pidfd(pid)
             if handle is None:
                 # Without a pidfd a reuse shows itself in the start time; the last moment stays unguarded.
-                started = _fields(pid)[_STARTED]
-                if self.has(pid) and _fields(pid)[_STARTED] == started:
+                before = started(pid)
+                if self.has(pid) and started(pid) == before:
                     os.kill(pid, signum)
                 return
             try:
@@ -122,13 +128,10 @@ class Members:
 
     def _is_known(self, pid: int) -> bool:
         """Return whether one that bore the cookie is alive: while it dies it shows none, and still holds files."""
-        if pid not in self._known:
-            return False
-        fields = _fields(pid)
-        return fields[_STARTED] == self._known[pid] and not _is_zombie(fields)
+        return pid in self._known and is_running(pid, self._known[pid])
 
     def _bears_cookie(self, pid: int) -> bool:
-        found = _read(f"{_PROC}/{pid}/environ")
+        found = environ(pid)
         if not found and pid not in _bare and os.readlink(f"{_PROC}/{pid}/exe"):  # noqa: PTH115 - no Path is made
             self._blank.append(pid)
         if self._cookie not in found:
@@ -136,7 +139,7 @@ class Members:
         entries = [entry.partition(b"=") for entry in found.split(b"\0")]
         if not any(name == GROUPS.encode() and self._cookie in value.split(b":") for name, _, value in entries):
             return False
-        self._known[pid] = _fields(pid)[_STARTED]
+        self._known[pid] = started(pid)
         return True
 
 
@@ -144,7 +147,8 @@ class Members:
 _STATE, _PARENT, _THREADS, _STARTED = 0, 1, 17, 19
 
 
-def _listed() -> set[int]:
+def listed() -> set[int]:
+    """Return every pid that is there now."""
     try:
         with os.scandir(_PROC) as entries:
             return {int(entry.name) for entry in entries if entry.name.isdigit()}
@@ -152,16 +156,35 @@ def _listed() -> set[int]:
         return set()
 
 
-def _fields(pid: int) -> list[bytes]:
+def started(pid: int) -> bytes:
+    """Return when a process was started, which tells it from a later one with its pid."""
+    return _stat(pid)[_STARTED]
+
+
+def is_running(pid: int, since: bytes) -> bool:
+    """Return whether the process that was started then is alive; a zombie is dead."""
+    try:
+        fields = _stat(pid)
+        return fields[_STARTED] == since and not _is_zombie(fields)
+    except (OSError, IndexError):
+        return False
+
+
+def _stat(pid: int) -> list[bytes]:
     return _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _is_child(pid: int) -> bool:
     try:
-        fields = _fields(pid)
+        fields = _stat(pid)
     except OSError:
         return False  # it is gone
     return int(fields[_PARENT]) == os.getpid() and not _is_zombie(fields)
+
+
+def environ(pid: int) -> bytes:
+    """Return the environment that a process was started with."""
+    return _read(f"{_PROC}/{pid}/environ")
 
 
 def _is_zombie(fields: list[bytes]) -> bool:
