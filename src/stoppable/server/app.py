@@ -9,6 +9,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, Response
@@ -93,6 +94,8 @@ def create_app(
         app.include_router(made)
     _add_health(app, desk)
     _add_errors(app, made)
+    if api_key is not None:
+        _document_key(app)
     return app
 
 
@@ -106,6 +109,14 @@ async def _living(desk: FrontDesk) -> AsyncIterator[None]:
             await stack.enter_async_context(desk.supervisor)
         stack.callback(desk.streams.close)
         yield
+
+
+def _document_key(app: FastAPI) -> None:
+    document = app.openapi()
+    document.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"key": []}]
+    for path in ("/healthz", "/readyz"):
+        document["paths"][path]["get"]["security"] = []
 
 
 def _add_health(app: FastAPI, desk: FrontDesk) -> None:
@@ -143,7 +154,7 @@ def _add_errors(app: FastAPI, made: APIRouter) -> None:
             return error.to_response()
         headers = error.headers
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers = {"Allow": _methods(request.scope["path"], [*app.routes, *made.routes])}
+            headers = {"Allow": _methods(get_route_path(request.scope), [*app.routes, *made.routes])}
         return problem_of_status(error.status_code, str(error.detail), headers).to_response()
 
     async def own_error(_: Request, error: Exception) -> Response:
