@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -X dev -m pytest -q
+# two at a time: most tests wait for something
+PARALLEL := -n 2 --dist worksteal
+PYTEST := $(BIN)/python -X dev -m pytest -q $(PARALLEL)
 SHELL := bash
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks
 
-.PHONY: help test test-version test-versions test-mutants test-clients test-api test-frameworks check bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-clients test-api test-frameworks test-lowest check model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -20,10 +22,17 @@ define environment
 	@VIRTUAL_ENV=$(abspath $(1)) $(1)/bin/uv pip install -q -e '.[$(2)]'
 endef
 
+DEMO_PORT ?= 8420
+
+demo: ## serve agents that show every case of a stop; prints an address and what to try
+	@echo "one moment: the first time, what the demo needs is installed into .venv-demo"
+	$(call environment,.venv-demo,server$(comma)cli$(comma)client$(comma)sqlite)
+	@.venv-demo/bin/stoppable serve --demo --port $(DEMO_PORT)
+
 test: ## run the tests, with coverage of the core and the engine
 	$(call environment,$(VENV),dev)
 	$(BIN)/coverage erase
-	$(BIN)/python -m coverage run -m pytest -q $(APART)
+	$(BIN)/python -m coverage run -m pytest -q $(PARALLEL) $(APART)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include 'src/stoppable/_core/*' --fail-under 100
 	$(BIN)/coverage report --include 'src/stoppable/_engine/*' --fail-under 95
@@ -57,6 +66,12 @@ test-frameworks: ## run the stop through real agent frameworks
 	$(call environment,.venv-frameworks,dev$(comma)frameworks)
 	.venv-frameworks/bin/python -m pytest -q tests/frameworks
 
+test-lowest: ## run the tests of the client and the command line with the oldest packages that they allow
+	$(call environment,.venv-lowest,dev)
+	@VIRTUAL_ENV=$(abspath .venv-lowest) .venv-lowest/bin/uv pip install -q \
+		$$(sed -nE 's/.*"(httpx|rich|typer)>=([0-9.]+)".*/\1==\2/p' pyproject.toml | sort -u)
+	.venv-lowest/bin/python -m pytest -q tests/client tests/cli
+
 check: ## lint, types, layers
 	$(call environment,$(VENV),dev$(comma)check)
 	$(BIN)/ruff check .
@@ -65,13 +80,21 @@ check: ## lint, types, layers
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
+model: ## model-check the control plane, and deliberate mistakes in it; needs spin and a C compiler
+	$(PYTHON) models/check.py
+
+soak: ## start, stop, kill and freeze at random for five minutes (SECONDS=…, SEED=…), and check what must hold
+	$(call environment,$(VENV),dev)
+	$(BIN)/python tests/faults/soak.py --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED))
+
 bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-bench,bench$(comma)server)
 	.venv-bench/bin/python bench/core.py
 	.venv-bench/bin/python bench/participants.py
+	.venv-bench/bin/python bench/supervisor.py
 	.venv-bench/bin/python bench/server.py
 
 clean: ## remove the environments and caches
-	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf models/build .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 comma := ,

@@ -4,6 +4,8 @@ import pytest
 
 from stoppable.testing import FakeClock, no_orphans
 
+from .served import server_process
+
 
 @pytest.fixture(autouse=True)
 def _no_orphans():
@@ -15,3 +17,10 @@ def _no_orphans():
 def clock():
     with FakeClock() as clock:
         yield clock
+
+
+@pytest.fixture(scope="session")
+def served():
+    """The address of a server process that the tests of the client and the command line share."""
+    with server_process("--store", "memory://") as url:
+        yield url

@@ -18,31 +18,45 @@ from stoppable._engine.agents import agent, call, spawn
 from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import open_run
-from stoppable._engine.process_errors import CommandNotFound, ProcessFailed, ProcessNotStarted
-from stoppable._engine.process_streams import Process
-from stoppable._engine.processes import ProcessResult, open_process, run_process
+from stoppable._engine.processes.calls import ProcessResult, open_process, run_process
+from stoppable._engine.processes.errors import CommandNotFound, ProcessFailed, ProcessNotStarted
+from stoppable._engine.processes.process import Process
 from stoppable._engine.runner import run
-from stoppable._engine.stream import stream
+from stoppable._engine.streaming.stream import stream
 from stoppable._engine.threads import ThreadPoolExecutor, bind, to_thread
 from stoppable._engine.waits import sleep
 from stoppable._engine.workers import WorkerDied
 from stoppable.errors import (
     AgentStopped,
+    Fenced,
+    HoldNotFound,
     InvalidArgument,
+    RunConflict,
     RunEnded,
     RunFailed,
+    RunHeld,
     RunLost,
+    RunNotFound,
     RunStopped,
     StoppableError,
+    StoreError,
 )
+from stoppable.records import Event, EventType, Filter, RunRecord
+from stoppable.supervisor import BulkStop, Supervisor
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AgentStopped",
     "Answer",
+    "BulkStop",
     "CommandNotFound",
+    "Event",
+    "EventType",
     "Fate",
+    "Fenced",
+    "Filter",
+    "HoldNotFound",
     "InvalidArgument",
     "Limits",
     "Mode",
@@ -57,14 +71,20 @@ __all__ = [
     "ReasonKind",
     "Receipt",
     "Run",
+    "RunConflict",
     "RunEnded",
     "RunFailed",
     "RunHandle",
+    "RunHeld",
     "RunLost",
+    "RunNotFound",
+    "RunRecord",
     "RunStopped",
     "Rung",
     "Status",
     "StoppableError",
+    "StoreError",
+    "Supervisor",
     "ThreadPoolExecutor",
     "Token",
     "WorkerDied",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import json
 import types
 import typing
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
@@ -30,6 +31,13 @@ def dump(value: Any) -> Any:
     return [dump(item) for item in typing.cast("typing.Iterable[Any]", value)]
 
 
+def shallow(value: Any) -> Any:
+    """Return the JSON form of a record but for what is in it: for an encoder that asks again (``default=``)."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {wire: getattr(value, name) for name, wire, _ in _fields(type(value))}
+    return dict(value) if isinstance(value, Mapping) else list(typing.cast("typing.Iterable[Any]", value))
+
+
 def load(kind: type[T], data: Any) -> T:
     """Return the record that a JSON form tells of; unknown names are ignored, so that newer writers can be read."""
     found: T = _load(kind, data)
@@ -42,8 +50,8 @@ def _load(kind: Any, data: Any) -> Any:
         return (
             None if data is None else _load(next(arg for arg in typing.get_args(kind) if arg is not type(None)), data)
         )
-    if origin is tuple:
-        return tuple(_load(typing.get_args(kind)[0], item) for item in data)
+    if origin in (tuple, frozenset):
+        return origin(_load(typing.get_args(kind)[0], item) for item in data)
     if origin is not None and issubclass(origin, Mapping):
         return {key: _load(typing.get_args(kind)[1], item) for key, item in data.items()}
     if isinstance(kind, type) and issubclass(kind, StrEnum):
@@ -68,21 +76,90 @@ def plain(value: object, limit: int) -> tuple[Any, str | None]:
     """Return the JSON form of whatever an agent gave us, or None and the reason why it has none.
 
     Dates, enums, dataclasses, pydantic models, sets and bytes that are text have one. Nothing an agent returns can make
-    this raise.
+    this raise, or take time and memory without bound.
     """
+    if (type(value) is str or type(value) is bytes) and len(value) > limit:  # said without making it larger still
+        return None, f"{len(value):,} characters are over the limit of {limit:,} bytes"
     try:
-        text = json.dumps(value, default=_default, allow_nan=False)
-        size = len(text.encode())
-    except Exception as error:  # a __repr__, a __iter__, a cycle: anything may be in there
-        return None, f"a value of type {type(value).__name__} has no JSON form: {type(error).__name__}: {error}"[:500]
-    if size > limit:
-        return None, f"{size:,} bytes are over the limit of {limit:,}"
-    return json.loads(text), None
+        text = _encode(value, limit)
+        return json.loads(text), None
+    except _TooLong:
+        return None, f"its JSON form is over the limit of {limit:,} bytes, or has no end"
+    except KeyboardInterrupt:
+        raise  # it is not the value's
+    except BaseException as error:  # a __repr__, a __iter__, a cycle, a sys.exit(): anything may be in there
+        return None, _utf8(f"a value of type {_name(value)} has no JSON form: {_name(error)}: {_text(error)}"[:500])
+
+
+class _TooLong(Exception):
+    pass
+
+
+def _encode(value: object, limit: int) -> str:
+    scale = _Scale(limit)
+    scale.weigh(value)
+
+    def default(inner: Any) -> Any:
+        form = _default(inner)
+        scale.weigh(form)
+        return form
+
+    text = _utf8(json.dumps(value, default=default, ensure_ascii=False, allow_nan=False))
+    if len(text.encode()) > limit:
+        raise _TooLong
+    return text
+
+
+class _Scale:
+    """Adds up the least that values take in JSON, before they are written.
+
+    Ten lists of ten lists of ten … that are the same one are few objects, whose JSON is longer than any memory.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def weigh(self, value: object) -> None:
+        left, waiting = self._left, [value]
+        while waiting:
+            item: Any = waiting.pop()
+            kind = type(item)
+            if kind is str:
+                left -= len(item) + 2
+            elif kind is int:
+                left -= 1 + (item.bit_length() >> 2)
+            else:
+                left -= 1
+                if kind is dict:
+                    waiting += item
+                    waiting += item.values()
+                elif kind is list or kind is tuple:
+                    waiting += item
+                elif issubclass(kind, _CONTAINERS):  # of somebody who may have given it no end
+                    parts = item.items() if isinstance(item, dict) else item
+                    waiting += itertools.islice(parts, max(left, 0) + 1)
+            if left < 0 or len(waiting) > left + 2:
+                raise _TooLong
+        self._left = left
+
+
+_CONTAINERS = (list, tuple, dict)
+
+
+def _utf8(text: str) -> str:
+    """Return a text without halves of surrogate pairs, as one has that was cut: nobody could store or send it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _default(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     if isinstance(value, set | frozenset | Mapping):
@@ -93,3 +170,17 @@ def _default(value: Any) -> Any:
     if callable(model_dump):
         return model_dump(mode="json")
     raise InvalidArgument(f"{type(value).__name__} is not one of the types that have one")
+
+
+def _name(value: object) -> str:
+    try:
+        return str(type(value).__name__)
+    except Exception:
+        return "unknown"  # a metaclass may make a name of it that raises
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "it cannot be shown"

@@ -14,6 +14,9 @@ Exception
     ├── RunHeld                   a hold refuses this start until it is released
     ├── HoldNotFound              (LookupError) no hold has this id
     ├── StoreError                (OSError) the store could not do it: nothing was changed
+    ├── ServerUnreachable         (ConnectionError) no server answers a client
+    ├── NotAllowed                (PermissionError) the server wants a key, or this key may not do it
+    ├── ServerError               a server answered what no server of ours should
     ├── Fenced                    the lease of this worker has run out; its runs were given up
     └── RunEnded                  whoever awaits a run that did not complete
         ├── RunStopped            it was stopped, and everything of it is dead

@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from stoppable._engine.blocking import BlockingHandle, call, sleep, spawn
 from stoppable._engine.open_run import open_run
-from stoppable._engine.process_streams import BlockingProcess
-from stoppable._engine.processes import open_process_sync as open_process
-from stoppable._engine.processes import run_process_sync as run_process
+from stoppable._engine.processes.calls import open_process_sync as open_process
+from stoppable._engine.processes.calls import run_process_sync as run_process
+from stoppable._engine.processes.process import BlockingProcess
+from stoppable.supervisor.blocking import Supervisor
 
-__all__ = ["BlockingHandle", "BlockingProcess", "call", "open_process", "open_run", "run_process", "sleep", "spawn"]
+__all__ = [
+    "BlockingHandle",
+    "BlockingProcess",
+    "Supervisor",
+    "call",
+    "open_process",
+    "open_run",
+    "run_process",
+    "sleep",
+    "spawn",
+]

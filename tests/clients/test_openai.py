@@ -14,7 +14,7 @@ import openai
 
 import stoppable
 from stoppable._engine.guard import guard
-from stoppable._engine.stream import stream
+from stoppable._engine.streaming.stream import stream
 from stoppable.testing.model_server import Ending, Failure, Reply
 
 CREATE = "chat.completions.create"

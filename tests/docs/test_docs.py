@@ -1,8 +1,14 @@
 """Every code block in README and docs is executed; every example runs."""
 
+import contextlib
+import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +16,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ADDRESS = "http://127.0.0.1:8420"
+AGENTS = ROOT / "docs/quickstart.md"  # its first block is the file agents.py that the docs speak of
+
+
+def blocks_of(page, *languages):
+    return [code for language, code in BLOCK.findall(page.read_text()) if language in languages]
 
 
 def blocks(*languages):
@@ -19,25 +31,124 @@ def blocks(*languages):
                 yield pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
 
 
-def run(*command):
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=60, check=False)
+def is_made(code):
+    """Return whether a block only has targets of make."""
+    return all(line.startswith("make ") for line in code.splitlines())
+
+
+def needs_server(code):
+    return "stoppable.client" in code
+
+
+def run(*command, **environment):
+    with tempfile.TemporaryDirectory() as folder:  # some write files where they are
+        done = subprocess.run(
+            [sys.executable, *command],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=folder,
+            env={**os.environ, **environment},
+        )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.timeout(70)
-@pytest.mark.parametrize("code", list(blocks("python")))
+@pytest.mark.parametrize("code", [block for block in blocks("python") if not needs_server(block.values[0])])
 def test_python_blocks_run(code):
     run("-X", "dev", "-W", "error", "-c", code)
 
 
-@pytest.mark.parametrize("code", list(blocks("sh")))
+@pytest.mark.parametrize("code", [block for block in blocks("sh") if is_made(block.values[0])])
 def test_commands_are_targets_that_continuous_integration_calls(code):
     """The commands themselves are run by .ci/run, on a clean clone; the benchmark is run by hand."""
     called = (ROOT / ".ci/run").read_text()
     for line in code.splitlines():
         command = line.split("#")[0].strip()
         assert command == "make bench" or command in called, command
+
+
+SESSIONS = [
+    page
+    for page in PAGES
+    if any(not is_made(code) for code in blocks_of(page, "sh")) or any(map(needs_server, blocks_of(page, "python")))
+]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_tells_to_type_works_from_top_to_bottom(page):
+    """A `stoppable serve` goes on beside the commands after it, on a port that is free."""
+    if "curl" in page.read_text() and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        [agents] = [code for code in blocks_of(AGENTS, "python") if code.startswith("# agents.py\n")]
+        Path(folder, "agents.py").write_text(agents)
+        session = Session(folder, stack)
+        for language, code in BLOCK.findall(page.read_text()):
+            if language == "python" and needs_server(code):
+                session.run(sys.executable, "-X", "dev", "-W", "error", "-c", code)
+            elif language == "sh" and not is_made(code):
+                session.type(code)
+
+
+class Session:
+    """A folder, and a server once one was started."""
+
+    def __init__(self, folder, stack):
+        self._folder, self._stack = folder, stack
+        self._url = ADDRESS
+        tools = Path(sys.executable).parent
+        self._environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
+
+    def type(self, code):
+        for line in code.splitlines():
+            command = line.split("  #")[0].strip()
+            if command.startswith("stoppable serve"):
+                self._url = self._stack.enter_context(self._serving(f"{command} --port 0"))
+            elif command:
+                self.run("bash", "-ec", command.replace(ADDRESS, self._url))
+
+    def run(self, *command):
+        environment = {**self._environment, "STOPPABLE_URL": self._url}
+        done = subprocess.run(
+            command, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        assert '"error"' not in done.stdout, f"{command}: {done.stdout}"
+
+    @contextlib.contextmanager
+    def _serving(self, command):
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        killer = threading.Timer(90, process.kill)
+        killer.start()
+        try:
+            for line in process.stderr:
+                if found := re.search(r"at (http://\S+)", line):
+                    break
+            else:
+                raise AssertionError(f"{command!r} does not start")
+            reader = threading.Thread(target=process.stderr.read, daemon=True)
+            reader.start()
+            yield found[1]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(40) == 0
+            reader.join(5)
+        finally:
+            process.kill()
+            process.wait(5)
+            killer.cancel()
+            killer.join(5)
+            process.stderr.close()
 
 
 def test_every_block_has_a_language_that_is_tested():
@@ -48,7 +159,7 @@ def test_every_block_has_a_language_that_is_tested():
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_examples_run(example):
-    assert run("-X", "dev", "-W", "error", str(example))
+    assert run("-X", "dev", "-W", "error", str(example), STEP_SECONDS="0.02")
 
 
 def test_the_first_example_prints_what_the_readme_says():
@@ -60,4 +171,4 @@ def test_the_first_example_prints_what_the_readme_says():
 def test_links_in_the_docs_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"

@@ -375,6 +375,24 @@ def test_an_older_ladder_sends_nothing_to_a_run_that_was_given_up(clock):
     assert (run.status, undead.log) == ("lost", ["cancel", "kill"])
 
 
+def test_a_stopping_run_above_a_lost_node_is_lost_also_with_a_finished_run_in_between(clock):
+    """G8: as for a child of its own, when the lost one is given up and not when its own ladder ends."""
+    parent = Run("parent")
+    parent._begin(None)
+    between = Run("between", parent)
+    between._begin(None)
+    lost = Run("lost", between)
+    lost._begin(Undead())
+    between._end(None, None)
+    parent.stop("graceful")
+    in_run(parent, stoppable.should_stop)
+    parent._end(None, None)
+    lost.stop("kill")
+    clock.advance(2)
+    assert (between.status, lost.status) == ("completed", "lost")
+    assert parent.status == "lost"
+
+
 class Undead(Participant):
     """Force is noted and does nothing."""
 

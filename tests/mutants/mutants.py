@@ -7,8 +7,10 @@ applied proves nothing, and test_mutants.py says so.
 from dataclasses import dataclass
 
 SPEC = "tests/spec/"
+UNIT = "tests/unit/"
 FOUND = "tests/machine/test_found.py::"
 GAPS = "tests/mutants/test_gaps.py::"
+GENERATORS = "tests/unit/test_generators.py::TestCalledInARun::"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,7 @@ class Mutant:
     caught_by: tuple[str, ...]
     the_machine_sees_it: bool = False
     """Whether the random lives of the state machine must come to it too; for those that nearly every life comes to."""
+    machine: str = "tests/machine/test_tree_machine.py"
 
 
 MUTANTS = (
@@ -91,11 +94,11 @@ MUTANTS = (
         breaks="G1",
         file="_core/run.py",
         snippet="""\
-            self._closed = True
-            if stop is not None:
+        self._closed = True
+        return True
 """,
         replacement="""\
-            if stop is not None:
+        return True
 """,
         caught_by=(SPEC + "test_g01_closed_gate.py::test_a_finished_runs_gate_is_closed_too[task]",),
     ),
@@ -112,15 +115,14 @@ MUTANTS = (
         breaks="G3",
         file="_core/run.py",
         snippet="""\
-                if run._stop is None:
-                    run._stop = stop
-                else:
-                    run._note(stop)
+            if not run._closed:
+                run._stop = stop
+                run._closed = True
 """,
         replacement="""\
-                if run._stop is not None:
-                    run._note(run._stop)
-                run._stop = stop
+            if run._outcome is None:
+                run._later, run._stop = run._stops(), stop
+                run._closed = True
 """,
         caught_by=(SPEC + "test_g03_latch.py::test_the_first_reason_stays_and_later_ones_are_appended[task]",),
         the_machine_sees_it=True,
@@ -129,11 +131,8 @@ MUTANTS = (
         name="a stop marks the target only",
         breaks="G4",
         file="_core/run.py",
-        snippet="""\
-            if run._children:
-                nodes += run._children
-""",
-        replacement="",
+        snippet="                run = run._first\n",
+        replacement="                run = None\n",
         caught_by=(
             SPEC + "test_g12_hooks.py::test_the_whole_subtree_is_marked_before_the_first_hook",
             SPEC + "test_g04_downward_only.py::test_a_stop_of_the_root_ends_the_whole_chain[task]",
@@ -144,8 +143,8 @@ MUTANTS = (
         name="a stop reaches the parent",
         breaks="G4",
         file="_core/run.py",
-        snippet="        nodes.append(self)\n",
-        replacement="        nodes.append(self.parent or self)\n",
+        snippet="run: Run | None = self\n        nodes, later",
+        replacement="run: Run | None = self.parent or self\n        nodes, later",
         caught_by=(
             SPEC + "test_g04_downward_only.py::test_a_stop_of_one_child_leaves_parent_and_siblings_alone[task]",
         ),
@@ -168,7 +167,7 @@ MUTANTS = (
         name="a finished run leaves the tree with what it left running",
         breaks="G4, G8",
         file="_core/run.py",
-        snippet="not ((self._members or self._children or self._main) and self._is_alive())",
+        snippet="not ((self._members or self._first or self._main) and self._is_alive())",
         replacement="True",
         caught_by=(
             FOUND + "test_a_stop_reaches_what_a_finished_child_left_running",
@@ -264,6 +263,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a foreign thread passes for the task of the run",
+        breaks="G8, G13",
+        file="_engine/tasks.py",
+        snippet="main is not None and main.thread == _get_ident() and",
+        replacement="main is not None and main.task is not None and",
+        caught_by=(
+            UNIT + "test_threads.py::test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step",
+        ),
+    ),
+    Mutant(
         name="a shield lasts beyond KILL",
         breaks="G6, G7",
         file="_core/shield.py",
@@ -276,11 +285,9 @@ MUTANTS = (
         breaks="G8",
         file="_core/run.py",
         snippet="""\
-        if self._delivered_at is None:
-            return self._conclude(""",
+is_over = self._delivered_at is None and self._write(""",
         replacement="""\
-        if True:
-            return self._conclude(""",
+is_over = self._write(""",
         caught_by=(
             SPEC + "test_g08_honest_outcome.py::"
             "test_an_agent_that_swallows_the_stop_and_returns_is_stopped_with_its_value[task]",
@@ -316,21 +323,29 @@ MUTANTS = (
         name="stopped above a node that is lost",
         breaks="G8",
         file="_core/run.py",
-        snippet="return self._conclude(_LOST if has_lost else _STOPPED)",
+        snippet="return self._conclude(_LOST if any(child._is_alive() for child in children) else _STOPPED)",
         replacement="return self._conclude(_STOPPED)",
         caught_by=(GAPS + "test_a_run_above_a_child_that_was_given_up_is_lost",),
+    ),
+    Mutant(
+        name="what was given up below a finished run is no news to those above it",
+        breaks="G8",
+        file="_core/run.py",
+        snippet="return self._is_alive() or self._leave_parent()",
+        replacement="return not self._is_alive() and self._leave_parent()",
+        caught_by=(FOUND + "test_a_stopping_run_above_a_lost_node_is_lost_also_with_a_finished_run_in_between",),
     ),
     Mutant(
         name="an error while stopping is hidden",
         breaks="G8",
         file="_core/run.py",
         snippet="""\
-                error,
-                clock.now(),
+            error,
+            clock.now(),
 """,
         replacement="""\
-                error if status is _FAILED else None,
-                clock.now(),
+            error if status is _FAILED else None,
+            clock.now(),
 """,
         caught_by=(SPEC + "test_g08_honest_outcome.py::test_an_error_while_stopping_is_attached_and_not_clean[task]",),
     ),
@@ -380,8 +395,8 @@ MUTANTS = (
         name="a partial of a stopped run is dropped",
         breaks="G11",
         file="_core/run.py",
-        snippet="None if self._partial is None else self._partial.value(),\n                error",
-        replacement="None if self._partial is None or stop else self._partial.value(),\n                error",
+        snippet="None if self._partial is None else self._partial.value(),\n            error",
+        replacement="None if self._partial is None or stop else self._partial.value(),\n            error",
         caught_by=(
             SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",
         ),
@@ -430,5 +445,66 @@ MUTANTS = (
                 self._call(due.hooks)
 """,
         caught_by=(GAPS + "test_hooks_of_ours_are_called_outside_the_lock",),
+    ),
+    Mutant(
+        name="CANCEL sends no TERM to a process group",
+        breaks="G6",
+        file="_engine/processes/group.py",
+        snippet="""\
+        else:
+            self._ask(Force.TERM)
+""",
+        replacement="",
+        caught_by=(SPEC + "test_g06_bounded.py::test_cancel_is_term_to_a_process_group",),
+    ),
+    Mutant(
+        name="KILL is another TERM to a process group",
+        breaks="G6",
+        file="_engine/processes/group.py",
+        snippet="""\
+        if rung > Rung.CANCEL:
+            self.kill()
+""",
+        replacement="""\
+        if rung > Rung.CANCEL:
+            self._ask(Force.TERM)
+""",
+        caught_by=(SPEC + "test_g06_bounded.py::test_what_cannot_be_ended_is_lost_within_the_total[process group]",),
+    ),
+    Mutant(
+        name="a process group is dead when its leader is",
+        breaks="G8",
+        file="_engine/processes/group.py",
+        snippet="return not self._gone",
+        replacement="return self.returncode is None",
+        caught_by=(
+            SPEC + "test_g08_honest_outcome.py::test_a_process_that_its_group_left_behind_keeps_the_run_stopping",
+        ),
+    ),
+    Mutant(
+        name="the output of a command that was ended is dropped",
+        breaks="G11",
+        file="_engine/processes/group.py",
+        snippet="self._context.run(append_partial, text)",
+        replacement="pass",
+        caught_by=(
+            SPEC + "test_g11_finished_work_is_kept.py::test_what_a_command_wrote_before_it_was_ended_is_in_the_outcome",
+        ),
+    ),
+    Mutant(
+        name="a generator agent runs on after the stop of its reader",
+        breaks="G5",
+        file="_engine/generators.py",
+        snippet="if context.current.get()._closed:",
+        replacement="if False:",
+        caught_by=(GENERATORS + "test_a_stop_of_the_reader_lands_between_two_items_and_closes_it",),
+    ),
+    Mutant(
+        name="force on a generator agent hits the task that reads it",
+        breaks="G13",
+        file="_engine/generators.py",
+        snippet="self._is_over = not self._context.run(self._edge.open, self)",
+        replacement="self._is_over = not self._context.run(self._edge.open)",
+        caught_by=(GENERATORS + "test_a_stop_of_it_alone_leaves_its_reader_alone_whatever_the_force",),
     ),
 )

@@ -259,6 +259,13 @@ async def test_a_start_that_makes_no_sense_is_422_and_starts_nothing(shared, bod
         assert (await client.get("/runs")).json()["runs"] == []
 
 
+async def test_a_start_of_an_agent_that_is_not_there_is_404_and_names_those_that_are(shared):
+    async with client_of(shared) as client:
+        response = await client.post("/runs", json={"agent": "nobody"})
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "agent_not_found")
+        assert "echo" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "status"),
     [

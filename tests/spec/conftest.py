@@ -2,9 +2,9 @@
 
 import pytest
 
-from stoppable.testing import ParticipantContract, Tasks, Threads, Workers
+from stoppable.testing import Groups, ParticipantContract, Tasks, Threads, Workers
 
-KINDS: list[ParticipantContract] = [Tasks(), Threads(), Workers()]
+KINDS: list[ParticipantContract] = [Tasks(), Threads(), Groups(), Workers()]
 
 
 @pytest.fixture(params=KINDS, ids=repr)

@@ -20,7 +20,7 @@ async def test_a_boundary_in_flight_finishes_and_the_next_is_not_entered(kind, p
     receipt = await handle.stop()
     probe.release()
     await handle.outcome()
-    assert receipt.in_flight == ("llm:first",)
+    assert receipt.in_flight == (kind.label("llm", "first"),)
     assert probe.notes == ["enter first", "leave first"]
 
 
@@ -46,7 +46,7 @@ async def test_a_shielded_boundary_is_entered_after_the_stop_and_the_receipt_say
     await other.outcome()
     assert "never" not in probe.entered()
     assert "save" in probe.entered()
-    assert other.receipt.entered_after == ("tool:save",)
+    assert other.receipt.entered_after == (kind.label("tool", "save"),)
 
 
 async def test_a_finished_runs_gate_is_closed_too(kind, probe):

@@ -8,7 +8,8 @@ import pytest
 
 import stoppable
 from stoppable import Policy
-from stoppable.testing.scripts import Effect, Rest, Swallow
+from stoppable.testing import Groups
+from stoppable.testing.scripts import Effect, Stubborn
 
 
 @pytest.mark.parametrize(
@@ -26,9 +27,8 @@ def test_the_default_ladder_is_the_one_of_the_contract(mode, climbed):
 
 async def test_what_cannot_be_ended_is_lost_within_the_total(kind, probe, clock):
     """A body that swallows every force and never comes to another boundary."""
-    handle = await kind.start([Effect("stubborn", "tool"), *[Swallow([Rest("on")], 1)] * 3], probe)
-    probe.release("stubborn")
-    await probe.seen("rest on")
+    handle = await kind.start([Stubborn("on")], probe)
+    await probe.seen("stubborn on")
     await handle.stop()
     for seconds, rung in ((10, "interrupt"), (1, "cancel"), (5, "kill")):
         clock.advance(seconds)
@@ -106,3 +106,19 @@ async def test_a_blocked_event_loop_holds_up_neither_the_answer_nor_the_ladder()
     assert times["cancelled"] < 2
     assert times["status"] == "stopping"
     assert (outcome.status, outcome.rung) == ("stopped", "cancel")
+
+
+async def test_cancel_is_term_to_a_process_group(clock, tmp_path):
+    kind = Groups()
+    probe = kind.probe(tmp_path)
+    handle = await kind.start([Effect("work"), Effect("never")], probe)
+    await probe.seen("enter work")
+    await handle.stop()
+    clock.advance(10.9)
+    await _ticks()
+    assert handle.status == "stopping"
+    clock.advance(0.1)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", True)
+    assert {node.name: node.fate for node in handle.receipt.nodes if node.kind == "spawn"} == {"work": "cancelled"}
+    assert probe.notes == ["enter work"]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import stoppable
-from stoppable.testing.scripts import Effect, Finally, Rest, Shield
+from stoppable.testing.scripts import Effect, FileProbe, Finally, Rest, Shield
 
 
 async def test_a_polite_stop_runs_the_clean_up_and_is_clean(kind, probe):
@@ -207,3 +207,21 @@ async def test_a_cancel_that_hits_a_clean_up_is_not_clean(clock):
     clock.advance(11)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", False)
+
+
+async def test_term_lets_the_clean_up_of_a_command_run_to_its_end(tmp_path):
+    """TERM is sent once: the shell would leave its trap at a second one."""
+    probe = FileProbe(tmp_path)
+
+    async def agent():
+        trap = "trap - TERM; sleep 0.2; echo cleaned >> notes; exit"
+        wait = "while :; do sleep 0.01; done"
+        await stoppable.run_process(f"trap '{trap}' TERM; echo up >> notes; {wait}", shell=True, cwd=tmp_path)
+
+    handle = await stoppable.spawn(agent)
+    await probe.seen("up")
+    await handle.stop("immediate")
+    await handle.stop("immediate")
+    outcome = await handle.outcome()
+    assert probe.notes == ["up", "cleaned"]
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", True)

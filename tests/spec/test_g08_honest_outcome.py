@@ -6,7 +6,8 @@ import threading
 import pytest
 
 import stoppable
-from stoppable.testing.scripts import Check, Effect, Fail, Finally, Rest, Return, ReturnIfStopping, Swallow
+from stoppable._engine.processes.group import live
+from stoppable.testing.scripts import Check, Effect, Fail, FileProbe, Finally, Rest, Return, ReturnIfStopping, Swallow
 
 
 async def test_a_run_that_ends_before_anything_was_delivered_is_completed_and_the_stop_too_late(kind, probe):
@@ -284,3 +285,24 @@ async def test_a_thread_that_stays_inside_a_boundary_makes_the_run_lost_and_a_fi
     release.set()
     await asyncio.get_running_loop().shutdown_default_executor()
     assert handle.receipt == final
+
+
+async def test_a_process_that_its_group_left_behind_keeps_the_run_stopping(clock, tmp_path):
+    """The leader dies of TERM, and what it started in the background does not."""
+    probe = FileProbe(tmp_path)
+
+    async def agent():
+        stubborn = "(trap '' TERM; echo up >> notes; while :; do sleep 0.01; done)"
+        await stoppable.run_process(f"{stubborn} & wait", shell=True, cwd=tmp_path)
+
+    handle = await stoppable.spawn(agent)
+    await probe.seen("up")
+    await handle.stop("immediate")
+    (group,) = live
+    while group.returncode is None or handle.run._ended is None:
+        await asyncio.sleep(0.001)
+    handle.run._settle()
+    assert handle.status == "stopping"
+    clock.advance(5)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "kill", False)

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 import stoppable
+from stoppable._engine.processes.group import live
+from stoppable.testing.scripts import Effect, FileProbe, Stubborn
 
 
 async def hang():
@@ -248,3 +250,31 @@ async def test_a_run_inside_the_clean_up_of_a_cancelled_task_keeps_that_cancel()
         await task
     assert task.cancelled()
     assert inner[0].outcome.reason.kind == "user"
+
+
+@pytest.mark.parametrize("step", [Effect("work"), Stubborn("work")], ids=["polite", "stubborn"])
+async def test_somebody_elses_cancel_passes_a_command_at_once_and_ends_it(tmp_path, clock, step):
+    """Also if the process does not die of TERM: it dies of KILL, in its own time."""
+    probe = FileProbe(tmp_path)
+
+    async def agent():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(None) as timeout:
+                asyncio.get_running_loop().call_later(0.001, _expire_when_noted, probe, timeout)
+                await stoppable.run_process(probe.command(step))
+        assert live or isinstance(step, Effect), "it did not wait for the end of the process"
+        return asyncio.current_task().cancelling()
+
+    assert await (await stoppable.spawn(agent)).result() == 0
+    while live:
+        clock.advance(1)
+        await asyncio.sleep(0.001)
+    assert "leave work" not in probe.notes
+
+
+def _expire_when_noted(probe, timeout):
+    loop = asyncio.get_running_loop()
+    if probe.notes:
+        timeout.reschedule(loop.time())
+    else:
+        loop.call_later(0.001, _expire_when_noted, probe, timeout)

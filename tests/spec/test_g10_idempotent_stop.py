@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import stoppable
-from stoppable.testing import Tasks, Threads
+from stoppable.testing import Groups, Tasks, Threads
 from stoppable.testing.scripts import Child, Effect
 
 
@@ -37,19 +37,20 @@ async def test_twenty_threads_that_stop_at_once_agree(kind, probe):
         thread.join(5)
     assert sorted(receipt.answer for receipt in receipts) == ["accepted"] + ["already_stopping"] * 19
     assert len({receipt.reason for receipt in receipts}) == 1
-    assert {receipt.in_flight for receipt in receipts} == {("tool:work",)}
+    assert {receipt.in_flight for receipt in receipts} == {(kind.label("tool", "work"),)}
     probe.release()
     await handle.outcome()
 
 
-@pytest.mark.parametrize("kind", [Tasks(), Threads()], ids=repr)  # a worker's children are in the worker
+@pytest.mark.parametrize("kind", [Tasks(), Threads(), Groups()], ids=repr)  # a worker's children are in the worker
 async def test_a_stop_of_a_child_whose_parent_was_stopped_says_what_is_in_flight_there(kind, probe):
     handle = await kind.start([Child([Effect("deep")])], probe)
     await probe.seen("enter deep")
     (child,) = handle.run._offspring()
     await handle.stop("cooperative")
     receipt = child.stop("cooperative")
-    assert (receipt.answer, receipt.in_flight, receipt.run_id) == ("already_stopping", ("tool:deep",), child.id)
+    in_flight = (kind.label("tool", "deep"),)
+    assert (receipt.answer, receipt.in_flight, receipt.run_id) == ("already_stopping", in_flight, child.id)
     probe.release()
     await handle.outcome()
     assert {node.run_id for node in child.receipt.nodes} == {child.id}

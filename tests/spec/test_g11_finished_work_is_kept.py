@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import stoppable
-from stoppable.testing.scripts import Effect, Fail, Partial, Return
+from stoppable.testing.scripts import Effect, Fail, FileProbe, Partial, Return
 
 
 @pytest.mark.parametrize("mode", ["cooperative", "graceful"])
@@ -63,3 +63,33 @@ async def test_a_returned_value_does_not_overwrite_the_partial(kind, probe):
     probe.release()
     outcome = await handle.outcome()
     assert (outcome.result, outcome.partial) == ("value", "so far")
+
+
+async def test_what_a_command_wrote_before_it_was_ended_is_in_the_outcome(tmp_path):
+    probe = FileProbe(tmp_path)
+
+    async def agent():
+        stoppable.append_partial("before, ")
+        await stoppable.run_process("echo half; echo up >> notes; sleep 60", shell=True, cwd=tmp_path)
+
+    handle = await stoppable.spawn(agent)
+    await probe.seen("up")
+    await handle.stop("kill")
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.partial) == ("stopped", "before, half\n")
+
+
+async def test_the_answer_of_a_command_that_ends_in_time_is_kept(tmp_path):
+    probe = FileProbe(tmp_path)
+    answers = []
+
+    async def agent():
+        answers.append(await stoppable.run_process(probe.command(Effect("work"))))
+        stoppable.check()
+
+    handle = await stoppable.spawn(agent)
+    await probe.seen("enter work")
+    await handle.stop()
+    probe.release()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.partial, answers[0].returncode) == ("stopped", None, 0)

@@ -7,6 +7,7 @@ import pytest
 
 import stoppable
 from stoppable._core.run import Run
+from stoppable.testing.scripts import FileProbe
 
 
 async def test_a_hook_is_called_once_however_often_the_run_is_stopped(clock):
@@ -129,3 +130,27 @@ class _stopped_run:  # noqa: N801
         except stoppable.RunStopped:
             pass
         return error is None
+
+
+async def test_an_interrupt_hook_may_end_a_command_before_it_is_forced(clock, tmp_path):
+    """It tells the process to quit, once, though the run has two: both end by themselves, before TERM."""
+    probe = FileProbe(tmp_path)
+    calls = []
+
+    def quit_all():
+        calls.append(clock.now())
+        (tmp_path / "quit").touch()
+
+    async def agent():
+        stoppable.on_interrupt(quit_all)
+        polite = "echo up >> notes; until [ -e quit ]; do sleep 0.01; done; echo bye >> notes"
+        await asyncio.gather(*(stoppable.run_process(polite, shell=True, cwd=tmp_path) for _ in range(2)))
+
+    handle = await stoppable.spawn(agent)
+    while probe.notes != ["up", "up"]:
+        await asyncio.sleep(0.001)
+    await handle.stop()
+    clock.advance(10)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, calls) == ("stopped", "interrupt", [10])
+    assert probe.notes == ["up", "up", "bye", "bye"]

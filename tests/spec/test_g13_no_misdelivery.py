@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 import stoppable
+from stoppable.testing import Groups
+from stoppable.testing.scripts import Effect, Return
 
 
 async def test_a_cancel_for_a_child_that_has_ended_does_not_hit_its_parent():
@@ -102,3 +104,23 @@ async def test_work_that_was_detached_is_not_hit():
     assert (await handle.outcome()).status == "stopped"
     await asyncio.gather(*tasks)
     assert finished.is_set()
+
+
+@pytest.mark.parametrize("mode", ["immediate", "kill"])
+async def test_force_on_one_process_group_leaves_those_of_its_siblings_and_strangers_alone(mode, tmp_path):
+    kind = Groups()
+    probe = kind.probe(tmp_path)
+    stranger = await asyncio.create_subprocess_exec("sleep", "60")
+    async with stoppable.open_run("parent") as parent:
+        children = [await kind.start([Effect(f"work {n}"), Return(n)], probe) for n in range(3)]
+        for n in range(3):
+            await probe.seen(f"enter work {n}")
+        await children[1].stop(mode)
+        assert (await children[1].outcome()).status == "stopped"
+        assert stranger.returncode is None
+        probe.release()
+        assert [await child.result() for child in (children[0], children[2])] == [0, 2]
+    assert parent.status == "completed"
+    assert "leave work 1" not in probe.notes
+    stranger.kill()
+    assert await stranger.wait() == -9

@@ -1,10 +1,11 @@
 """What type checkers infer through stoppable; checked by mypy and pyright, never run."""
 
 import functools
-from collections.abc import AsyncIterator, Iterator
-from typing import assert_type
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import Any, assert_type
 
 import stoppable
+from stoppable import sync
 
 
 @stoppable.agent
@@ -20,6 +21,17 @@ def blocking(question: str) -> bytes:
 @stoppable.agent
 async def tokens(question: str) -> AsyncIterator[str]:
     yield question
+
+
+@stoppable.agent
+def pages(question: str) -> Iterator[str]:
+    yield question
+
+
+@stoppable.agent
+def words(question: str) -> Generator[str, None, int]:
+    yield question
+    return len(question)
 
 
 @stoppable.boundary("llm")
@@ -43,6 +55,9 @@ async def agents_keep_their_types() -> None:
     assert_type(blocking("why"), bytes)
     async for token in tokens("why"):
         assert_type(token, str)
+    for page in pages("why"):
+        assert_type(page, str)
+    assert_type(words("why"), Generator[str, None, int])
     assert_type(await ask("why"), float)
     assert_type(look_up("key"), int)
     for chunk in chunks():
@@ -60,14 +75,26 @@ async def results_come_through() -> None:
     assert_type(await handle.stop(), stoppable.Receipt)
     assert_type(await stoppable.spawn(blocking, "why"), stoppable.RunHandle[bytes])
     assert_type(await stoppable.spawn(tokens, "why"), stoppable.RunHandle[None])
+    assert_type(await stoppable.spawn(pages, "why"), stoppable.RunHandle[None])
+    assert_type(await stoppable.spawn(words, "why", isolation="process"), stoppable.RunHandle[int])
+    assert_type(handle.stream(), AsyncIterator[Any])
     assert_type(await stoppable.call(answer, "why", 2), int)
     assert_type(await stoppable.call(blocking, "why"), bytes)
+    assert_type(await stoppable.call(words, "why"), int)
     assert_type(await stoppable.call(functools.partial(answer, depth=3), "why"), int)
 
 
 def scripts_get_the_result() -> None:
     assert_type(stoppable.run(answer, "why", 2), int)
     assert_type(stoppable.run(blocking, "why"), bytes)
+    assert_type(stoppable.run(words, "why"), int)
+    assert_type(sync.spawn(answer, "why", 2), sync.BlockingHandle[int])
+    assert_type(sync.spawn(blocking, "why"), sync.BlockingHandle[bytes])
+    assert_type(sync.spawn(tokens, "why"), sync.BlockingHandle[None])
+    assert_type(sync.spawn(pages, "why"), sync.BlockingHandle[None])
+    assert_type(sync.spawn(words, "why"), sync.BlockingHandle[int])
+    assert_type(sync.spawn(pages, "why").stream(), Iterator[Any])
+    assert_type(sync.call(words, "why"), int)
 
 
 async def blocks_are_runs() -> None:

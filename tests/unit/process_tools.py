@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from stoppable._engine.process_group import live
+from stoppable._engine.processes.group import live
 
 ESCAPED = "setsid setsid sh -c 'echo $$; exec sleep 1000'"
 """A process that leaves the session, and tells its pid."""

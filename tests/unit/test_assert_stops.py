@@ -1,12 +1,18 @@
 """assert_stops and assert_stops_everywhere find what is wrong with an agent."""
 
 import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
 import threading
 import time
 
 import pytest
 
 import stoppable
+from stoppable._engine.processes import table
 from stoppable.testing import assert_stops, assert_stops_everywhere
 
 
@@ -118,3 +124,78 @@ async def test_an_agent_that_fails_because_of_the_stop_is_reported():
 
     outcome = await assert_stops(clumsy, at="llm")
     assert outcome.status == "failed", "it failed by itself before anything was delivered: the stop came too late"
+
+
+@pytest.fixture
+def ends_what_was_reported():
+    """Kill the processes that a report names: the agents of these tests leave them."""
+    reports = []
+    yield reports
+    for report in reports:
+        for pid in re.findall(r"left a process running: (\d+)", str(report.value)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("command", "env"),
+    [
+        pytest.param("exec sleep 1001", None, id="a child"),
+        pytest.param("exec sleep 1001", {"PATH": os.environ["PATH"]}, id="a child with another environment"),
+        pytest.param("setsid setsid sleep 1001 & exit", None, id="one that left"),
+    ],
+)
+async def test_a_process_that_is_left_is_reported(ends_what_was_reported, command, env):
+    children = []
+
+    async def leaky():
+        with stoppable.boundary("tool", "start"):
+            children.append(subprocess.Popen(["sh", "-c", command], env=env))
+        await ask(1)
+
+    with pytest.raises(AssertionError, match=r"left a process running: \d+ \(.*sleep 1001\)") as report:
+        await assert_stops(leaky, at="llm")
+    ends_what_was_reported.append(report)
+    assert table.GROUPS not in os.environ
+    children[0].send_signal(signal.SIGKILL)
+    children[0].wait(5)
+
+
+async def test_a_command_that_was_detached_and_outlives_the_run_is_reported():
+    opened = []
+
+    async def leaky():
+        with stoppable.detached():
+            opened.append(await stoppable.open_process(["sleep", "1001"]))
+        await ask(1)
+
+    with pytest.raises(AssertionError, match=r"stopped at boundary 1 .*left a process running: \d+ \(sleep 1001\)"):
+        await assert_stops_everywhere(leaky)
+    for process in opened:
+        await process.aclose()
+
+
+async def test_what_is_left_is_named_also_where_the_system_shows_no_processes(monkeypatch):
+    monkeypatch.setattr(table, "_PROC", "/nonexistent")
+    opened = []
+
+    async def leaky():
+        with stoppable.detached():
+            opened.append(await stoppable.open_process(["sleep", "1001"]))
+        await ask(1)
+
+    with pytest.raises(AssertionError, match=r"left a process running: process group \d+ \(sleep\)"):
+        await assert_stops(leaky, at="llm")
+    await opened[0].aclose()
+
+
+async def test_commands_and_workers_that_end_with_the_run_are_no_leftovers(monkeypatch):
+    monkeypatch.setenv(table.GROUPS, "outer")
+
+    async def agent():
+        await stoppable.run_process(["true"])
+        assert await (await stoppable.spawn(len, "ab", isolation="process")).result() == 2
+        await ask(1)
+
+    assert await assert_stops_everywhere(agent) == 2
+    assert os.environ[table.GROUPS] == "outer"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import itertools
 import math
 
 import pytest
@@ -52,6 +53,58 @@ def test_the_places_outside_any_run_are_never_closed():
     with pytest.raises(AssertionError, match="never closed"):
         context.OUTSIDE._raise_stopped()
     assert not context.OUTSIDE._answer()
+
+
+@pytest.mark.parametrize("leaving", list(itertools.permutations(range(3))))
+def test_children_are_listed_in_the_order_they_came_whoever_leaves(leaving):
+    parent = Run("parent")
+    children = [Run(str(number), parent) for number in range(3)]
+    left = list(children)
+    for number in leaving:
+        assert children[number]._leave_parent()
+        assert not children[number]._leave_parent()
+        left.remove(children[number])
+        assert parent._offspring() == left
+    late = Run("late", parent)
+    assert parent._offspring() == [late]
+
+
+def test_a_stop_reaches_each_run_of_the_tree_once_and_after_its_parent():
+    root = Run("root", Run("above"))
+    Run("beside", root.parent)
+    one, two = Run("one", root), Run("two", root)
+    leaves = [Run("leaf", one), Run("leaf", one), Run("leaf", two)]
+    root.stop("cooperative")
+    assert root._stop.nodes == [root, one, *leaves[:2], two, leaves[2]]
+
+
+def test_a_stop_that_reaches_a_run_twice_is_noted_once():
+    """A child that a signal handler starts while its tree is being marked is born stopped, and then marked."""
+    run = Run("run")
+    run.stop("cooperative")
+    run._note(run._stop)
+    assert len(run.token.reasons) == 1
+
+
+async def test_a_decorated_function_that_raises_leaves_its_boundary():
+    @stoppable.boundary("tool")
+    def fails():
+        raise ValueError("blocking")
+
+    @stoppable.boundary("tool")
+    async def fails_later():
+        stoppable.current_run().stop("cooperative")
+        raise ValueError("async")
+
+    run = Run("run")
+    run._begin(None)
+    context.current.set(run)
+    with pytest.raises(ValueError, match="blocking"):
+        fails()
+    with pytest.raises(ValueError, match="async"):
+        await fails_later()
+    assert run._list(stoppable.boundary) == []
+    assert [entry.fate for _, entry in run._stop.in_flight] == ["finished"]
 
 
 async def test_a_shield_that_is_over_protects_no_longer(clock):
@@ -212,3 +265,17 @@ def test_a_run_that_is_over_cannot_be_given_up():
     outcome = run.outcome
     run._lose()
     assert run.outcome is outcome
+
+
+async def test_what_is_in_flight_is_told_at_any_moment():
+    async with stoppable.open_run("work") as run:
+        assert run.in_flight == ()
+        async with stoppable.boundary("llm", "ask"):
+
+            async def child():
+                with stoppable.boundary("tool"):
+                    assert run.in_flight == ("llm:ask", "tool")
+
+            await stoppable.call(child)
+            assert run.in_flight == ("llm:ask",)
+        assert run.receipt is None

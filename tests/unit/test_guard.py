@@ -12,7 +12,7 @@ import pytest
 
 import stoppable
 from stoppable._engine.guard import guard
-from stoppable._engine.stream import stream
+from stoppable._engine.streaming.stream import stream
 
 from .stream_sources import Async, Blocking, Either, each, settled
 

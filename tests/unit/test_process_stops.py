@@ -10,11 +10,11 @@ import pytest
 
 import stoppable
 from stoppable import Limits, Policy
-from stoppable._engine.process_command import Command
-from stoppable._engine.process_group import ProcessGroup, live
-from stoppable._engine.process_keeper import Force
-from stoppable._engine.process_pipes import Pipes
-from stoppable._engine.processes import open_process, open_process_sync, run_process, run_process_sync
+from stoppable._engine.processes.calls import open_process, open_process_sync, run_process, run_process_sync
+from stoppable._engine.processes.command import Command
+from stoppable._engine.processes.group import ProcessGroup, live
+from stoppable._engine.processes.keeper import Force
+from stoppable._engine.processes.pipes import Pipes
 
 from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left, until
 
@@ -441,3 +441,27 @@ async def test_a_process_of_a_shield_is_cut_when_the_shield_is_left(clock):
     handle = await stoppable.spawn(agent)
     assert (await handle.outcome()).status == "stopped"
     assert codes == ["alive\n", -signal.SIGTERM]
+
+
+async def test_of_an_open_process_only_what_its_reader_recorded_is_kept(flags):
+    """What was read may be in the partial already, in other words; the last words can still be read in a clean-up."""
+    last = []
+
+    async def agent():
+        trap, end = "trap 'echo bye; exit' TERM", flags.wait("never")
+        command = f"{trap}; echo one; {flags.wait('go')}; echo two; {flags.up('up')}; {end}"
+        async with await open_process(command, shell=True) as process:
+            try:
+                async for line in process.stdout:
+                    stoppable.append_partial(line.upper())
+                    flags.raise_("go")
+                    await until(lambda: stoppable.current_run().token.stopped)
+            finally:
+                process.send_signal(signal.SIGTERM)
+                last.append(await process.stdout.read())
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: flags.is_up("up"))
+    await handle.stop("cooperative")
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.partial, last) == ("stopped", "ONE\n", ["two\nbye\n"])

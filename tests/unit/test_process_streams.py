@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from stoppable import InvalidArgument
-from stoppable._engine.process_errors import CommandNotFound
-from stoppable._engine.processes import open_process, open_process_sync, run_process_sync
+from stoppable._engine.processes.calls import open_process, open_process_sync, run_process_sync
+from stoppable._engine.processes.errors import CommandNotFound
 
 from .process_tools import ESCAPED, is_dead, nothing_left
 

@@ -14,12 +14,12 @@ import pytest
 import stoppable
 from stoppable import Policy
 from stoppable._core.ids import new_id
-from stoppable._engine import process_table
-from stoppable._engine.process_command import Command
-from stoppable._engine.process_group import ProcessGroup, live
-from stoppable._engine.process_keeper import Keeper
-from stoppable._engine.process_pipes import Pipes
-from stoppable._engine.processes import open_process, run_process, run_process_sync
+from stoppable._engine.processes import table
+from stoppable._engine.processes.calls import open_process, run_process, run_process_sync
+from stoppable._engine.processes.command import Command
+from stoppable._engine.processes.group import ProcessGroup, live
+from stoppable._engine.processes.keeper import Keeper
+from stoppable._engine.processes.pipes import Pipes
 
 from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left, state, until
 
@@ -199,7 +199,7 @@ def child(*command, **options):
 def test_only_members_are_signalled():
     """A pid whose process has ended, strangers, one with the id in another variable, and one with a longer id."""
     group_id = new_id()
-    members = process_table.Members(group_id, session=2**22)
+    members = table.Members(group_id, session=2**22)
     with child("true") as finished:
         finished.wait(5)
         members.signal(finished.pid, signal.SIGKILL)
@@ -220,7 +220,7 @@ def test_members_are_found_by_session_or_cookie_and_signalled(monkeypatch, missi
         child("cat", env={"STOPPABLE_GROUPS": f"outer:{group_id}:inner"}) as bearer,
         child("cat", env={}, start_new_session=True) as leader,
     ):
-        members = process_table.Members(group_id, session=leader.pid)
+        members = table.Members(group_id, session=leader.pid)
         assert sorted(members.pids()) == sorted([bearer.pid, leader.pid])
         members.signal(bearer.pid, signal.SIGTERM)
         assert bearer.wait(5) == -signal.SIGTERM
@@ -231,7 +231,7 @@ def test_members_are_found_by_session_or_cookie_and_signalled(monkeypatch, missi
 
 def test_whoever_has_the_session_of_a_leader_that_was_reaped_is_a_stranger():
     with child("cat", env={}, start_new_session=True) as stranger:
-        members = process_table.Members(new_id(), session=stranger.pid)
+        members = table.Members(new_id(), session=stranger.pid)
         members.forget_session()
         assert members.pids() == []
         members.signal(stranger.pid, signal.SIGKILL)
@@ -253,7 +253,7 @@ async def test_the_leader_is_reaped_after_everything_else(flags):
 async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monkeypatch, clock):
     """A fake: the table goes on listing a process, as it does for one that hangs in the kernel."""
     immortal = True
-    monkeypatch.setattr(process_table.Members, "each", lambda _self: iter([2**22 + 1] if immortal else []))
+    monkeypatch.setattr(table.Members, "each", lambda _self: iter([2**22 + 1] if immortal else []))
 
     async def agent():
         await run_process("echo so far; sleep 1000", shell=True)
@@ -276,7 +276,7 @@ async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monk
 
 async def test_nobody_waits_for_ever_for_a_process_that_survives_kill(monkeypatch, clock):
     immortal = True
-    monkeypatch.setattr(process_table.Members, "each", lambda _self: iter([2**22 + 1] if immortal else []))
+    monkeypatch.setattr(table.Members, "each", lambda _self: iter([2**22 + 1] if immortal else []))
     task = asyncio.create_task(run_process("echo done", shell=True))
     await until(lambda: live and next(iter(live)).returncode is not None)
     await until(lambda: next(iter(live)).force)
@@ -290,7 +290,7 @@ async def test_nobody_waits_for_ever_for_a_process_that_survives_kill(monkeypatc
 async def test_a_leader_that_survives_kill_has_no_code(monkeypatch, clock):
     """A fake: neither KILL nor anything else reaches the group."""
     monkeypatch.setattr(os, "killpg", lambda _pid, _signum: None)
-    monkeypatch.setattr(process_table.Members, "signal", lambda _self, _pid, _signum: None)
+    monkeypatch.setattr(table.Members, "signal", lambda _self, _pid, _signum: None)
     process = await open_process(["sleep", "1000"])
     closing = asyncio.create_task(process.aclose())
     await asyncio.sleep(0.05)

@@ -8,7 +8,7 @@ import pytest
 
 import stoppable
 from stoppable._core.sink import Sink
-from stoppable._engine.stream import stream
+from stoppable._engine.streaming.stream import stream
 
 from .stream_sources import SOURCES, Async, Blocking, Either, each, generator, settled
 

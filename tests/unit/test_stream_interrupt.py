@@ -9,7 +9,7 @@ import types
 import pytest
 
 import stoppable
-from stoppable._engine.stream import stream
+from stoppable._engine.streaming.stream import stream
 
 from .stream_sources import DEADLINE, Async, Blocking, Either, each, generator, settled
 

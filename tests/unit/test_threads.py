@@ -83,12 +83,97 @@ async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_na
     release.set()
 
 
+async def test_an_agent_blocked_on_a_lock_is_lost_within_the_total_and_the_receipt_names_it_with_its_stack(clock):
+    lock, began = threading.Lock(), threading.Event()
+    lock.acquire()
+
+    def wait_for_ever():
+        began.set()
+        lock.acquire()
+
+    def agent():
+        with stoppable.boundary("tool", "locked"):
+            wait_for_ever()
+
+    handle = await stoppable.spawn(agent)
+    await _happened(began)
+    receipt = await handle.stop()
+    assert receipt.in_flight == ("tool:locked",)
+    clock.advance(17.9)
+    await asyncio.sleep(0)
+    assert handle.status == "stopping"
+    clock.advance(0.1)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, outcome.clean) == ("lost", "lost", False)
+    nodes = {node.kind: node for node in handle.receipt.nodes}
+    assert {node.fate for node in nodes.values()} == {"abandoned"}
+    innermost, outer = nodes["participant"].name.split(", called at ")
+    assert innermost.startswith(f"thread stoppable agent at {__file__}:")
+    assert innermost.endswith(" in wait_for_ever")
+    assert outer.endswith(" in agent")
+    lock.release()
+
+
+@pytest.mark.parametrize("hang", ["lock.acquire()", "time.sleep(60)"])
+def test_a_thread_that_hangs_for_ever_holds_up_neither_the_loop_nor_the_process(hang):
+    """On the real clock, with a ladder of 0.4 seconds: the run is lost, others run on, and everything exits at once."""
+    source = f"""
+        import asyncio, threading, time, stoppable
+        lock, inside = threading.Lock(), threading.Event()
+        lock.acquire()
+
+        def hang():
+            with stoppable.boundary("tool"):
+                inside.set()
+                {hang}
+
+        async def main():
+            policy = stoppable.Policy(grace=0.1, interrupt=0.1, cancel=0.1, kill=0.1)
+            async with stoppable.open_run("root", policy=policy):
+                handle = await stoppable.spawn(hang)
+                while not inside.is_set():
+                    await asyncio.sleep(0.001)
+                began = time.monotonic()
+                await handle.stop()
+                outcome = await handle.outcome()
+                took = time.monotonic() - began
+                (stuck,) = [node.name for node in handle.receipt.nodes if node.kind == "participant"]
+                print(outcome.status, 0.3 < took < 3, stuck.endswith(" in hang"))
+                print(await (await stoppable.spawn(asyncio.sleep, 0, "went on")).result())
+            return time.monotonic()
+
+        print(time.monotonic() - asyncio.run(main()) < 1)
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, timeout=10, check=True
+    )
+    assert done.stdout == "lost True True\nwent on\nTrue\n", done.stderr
+
+
 async def test_a_call_on_a_thread_after_the_stop_does_not_begin():
     async def agent():
         stoppable.current_run().stop("cooperative")
         await stoppable.to_thread(pytest.fail, "never called")
 
     assert (await (await stoppable.spawn(agent)).outcome()).status == "stopped"
+
+
+async def test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step():
+    """G8: with the run's context, as asyncio.to_thread takes it along, and the task still the loop's current one."""
+    holders = []
+
+    def tool():
+        with stoppable.boundary("tool", "on a thread") as entry:
+            holders.append(entry.holder)
+
+    async with stoppable.open_run("run") as run:
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(tool,), name="foreign")
+        thread.start()
+        thread.join()
+        with stoppable.boundary("tool", "in the task") as entry:
+            assert entry.holder is run._main
+    assert holders[0] is not run._main
+    assert holders[0].describe().startswith("thread foreign")
 
 
 async def test_errors_and_context_cross_the_thread():
@@ -315,7 +400,7 @@ class TestBlockingTwins:
             sync.sleep(60)
 
         def press(run):
-            while run._members is None and not run._children:
+            while run._members is None and run._first is None:
                 threading.Event().wait(0.001)
             threading.Event().wait(0.05)
             run.stop()

@@ -12,7 +12,7 @@ import pytest
 
 import stoppable
 from stoppable._core.sink import Sink
-from stoppable._engine.process_table import Members
+from stoppable._engine.processes.table import Members
 from stoppable._engine.wire import LIMIT
 
 AGENTS = """
@@ -42,8 +42,34 @@ def unpicklable():
 def huge(size):
     return bytes(size)
 
-async def tokens():
+async def tokens(count, path=None):
+    for number in range(count):
+        yield number
+        if path and number == 1:
+            open(path, "w").close()
+            while not stoppable.current_run().token.stopped:
+                await asyncio.sleep(0.001)
+
+def pages(count, path=None):
+    for number in range(count):
+        yield number
+        if path and number == 1:
+            open(path, "w").close()
+            while not stoppable.current_run().token.stopped:
+                time.sleep(0.001)
+    return "all of them"
+
+def breaks_off():
     yield 1
+    raise ValueError("own error")
+
+def dies():
+    yield 1
+    os._exit(3)
+
+def yields_a_lambda():
+    yield 1
+    yield lambda: None
 
 def exits():
     os._exit(3)
@@ -162,6 +188,38 @@ async def test_partials_events_and_boundaries_cross(agents):
     ]
 
 
+@pytest.mark.parametrize(("name", "result"), [("tokens", None), ("pages", "all of them")])
+async def test_what_a_generator_yields_crosses(agents, name, result):
+    handle = await stoppable.spawn(getattr(agents, name), 1000, isolation="process")
+    assert [number async for number in handle.stream()] == list(range(1000))
+    assert await handle.result() == result
+
+
+@pytest.mark.parametrize("name", ["tokens", "pages"])
+async def test_a_stop_lands_between_two_items_in_the_worker(agents, tmp_path, name):
+    handle = await stoppable.spawn(getattr(agents, name), 1000, str(tmp_path / "there"), isolation="process")
+    await _exists(tmp_path / "there")
+    await handle.stop("cooperative")
+    received = []
+    with pytest.raises(stoppable.RunStopped):
+        async for number in handle.stream():
+            received.append(number)
+    assert received == [0, 1, 2]
+    assert handle.run.outcome.clean
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("breaks_off", "own error"), ("dies", "ended with code 3"), ("yields_a_lambda", "must be picklable")],
+)
+async def test_what_was_yielded_before_an_error_in_the_worker_is_kept(agents, name, message):
+    received = []
+    with pytest.raises(stoppable.RunFailed, match=message):
+        async for number in (await stoppable.spawn(getattr(agents, name), isolation="process")).stream():
+            received.append(number)
+    assert received == [1]
+
+
 async def test_what_cannot_be_sent_is_a_clear_error_and_nothing_is_started(agents):
     def local():
         pass
@@ -169,7 +227,6 @@ async def test_what_cannot_be_sent_is_a_clear_error_and_nothing_is_started(agent
     for bad, message in (
         (lambda: None, "top level of a module"),
         (local, "top level of a module"),
-        (agents.tokens, "is a generator"),
     ):
         with pytest.raises(stoppable.InvalidArgument, match=message):
             await stoppable.spawn(bad, isolation="process")

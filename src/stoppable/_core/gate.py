@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import threading
 from enum import Enum
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+if TYPE_CHECKING:
+    from stoppable._core.stop import Stop
 
 lock = threading.RLock()
 
@@ -43,9 +46,11 @@ M = TypeVar("M", bound=Member)
 class Gate:
     """The members of one run."""
 
-    __slots__ = ("_closed", "_members")
+    # What a stop touches in every run of a tree, side by side in memory: that is most of what it costs.
+    __slots__ = ("_closed", "_members", "_stop")
 
     _closed: bool
+    _stop: Stop | None  # the first one: it keeps the reason
     _members: dict[Member, bool] | None  # made for the first member: most of a large tree has none
 
     def _admit(self, member: Member) -> None:

@@ -27,6 +27,10 @@ class Participant(Member):
 
     task: Any = None
     """The asyncio task, if it is one: here, so that a boundary can compare it without asking what kind it enters in."""
+    loop: Any = None
+    """The event loop of the task."""
+    thread: int = 0
+    """The thread of that loop."""
 
     can_be_cut: ClassVar[bool] = False
     """Whether CANCEL hits its code where it stands, be it in a clean-up."""
@@ -43,6 +47,9 @@ class Participant(Member):
     def describe(self) -> str:
         """Return a line that names it and says where it stands, for the receipt of a lost run."""
         raise NotImplementedError
+
+    def left_behind(self) -> None:
+        """Note that the body of the run around its own has ended; whatever waits for that body ends now."""
 
     def shield_entered(self, shield: shielded) -> None:
         """Hold CANCEL back until the shield is left, or until its time is over; only for those that obey CANCEL."""

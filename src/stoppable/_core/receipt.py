@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING
 
 from stoppable._core.state import Fate, Rung, Status
@@ -23,7 +25,8 @@ def write(run: Run, answer: Answer) -> Receipt:
     ended_at = None if outcome is None else outcome.at
     if not stops:
         return Receipt(run_id=run.id, answer=answer, status=status, ended_at=ended_at)
-    in_flight = _in_flight(run, stops)
+    is_within = _within(run, stops)
+    in_flight = _in_flight(stops, is_within)
     return Receipt(
         run_id=run.id,
         answer=answer,
@@ -31,8 +34,8 @@ def write(run: Run, answer: Answer) -> Receipt:
         mode=max((stop.mode for stop in stops), key=lambda mode: mode.rank),
         reason=stops[0].reason,
         in_flight=tuple(boundary.label for boundary in in_flight),
-        nodes=tuple(_nodes(run, stops, in_flight)) if status.terminal else (),
-        entered_after=_entered_after(run, stops),
+        nodes=tuple(_nodes(stops, in_flight, is_within)) if status.terminal else (),
+        entered_after=_entered_after(stops, is_within),
         too_late=status in {Status.COMPLETED, Status.FAILED},
         requested_at=stops[0].requested_at,
         acknowledged_at=stops[0].acknowledged_at,
@@ -41,31 +44,35 @@ def write(run: Run, answer: Answer) -> Receipt:
     )
 
 
-def _entered_after(run: Run, stops: list[Stop]) -> tuple[str, ...]:
+def _within(run: Run, stops: list[Stop]) -> Callable[[Run], bool]:
+    """Return what tells whether a node that a stop reached belongs to a run; in a large tree most have no children."""
+    has_children = any(node.parent is run for stop in stops for node in stop.nodes)
+    return partial(_is_below, run) if has_children else partial(is_, run)
+
+
+def _is_below(run: Run, node: Run) -> bool:
+    return node._is_within(run)
+
+
+def _entered_after(stops: list[Stop], is_within: Callable[[Run], bool]) -> tuple[str, ...]:
     # By identity: each stop of a run notes the same entry.
-    entries = {id(entry): entry for stop in stops for entry in stop.after if entry[0]._is_within(run)}
+    entries = {id(entry): entry for stop in stops for entry in stop.after if is_within(entry[0])}
     return tuple(label for _, label in entries.values())
 
 
-def _in_flight(run: Run, stops: list[Stop]) -> dict[boundary, Run]:
-    """Return the boundaries of this subtree that were open at any of its stops."""
-    return {
-        boundary: node
-        for stop in stops
-        for node, boundary in stop.in_flight
-        if stop.target is run or node._is_within(run)
-    }
+def _in_flight(stops: list[Stop], is_within: Callable[[Run], bool]) -> dict[boundary, Run]:
+    """Return the boundaries of a subtree that were open at any of its stops."""
+    return {boundary: node for stop in stops for node, boundary in stop.in_flight if is_within(node)}
 
 
-def _nodes(run: Run, stops: list[Stop], in_flight: dict[boundary, Run]) -> Iterator[Node]:
+def _nodes(stops: list[Stop], in_flight: dict[boundary, Run], is_within: Callable[[Run], bool]) -> Iterator[Node]:
     # A dict, because a child that was born while its tree was being marked is noted twice.
-    for node in dict.fromkeys(node for stop in stops for node in stop.nodes):
-        if node._is_within(run):
-            yield Node(run_id=node.id, kind="run", name=node.name, fate=_fate(node))
+    for node in dict.fromkeys(node for stop in stops for node in stop.nodes if is_within(node)):
+        yield Node(run_id=node.id, kind="run", name=node.name, fate=_fate(node))
     for node, name in (pair for stop in stops for pair in stop.abandoned):
-        if node._is_within(run):
+        if is_within(node):
             yield Node(run_id=node.id, kind="participant", name=name, fate=Fate.ABANDONED)
-    yield from (found for stop in stops for node, found in stop.reported if node._is_within(run))
+    yield from (found for stop in stops for node, found in stop.reported if is_within(node))
     for boundary, node in in_flight.items():
         yield Node(run_id=node.id, kind=boundary.kind, name=boundary.name or "", fate=boundary.fate or Fate.ABANDONED)
 

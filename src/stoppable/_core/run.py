@@ -7,7 +7,7 @@ from typing import Any, Never
 
 from stoppable._core import clock, port, receipt
 from stoppable._core.budget import Budget
-from stoppable._core.gate import Gate, Role, lock
+from stoppable._core.gate import Role, lock
 from stoppable._core.hooks import Hook, Moment, UserHook
 from stoppable._core.ids import new_id
 from stoppable._core.outcome import Outcome
@@ -18,6 +18,7 @@ from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Rung, Status
 from stoppable._core.stop import Answer, Receipt, Stop
 from stoppable._core.token import Token
+from stoppable._core.tree import Place
 from stoppable.errors import AgentStopped
 
 # Bound once: before 3.12, reading a member off an enum takes longer than the call it is passed to.
@@ -39,14 +40,12 @@ class _Due:
         self.remotes: list[port.RemoteParticipant] = []
 
 
-class Run(Gate):
+class Run(Place):
     """One addressable execution of an agent."""
 
     __slots__ = (
         "__weakref__",
-        "_at",
         "_budget",
-        "_children",
         "_cut",
         "_delivered_at",
         "_ended",
@@ -58,12 +57,10 @@ class Run(Gate):
         "_raised",
         "_rung",
         "_sink",
-        "_stop",
         "id",
         "labels",
         "name",
         "owner",
-        "parent",
         "policy",
         "started_at",
     )
@@ -85,11 +82,10 @@ class Run(Gate):
         self.started_at: float | None = None
         self._closed = False
         self._members = None
-        self._children: list[Run] | None = None
-        self._at = 0  # where it stands among its parent's children
+        self._first = self._next = self._previous = None
         self._main: port.Participant | None = None
         self._partial: Partial | None = None
-        self._stop: Stop | None = None  # the first one: it keeps the reason
+        self._stop = None
         self._later: list[Stop] | None = None
         self._delivered_at: float | None = None
         self._raised = False  # an AgentStopped was raised in it: its code may be unwinding
@@ -152,6 +148,13 @@ class Run(Gate):
         """What became of the stops of this run so far, or None if nobody stopped it."""
         return None if self._stop is None else receipt.write(self, Answer.ACCEPTED)
 
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        """The boundaries of the subtree that are open at this moment, in this process."""
+        seen = Stop(self, Mode.COOPERATIVE, Reason())  # requested of nobody
+        self._mark_in_flight(seen)
+        return tuple(boundary.label for _, boundary in seen.in_flight)
+
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.name!r} {self.status}>"
 
@@ -202,19 +205,27 @@ class Run(Gate):
     def _mark(self, stop: Stop) -> _Due:
         """Close the gates of the whole subtree; return whom to tell now, outside the lock (G12)."""
         due = _Due()
-        nodes = stop.nodes
-        nodes.append(self)
-        for run in nodes:  # grows while it is walked
-            if run._outcome is None:  # one that is over stays as it is, but something of it may be alive
-                if run._stop is None:
-                    run._stop = stop
-                else:
-                    run._note(stop)
+        run: Run | None = self
+        nodes, later = stop.nodes, list[Run]()
+        while run is not None:
+            nodes.append(run)
+            if not run._closed:
+                run._stop = stop
                 run._closed = True
-            if run._children:
-                nodes += run._children
+            elif run._outcome is None:  # one that is over stays as it is, but something of it may be alive
+                run._note(stop)
             if run._members:
                 run._reach_members(stop, due)
+            # In one pass, each run before its children: a second look at ten thousand runs would cost as much again.
+            after = None if run is self else run._next
+            if run._first is None:
+                run = after
+            else:
+                if after is not None:
+                    later.append(after)
+                run = run._first
+            if run is None and later:
+                run = later.pop()
         stop.expect(len(due.remotes))
         stop.acknowledge()
         return due
@@ -234,11 +245,13 @@ class Run(Gate):
     def _mark_in_flight(self, stop: Stop) -> None:
         nodes = [self]
         for run in nodes:
-            nodes += run._children or ()
+            nodes += run._offspring()
             stop.in_flight += [(run, member) for member in list(run._members or ()) if member.role is Role.BOUNDARY]  # type: ignore[misc]
 
     def _note(self, stop: Stop) -> None:
-        if self._stop is not stop:
+        if self._stop is None:
+            self._stop = stop
+        elif self._stop is not stop:
             self._later = [*(self._later or ()), stop]
 
     def _stops(self) -> list[Stop]:
@@ -342,11 +355,16 @@ class Run(Gate):
 
     def _end(self, result: object, error: BaseException | None) -> None:
         """Note that the body has ended; whether a stop was delivered before this moment decides the status (G8)."""
-        lock.acquire()
-        self._main = None
-        self._ended = (result, error)
-        lock.release()
-        self._settle()
+        with lock:
+            self._main = None
+            self._ended = (result, error)
+            is_over = self._delivered_at is None and self._write(_COMPLETED if error is None else _FAILED)
+        if not is_over:
+            self._settle()
+            return
+        self._announce()
+        if self.parent is not None and self.parent._ended is not None:
+            self.parent._settle()
 
     def _lose(self) -> None:
         """Give up: something of it may still be alive, and the receipt names it."""
@@ -365,50 +383,56 @@ class Run(Gate):
         if self._ended is None:
             return False
         if self._outcome is not None:
-            return not self._is_alive() and self._leave_parent()  # the last that was left of it has died
-        if self._delivered_at is None:
-            return self._conclude(_COMPLETED if self._ended[1] is None else _FAILED)
+            if self._is_unsettled():
+                return False
+            return self._is_alive() or self._leave_parent()  # what was left of it has been given up, or has died
         if any(participant.alive() for participant in self._participants()):
             return False
-        has_lost = False
-        for child in self._offspring():
-            if child._outcome is None or (child._outcome.status is not _LOST and child._is_alive()):
-                return False
-            has_lost = has_lost or child._is_alive()
-        return self._conclude(_LOST if has_lost else _STOPPED)
+        children = self._offspring()
+        if any(child._is_unsettled() for child in children):
+            return False
+        return self._conclude(_LOST if any(child._is_alive() for child in children) else _STOPPED)
 
     def _conclude(self, status: Status, abandoned: Sequence[str] = ()) -> bool:
-        """Write the terminal status, if nobody has yet: the one place where a run ends (G2)."""
-        lock.acquire()
-        try:
-            if status not in self.status.followers:
+        """End the run with a terminal status; False if it has one."""
+        with lock:
+            if not self._write(status):
                 return False
-            result, error = self._ended or (None, None)
-            stop = self._stop
-            self._outcome = Outcome(
-                status,
-                None if stop is None else stop.reason,
-                None if stop is None else self._rung or Rung.SIGNAL,
-                stop is None or (error is None and not self._cut),
-                result,
-                None if self._partial is None else self._partial.value(),
-                error,
-                clock.now(),
-            )
-            self._closed = True
-            if stop is not None:
-                stop.abandoned += [(self, name) for name in abandoned]
-            waiters, self._on_end = self._on_end, None
-        finally:
-            lock.release()
+            if self._stop is not None:
+                self._stop.abandoned += [(self, name) for name in abandoned]
+        self._announce()
+        return True
+
+    def _write(self, status: Status) -> bool:
+        """Write the terminal status, if nobody has yet: the one place where a run ends (G2). Needs the lock."""
+        if status not in self.status.followers:
+            return False
+        result, error = self._ended or (None, None)
+        stop = self._stop
+        fields = (
+            status,
+            None if stop is None else stop.reason,
+            None if stop is None else self._rung or Rung.SIGNAL,
+            stop is None or (error is None and not self._cut),
+            result,
+            None if self._partial is None else self._partial.value(),
+            error,
+            clock.now(),
+        )
+        self._outcome = tuple.__new__(Outcome, fields)  # at half the cost of Outcome(…)
+        self._closed = True
+        return True
+
+    def _announce(self) -> None:
+        """Leave the tree, and wake whoever waits for the end."""
         # A task that its body did not wait for, or a thread, stays within reach of the stops of its ancestors.
-        if self.parent is not None and not ((self._members or self._children or self._main) and self._is_alive()):
+        if self.parent is not None and not ((self._members or self._first or self._main) and self._is_alive()):
             self._leave_parent()
         if self._sink is not None:
             self._sink.ended(self)
+        waiters, self._on_end = self._on_end, None
         for wake in waiters or ():
             wake()
-        return True
 
     def _when_ended(self, wake: Callable[[], None]) -> None:
         """Call one of our own functions at the end, or at once if the run has ended."""
@@ -422,7 +446,8 @@ class Run(Gate):
     def _forget(self, wake: Callable[[], None]) -> None:
         """Take back a function that waits for the end."""
         with lock:
-            if self._on_end is not None and wake in self._on_end:
+            # Once the run has ended, whoever announces it goes through the list without the lock.
+            if self._outcome is None and self._on_end is not None and wake in self._on_end:
                 self._on_end.remove(wake)
 
     # The tree
@@ -430,32 +455,13 @@ class Run(Gate):
     def _adopt(self, child: Run) -> None:
         """Add a child; it is born stopped if this run was told to stop (G4)."""
         with lock:
-            if self._children is None:
-                self._children = []
-            child._at = len(self._children)
-            self._children.append(child)
+            self._append(child)
             if self._closed:
                 for stop in self._stops():
                     stop.nodes.append(child)
-                    child._stop = child._stop or stop
                     child._note(stop)
                 child._rung = self._rung
                 child._closed = True
-
-    def _leave_parent(self) -> bool:
-        """Stop being a child, in constant time: the last child takes the free place."""
-        with lock:
-            siblings = None if self.parent is None else self.parent._children
-            if not siblings or self._at >= len(siblings) or siblings[self._at] is not self:
-                return False
-            last = siblings.pop()
-            if last is not self:
-                siblings[self._at] = last
-                last._at = self._at
-            return True
-
-    def _offspring(self) -> list[Run]:
-        return list(self._children or ())
 
     def _is_alive(self) -> bool:
         """Whether anything of the subtree may still execute."""
@@ -464,6 +470,18 @@ class Run(Gate):
             if run._outcome is None or any(participant.alive() for participant in run._participants()):
                 return True
             nodes += run._offspring()
+        return False
+
+    def _is_unsettled(self) -> bool:
+        """Whether anything of the subtree may still execute that nobody has given up."""
+        nodes: list[Run] = [self]
+        for run in nodes:
+            if run._outcome is None:
+                return True
+            if run._outcome.status is not _LOST:
+                if any(participant.alive() for participant in run._participants()):
+                    return True
+                nodes += run._offspring()
         return False
 
     def _lineage(self) -> Iterator[Run]:

@@ -6,19 +6,21 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from enum import Enum
 from types import FunctionType
 from typing import Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
 from stoppable._core import context
 from stoppable._core.boundary import check
+from stoppable._core.context import OUTSIDE
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Status
+from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
+from stoppable._engine.generators import Steps
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.scope import BlockingEdge, Edge, drive, in_task
-from stoppable._engine.streams import Channel
 from stoppable.errors import InvalidArgument, RunFailed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,24 +38,29 @@ class Kind(Enum):
     ASYNC = "async def"
     ASYNC_GENERATOR = "async def with yield"
     BLOCKING = "def"
+    BLOCKING_GENERATOR = "def with yield"
 
 
 # Bound once: before 3.12, reading a member off an enum takes longer than a call.
 _ASYNC, _FAILED = Kind.ASYNC, Status.FAILED
+_GENERATORS = frozenset({Kind.ASYNC_GENERATOR, Kind.BLOCKING_GENERATOR})
 
 
 def agent(function: F) -> F:
-    """Mark a function or an async generator as an agent: called inside a run it is a child run of its own.
+    """Mark a function or a generator as an agent, async or not: called inside a run it is a child run of its own.
 
-    Outside a run, calling it is a plain call. An error of its body reaches the caller unchanged.
+    Outside a run, calling it is a plain call. An error of its body reaches the caller unchanged. Leaving a generator
+    early ends its run.
     """
     match kind_of(function):
         case Kind.ASYNC:
             wrapper = _async_agent(function)
         case Kind.ASYNC_GENERATOR:
-            wrapper = _generator_agent(function)
+            wrapper = _async_generator_agent(function)
         case Kind.BLOCKING:
             wrapper = _blocking_agent(function)
+        case Kind.BLOCKING_GENERATOR:
+            wrapper = _blocking_generator_agent(function)
     functools.update_wrapper(wrapper, function)
     setattr(wrapper, _BODY, function)
     return cast("F", wrapper)
@@ -70,13 +77,15 @@ def _async_agent(function: Callable[..., Any]) -> Callable[..., Any]:
     return call_agent
 
 
-def _generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
     async def iterate_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             async for item in function(*args, **kwargs):
                 yield item
             return
-        handle = _start_stream(child_run(function), function, args, kwargs, lazy=True)
+        run = child_run(function)
+        channel: LazyChannel[Any] = LazyChannel(run)
+        handle = RunHandle[Any](run, in_task(run, functools.partial(channel.pump, function), args, kwargs), channel)
         try:
             async for item in handle.stream():
                 yield item
@@ -96,12 +105,28 @@ def _blocking_agent(function: Callable[..., Any]) -> Callable[..., Any]:
     return call_agent
 
 
+def _blocking_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+    def iterate_agent(*args: Any, **kwargs: Any) -> Any:
+        items = function(*args, **kwargs)
+        if context.current_run() is None:
+            return (yield from items)
+        return (yield from Steps(child_run(function), items))
+
+    return iterate_agent
+
+
 @overload
 async def spawn(
-    agent: Callable[[*Ts], AsyncIterator[T]], *args: *Ts, isolation: Isolation = ...
+    agent: Callable[[*Ts], AsyncIterator[Any]], *args: *Ts, isolation: Isolation = ...
 ) -> RunHandle[None]: ...
 @overload
 async def spawn(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts, isolation: Isolation = ...) -> RunHandle[T]: ...
+@overload
+async def spawn(  # type: ignore[overload-overlap]  # a Generator is an Iterator that says what it returns
+    agent: Callable[[*Ts], Generator[Any, Any, T]], *args: *Ts, isolation: Isolation = ...
+) -> RunHandle[T]: ...
+@overload
+async def spawn(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts, isolation: Isolation = ...) -> RunHandle[None]: ...
 @overload
 async def spawn(agent: Callable[[*Ts], T], *args: *Ts, isolation: Isolation = ...) -> RunHandle[T]: ...
 async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
@@ -110,17 +135,24 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     """Start an agent as a child of the current run, or as a root, beside the calling code.
 
     Keyword arguments go through ``functools.partial``. An async agent gets a task, a blocking one a thread of its own,
-    and with ``isolation="process"`` either gets a worker process, which can always be ended.
+    and with ``isolation="process"`` either gets a worker process, which can always be ended. What a generator yields
+    comes from the handle's ``stream()``; it runs ahead of whoever reads that.
     """
     body = body_of(agent)
     if isolation == "auto":
         return start(child_run(body), body, args)
     isolated = _isolated(agent, args, isolation)
-    return start(child_run(body), isolated, ())
+    return start_isolated(child_run(body), body, isolated)
 
 
 @overload
+async def call(agent: Callable[[*Ts], AsyncIterator[Any]], *args: *Ts) -> None: ...
+@overload
 async def call(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
+@overload
+async def call(agent: Callable[[*Ts], Generator[Any, Any, T]], *args: *Ts) -> T: ...  # type: ignore[overload-overlap]
+@overload
+async def call(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts) -> None: ...
 @overload
 async def call(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
 async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
@@ -144,12 +176,37 @@ async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[mi
 
 def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
     """Start a body as a run, in a task or a thread of its own."""
-    kind = kind_of(body)
-    if kind is _ASYNC:
+    if kind_of(body) is _ASYNC:
         return RunHandle(run, in_task(run, body, args, {}))
-    if kind is Kind.ASYNC_GENERATOR:
-        return _start_stream(run, body, args, {}, lazy=False)
-    return RunHandle(run, in_thread(run, functools.partial(block, run, body, args, {})))
+    channel = channel_for(run, body)
+    if channel is not None:
+        body = pumped(body, channel.put)
+    if kind_of(body) is _ASYNC:
+        return RunHandle(run, in_task(run, body, args, {}), channel)
+    return RunHandle(run, in_thread(run, functools.partial(block, run, body, args, {})), channel)
+
+
+def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., Any]) -> RunHandle[Any]:
+    """Start a body as a run in a worker process, which ``as_worker_body`` has looked at."""
+    channel = channel_for(run, body)
+    perform = functools.partial(block, run, isolated, (None if channel is None else channel.put,), {})
+    return RunHandle(run, in_thread(run, perform), channel)
+
+
+def channel_for(run: Run, body: Callable[..., Any]) -> Channel[Any] | None:
+    """Return what the items of a run are read from, if its body is a generator."""
+    return Channel(run) if kind_of(body) in _GENERATORS else None
+
+
+def pumped(body: Callable[..., Any], put: Callable[[Any], object]) -> Callable[..., Any]:
+    """Return the function that iterates a generator and hands its items over; any other body as it is."""
+    match kind_of(body):
+        case Kind.ASYNC_GENERATOR:
+            return functools.partial(pump, put, body)
+        case Kind.BLOCKING_GENERATOR:
+            return functools.partial(pump_blocking, put, body)
+        case _:
+            return body
 
 
 def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
@@ -161,13 +218,6 @@ def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=copied.run, args=(call,), name=f"stoppable {run.name}", daemon=True)
     thread.start()
     return thread
-
-
-def _start_stream(
-    run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, lazy: bool
-) -> RunHandle[Any]:
-    channel: Channel[Any] = Channel(run, lazy=lazy)
-    return RunHandle(run, in_task(run, functools.partial(channel.pump, body), args, kwargs), channel)
 
 
 def block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
@@ -186,7 +236,9 @@ def block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     return edge
 
 
-def _isolated(agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation) -> Callable[[], Any]:
+def _isolated(
+    agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation
+) -> Callable[[Callable[[Any], object] | None], Any]:
     if isolation != "process":
         raise InvalidArgument(f"unknown isolation {isolation!r}: use auto or process")
     from stoppable._engine.workers import as_worker_body  # noqa: PLC0415 - it stands on this module
@@ -196,8 +248,11 @@ def _isolated(agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isola
 
 def child_run(body: Callable[..., Any]) -> Run:
     """Enter the gate of the current run with a child; a root outside any run."""
+    scope = context.current.get()
+    if scope is OUTSIDE:
+        return Run(name_of(body))
     check()
-    parent = context.current_run()
+    parent = scope._run_here()
     if parent is not None and parent._budget is not None:
         parent._budget.spend("subrun")
     return Run(name_of(body), parent)
@@ -231,7 +286,7 @@ def kind_of(function: Callable[..., Any]) -> Kind:
         return Kind.ASYNC
     if inspect.isasyncgenfunction(inner):
         return Kind.ASYNC_GENERATOR
-    return Kind.BLOCKING
+    return Kind.BLOCKING_GENERATOR if inspect.isgeneratorfunction(inner) else Kind.BLOCKING
 
 
 def name_of(function: Callable[..., Any]) -> str:

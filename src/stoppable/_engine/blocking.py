@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar, TypeVarTuple, cast, overload
 
 from stoppable._core import clock, context
@@ -17,8 +17,9 @@ from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
-from stoppable._engine.agents import Kind, block, body_of, child_run, in_thread, kind_of, start
-from stoppable._engine.handle import Held
+from stoppable._engine.agents import Kind, block, body_of, channel_for, child_run, in_thread, kind_of, pumped, start
+from stoppable._engine.channel import Channel
+from stoppable._engine.handle import Held, RunHandle, stream_of
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.scope import raise_ended
 from stoppable._engine.waits import wait_for_end
@@ -32,7 +33,11 @@ Ts = TypeVarTuple("Ts")
 class BlockingHandle(Held, Generic[T_co]):
     """A run that was started on its own, held by blocking code."""
 
-    __slots__ = ()
+    __slots__ = ("_channel",)
+
+    def __init__(self, run: Run, channel: Channel[Any] | None = None) -> None:
+        super().__init__(run)
+        self._channel = channel
 
     def stop(
         self,
@@ -59,31 +64,54 @@ class BlockingHandle(Held, Generic[T_co]):
             case _:
                 return raise_ended(self.run, context.current.get())
 
+    def stream(self) -> Iterator[Any]:
+        """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on."""
+        yield from stream_of(self.run, self._channel).read_blocking()
+        self.result()
+
 
 @overload
+def spawn(agent: Callable[[*Ts], AsyncIterator[Any]], *args: *Ts) -> BlockingHandle[None]: ...
+@overload
 def spawn(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> BlockingHandle[T]: ...
+@overload
+def spawn(agent: Callable[[*Ts], Generator[Any, Any, T]], *args: *Ts) -> BlockingHandle[T]: ...  # type: ignore[overload-overlap]
+@overload
+def spawn(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts) -> BlockingHandle[None]: ...
 @overload
 def spawn(agent: Callable[[*Ts], T], *args: *Ts) -> BlockingHandle[T]: ...
 def spawn(agent: Callable[..., Any], *args: Any) -> BlockingHandle[Any]:  # type: ignore[misc]  # as in agents.py
     """Start an agent as a child of the current run, or as a root, on a thread of its own.
 
-    An async agent gets an event loop of its own there.
+    An async agent gets an event loop of its own there. What a generator yields comes from the handle's ``stream()``.
     """
     body = body_of(agent)
-    run = child_run(body)
+    held = start_on_thread(child_run(body), body, args)
+    return BlockingHandle(held.run, held._channel)
+
+
+def start_on_thread(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
+    """Start a body as a run on a thread of its own, with an event loop there if it needs one."""
+    channel = channel_for(run, body)
+    if channel is not None:
+        body = pumped(body, channel.put)
 
     async def main() -> None:
         await start(run, body, args).outcome()
 
-    if kind_of(body) is Kind.BLOCKING:
-        in_thread(run, functools.partial(block, run, body, args, {}))
-    else:
-        in_thread(run, functools.partial(run_in_new_loop, main))
-    return BlockingHandle(run)
+    is_blocking = kind_of(body) is Kind.BLOCKING
+    call = functools.partial(block, run, body, args, {}) if is_blocking else functools.partial(run_in_new_loop, main)
+    return RunHandle(run, in_thread(run, call), channel)
 
 
 @overload
+def call(agent: Callable[[*Ts], AsyncIterator[Any]], *args: *Ts) -> None: ...
+@overload
 def call(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
+@overload
+def call(agent: Callable[[*Ts], Generator[Any, Any, T]], *args: *Ts) -> T: ...  # type: ignore[overload-overlap]
+@overload
+def call(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts) -> None: ...
 @overload
 def call(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
 def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # as in agents.py

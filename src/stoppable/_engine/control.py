@@ -51,7 +51,7 @@ class Control:
         self._is_running_due = False
 
     def ensure_started(self) -> None:
-        """Start the thread, if it has not been; called when a run begins, so that a signal handler never has to."""
+        """Start the thread, if it has not been."""
         if self._threaded and self._thread is None:
             with self._starting:
                 if self._thread is None:
@@ -124,6 +124,12 @@ _control = Control()
 def get() -> Control:
     """Return the control of this process."""
     return _control
+
+
+def ensure_started() -> None:
+    """Start the thread of this process; called when a run begins, so that a signal handler never has to."""
+    if _control._thread is None:
+        _control.ensure_started()
 
 
 def use(control: Control) -> Control:

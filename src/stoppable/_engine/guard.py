@@ -10,8 +10,8 @@ from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, TypeVar
 
 from stoppable._core import context
-from stoppable._engine.chunks import Chunks, Entry
-from stoppable._engine.stream import AsyncChunks, BlockingChunks, EitherChunks, is_async, is_blocking
+from stoppable._engine.streaming.chunks import Chunks, Entry
+from stoppable._engine.streaming.stream import AsyncChunks, BlockingChunks, EitherChunks, is_async, is_blocking
 from stoppable.errors import InvalidArgument
 
 T = TypeVar("T")

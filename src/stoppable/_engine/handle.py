@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Task
 from collections.abc import AsyncIterator
 from threading import Thread
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from stoppable._core import context
 from stoppable._core.outcome import Outcome
@@ -14,8 +14,8 @@ from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
+from stoppable._engine.channel import Channel
 from stoppable._engine.scope import raise_ended
-from stoppable._engine.streams import Channel
 from stoppable._engine.waits import acknowledged, ended
 from stoppable.errors import InvalidArgument, RunFailed
 
@@ -90,17 +90,22 @@ class RunHandle(Held, Generic[T_co]):
 
         An awaiter that is itself inside the stopped subtree gets AgentStopped.
         """
-        outcome = await ended(self.run)
+        outcome: Outcome[T_co] = await ended(self.run)
         if outcome.status is _COMPLETED:
-            return cast("T_co", outcome.result)
+            return outcome.result  # type: ignore[return-value]  # None only if that is what it returned
         if outcome.status is Status.FAILED:
             raise RunFailed(self.id, outcome) from outcome.error
         return raise_ended(self.run, context.current.get())
 
     async def stream(self) -> AsyncIterator[Any]:
-        """Yield what a generator agent yields; ends as ``result()`` does. For one consumer, on the run's own loop."""
-        if self._channel is None:
-            raise InvalidArgument(f"{self.run.name} is not a generator agent: use result()")
-        async for item in self._channel.read():
+        """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on."""
+        async for item in stream_of(self.run, self._channel).read():
             yield item
         await self.result()
+
+
+def stream_of(run: Run, channel: Channel[Any] | None) -> Channel[Any]:
+    """Return the channel of a generator agent; raise a clear error for any other."""
+    if channel is None:
+        raise InvalidArgument(f"{run.name} is not a generator agent: use result()")
+    return channel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar, TypeVarTuple, overload
@@ -24,7 +24,13 @@ _PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
 
 
 @overload
+def run(agent: Callable[[*Ts], AsyncIterator[Any]], *args: *Ts) -> None: ...
+@overload
 def run(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
+@overload
+def run(agent: Callable[[*Ts], Generator[Any, Any, T]], *args: *Ts) -> T: ...  # type: ignore[overload-overlap]
+@overload
+def run(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts) -> None: ...
 @overload
 def run(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
 def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import types
-from asyncio import CancelledError, Task
+from asyncio import AbstractEventLoop, CancelledError, Task
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from typing import Any, Never
+from typing import Any, Never, Self
 
 from stoppable._core import context
 from stoppable._core.context import Scope
@@ -44,23 +44,12 @@ class _Edge:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._passing: AgentStopped | None = None
+        self._reset: contextvars.Token[Scope] | None = None
 
     def _open(self, participant: Participant) -> bool:
         """Begin the run; False if it was stopped before it began."""
-        run = self.run
-        outer = context.current.get()
-        inner: Scope = run
-        if run._outcome is not None:
-            return False  # it was given up before it began
-        if isinstance(outer, shielded) and outer._is_active() and outer._run_here() is run.parent:
-            inner = outer._over(run)  # a clean-up may start runs of its own
-            outer._protect(participant)
-        elif run._closed:
-            run._skip()
-            return False
-        run._begin(participant)
-        self._reset: contextvars.Token[Scope] = context.current.set(inner)
-        return True
+        self._reset = _begin(self.run, participant)
+        return self._reset is not None
 
     def _close(
         self, result: object, stop: AgentStopped | None, outsider: BaseException | None, rest: BaseException | None
@@ -82,6 +71,9 @@ class _Edge:
 
         What must outlive the run is started in ``detached()``; anything else would be out of reach of its Stop.
         """
+        for child in self.run._offspring():
+            if child._main is not None:
+                child._main.left_behind()
         if isinstance(error, (AgentStopped, *_OUTSIDERS)):
             return  # a stop is on its way to them, or will be, and the ladder waits for them
         while children := [child for child in self.run._offspring() if child.outcome is None]:
@@ -92,10 +84,11 @@ class _Edge:
     def _leave(self) -> None:
         # Left in another context than it was entered in, as async fixtures and generators do, the run ends all the
         # same: the other context goes away by itself.
-        try:  # noqa: SIM105 - contextlib.suppress would cost a tenth of a whole run
-            context.current.reset(self._reset)
-        except ValueError:
-            pass
+        if self._reset is not None:
+            try:  # noqa: SIM105 - contextlib.suppress would cost a tenth of a whole run
+                context.current.reset(self._reset)
+            except ValueError:
+                pass
 
     def answer(self) -> Any:
         """Return the value, or raise what whoever awaits the run must see."""
@@ -119,33 +112,35 @@ class Edge(_Edge):
 
     __slots__ = ("_cancelling", "participant")
 
-    def open(self, *, owns_task: bool = False) -> bool:
+    def open(self) -> bool:
         """Begin the run in the current task; False if it was stopped before it began."""
-        control.get().ensure_started()
-        participant = tasks.own() if owns_task else tasks.current()
+        participant = tasks.current()
         if participant is None:
             raise StoppableError("this needs a running asyncio task; in blocking code use `with open_run(…)`")
         self.participant = participant
         self._cancelling = participant.task.cancelling()
         return self._open(participant)
 
-    def never_began(self, gone: BaseException) -> None:
-        """End a run whose task was cancelled, or whose loop went away, before its first step."""
-        self.run.stop(reason=Reason.of(f"{type(gone).__name__} before it began", kind=_kind(gone)))
-        self.run._skip()
-
     def close_at_once(self, result: object) -> bool:
         """End a run that nobody has stopped and that has nothing to wait for; False if it is not that simple."""
-        if self.run._children or self.run._closed:
+        if self.run._first or self.run._closed:
             return False
         self._leave()
         self.run._end(result, None)
         return self.run._outcome is not None
 
+    @classmethod
+    def of_own_task(cls, run: Run, participant: tasks.TaskParticipant) -> Self:
+        """Return the edge of a run that has begun in a task that was made for it."""
+        edge = cls(run)
+        edge.participant = participant
+        edge._cancelling = 0
+        return edge
+
     async def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
         if self.run._ended is None:
-            if self.run._children:
+            if self.run._first:
                 error = await self._children_gone(error)
             self._leave()
             stop, outsider, rest = _sort(error)
@@ -199,10 +194,9 @@ class BlockingEdge(_Edge):
 
     __slots__ = ()
 
-    def open(self) -> bool:
-        """Begin the run on the current thread; False if it was stopped before it began."""
-        control.get().ensure_started()
-        participant = tasks.current() or threads.current()
+    def open(self, participant: Participant | None = None) -> bool:
+        """Begin the run, on the current thread unless told who executes it; False if it was stopped before it began."""
+        participant = participant or tasks.current() or threads.current()
         opened = self._open(participant)
         if opened and isinstance(participant, threads.ThreadParticipant):
             participant.enter_edge()
@@ -211,9 +205,9 @@ class BlockingEdge(_Edge):
     def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
         participant = self.run._main
-        may_wait = isinstance(participant, threads.ThreadParticipant)
-        if may_wait and self.run._children:
-            error = self._children_gone(error)
+        may_wait = tasks.current() is None
+        if self.run._first:
+            error = self._children_gone(error, may_wait=may_wait)
         self._leave()
         if isinstance(participant, threads.ThreadParticipant):
             participant.leave_edge()
@@ -224,15 +218,35 @@ class BlockingEdge(_Edge):
         if may_wait:
             wait_for_end(self.run)
 
-    def _children_gone(self, error: BaseException | None) -> BaseException | None:
+    def _children_gone(self, error: BaseException | None, *, may_wait: bool) -> BaseException | None:
         try:
             for child in self._left_behind(error):
+                if not may_wait:
+                    break
                 wait_for_end(child)
                 if error is None and self.run._closed:
                     self.run._raise_stopped()
         except BaseException as caught:
             return caught
         return error
+
+
+def _begin(run: Run, participant: Participant) -> contextvars.Token[Scope] | None:
+    """Begin a run in the current context; None if it was stopped before it began."""
+    control.ensure_started()
+    outer = context.current.get()
+    inner: Scope = run
+    if run._closed or isinstance(outer, shielded):
+        if run._outcome is not None:
+            return None  # it was given up before it began
+        if isinstance(outer, shielded) and outer._is_active() and outer._run_here() is run.parent:
+            inner = outer._over(run)  # a clean-up may start runs of its own
+            outer._protect(participant)
+        elif run._closed:
+            run._skip()
+            return None
+    run._begin(participant)
+    return context.current.set(inner)
 
 
 def raise_ended(run: Run, outer: Scope) -> Never:
@@ -249,40 +263,59 @@ async def drive(
     function: Callable[..., Awaitable[Any]],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    *,
-    owns_task: bool = False,
 ) -> None:
-    """Execute a body inside an edge, in the current task, which may have been made for it."""
-    if owns_task:
+    """Execute a body inside an edge, in the current task."""
+    if edge.open():
+        result, error = None, None
         try:
-            await _first_step()
-        except BaseException as gone:
-            edge.never_began(gone)
-            raise
+            result = await function(*args, **kwargs)
+        except BaseException as caught:
+            error = caught
+        try:
+            if error is not None or not edge.close_at_once(result):
+                await edge.close(result, error)
+        finally:
+            error = None  # a traceback that holds the frame that holds the traceback
+
+
+async def _drive_own(
+    run: Run, loop: AbstractEventLoop, function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any
+) -> None:
+    """Execute a body as a run, in a task that was made for it: nearly always there is no edge to see to."""
     try:
-        if edge.open(owns_task=owns_task):
+        await _first_step()
+    except BaseException as gone:
+        # Its task was cancelled, or its loop went away, before its first step.
+        run.stop(reason=Reason.of(f"{type(gone).__name__} before it began", kind=_kind(gone)))
+        run._skip()
+        raise
+    participant = tasks.TaskParticipant(tasks.current_task(loop), loop)
+    try:
+        if _begin(run, participant) is not None:
             result, error = None, None
             try:
                 result = await function(*args, **kwargs)
             except BaseException as caught:
                 error = caught
-            if error is not None or not edge.close_at_once(result):
-                await edge.close(result, error)
+            if error is None and run._first is None and not run._closed:
+                run._end(result, None)
+            if run._ended is None or run._outcome is None:
+                await Edge.of_own_task(run, participant).close(result, error)
     finally:
         error = None  # a traceback that holds the frame that holds the traceback
-        if owns_task:
-            edge.participant.leave()
+        participant.leave()
 
 
 def in_task(
     run: Run, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Task[Any]:
     """Execute a body as a run, in a task of its own."""
-    body = drive(Edge(run), function, args, kwargs, owns_task=True)
+    loop = asyncio.get_running_loop()
+    body = _drive_own(run, loop, function, args, kwargs)
     # Up to its first suspension, so that a cancel that comes before the task's first step arrives inside it: otherwise
     # asyncio drops the coroutine unstarted and the run would have no end.
     body.send(None)
-    return asyncio.get_running_loop().create_task(body, name=run.name)
+    return loop.create_task(body, name=run.name)
 
 
 @types.coroutine

@@ -21,11 +21,12 @@ from stoppable._engine import control, threads
 from stoppable.errors import AgentStopped
 
 _get_running_loop = asyncio._get_running_loop
+_get_ident = threading.get_ident
 # Both take the loop; before 3.12 the public one is written in Python and would be a fifth of a boundary's cost.
 if sys.version_info >= (3, 12):
-    _current_task = asyncio.current_task
+    current_task = asyncio.current_task
 else:
-    _current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 _by_task: dict[Task[Any], TaskParticipant] = {}
 
@@ -40,13 +41,15 @@ class TaskParticipant(Participant):
     task itself: that is why a cancel can be aimed at one run (G13).
     """
 
-    __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "issued", "loop", "task")
+    __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "issued", "loop", "task", "thread")
 
     can_be_cut = True
 
     def __init__(self, task: Task[Any], loop: AbstractEventLoop) -> None:
+        _by_task[task] = self
         self.task = task
         self.loop = loop
+        self.thread = _get_ident()  # made on it
         self.issued = 0  # cancels of ours that nobody has paid back yet
         self._joined: list[Run] | None = None
         self._shields: list[shielded] | None = None
@@ -163,35 +166,31 @@ def _suspended_at(waiting: object) -> FrameType | None:
 def current() -> TaskParticipant | None:
     """Return the participant for the task that executes the calling code; None outside a task."""
     loop = _get_running_loop()
-    task = None if loop is None else _current_task(loop)
-    if loop is None or task is None:
+    return None if loop is None else _current_in(loop)
+
+
+def _current_in(loop: AbstractEventLoop) -> TaskParticipant | None:
+    task = current_task(loop)
+    if task is None:
         return None
     participant = _by_task.get(task)
     if participant is None:
-        participant = own()
+        participant = TaskParticipant(task, loop)
         task.add_done_callback(participant._done)
         participant._joined = []
     return participant
 
 
-def own() -> TaskParticipant:
-    """Return a participant for the current task, which was made for a run and forgotten with it."""
-    loop = asyncio.get_running_loop()
-    task = _current_task(loop)
-    assert task is not None, "called in a task"
-    participant = _by_task[task] = TaskParticipant(task, loop)
-    return participant
-
-
 def join(run: Run) -> Participant | None:
     """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
+    main = run._main
+    # Nearly always; before 3.12, to ask for the running loop would be a system call.
+    if main is not None and main.thread == _get_ident() and main.task is current_task(main.loop):
+        return main
     loop = _get_running_loop()
     if loop is None:
         return threads.current()
-    main = run._main
-    if main is not None and main.task is _current_task(loop):
-        return main
-    participant = current()
+    participant = _current_in(loop)
     if participant is not None and participant not in (run._members or ()):
         participant.join(run)
     return participant

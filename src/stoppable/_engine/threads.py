@@ -10,8 +10,10 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from stoppable._core import context
@@ -27,6 +29,10 @@ T = TypeVar("T")
 
 live: set[ThreadParticipant] = set()
 """The threads that execute the body of a run now."""
+
+_FRAMES_TOLD = 8
+_OUR_CODE = str(Path(__file__).parent)
+_THREAD_STARTS = {(threading.__file__, name) for name in ("_bootstrap", "_bootstrap_inner", "run")}
 
 _local = threading.local()
 _pool = DaemonPool("stoppable-thread")
@@ -62,10 +68,20 @@ class ThreadParticipant(Participant):
         return self._thread.is_alive()
 
     def describe(self) -> str:
-        """Name the thread and the line where it is."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        where = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
-        return f"thread {self._thread.name}{where}"
+        """Name the thread and its stack, innermost first: it may hang in a library, and the way there is what helps."""
+        stack = ", called at ".join(_stack(sys._current_frames().get(self._thread.ident or 0)))
+        return f"thread {self._thread.name}" + (f" at {stack}" if stack else "")
+
+
+def _stack(frame: FrameType | None) -> Iterator[str]:
+    """Yield where a thread stands, from the innermost frame outwards, without our own frames and those below them."""
+    left = _FRAMES_TOLD
+    while frame is not None and left:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OUR_CODE) and (code.co_filename, code.co_name) not in _THREAD_STARTS:
+            yield f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
+            left -= 1
+        frame = frame.f_back
 
 
 class _Visit(ThreadParticipant):

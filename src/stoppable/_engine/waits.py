@@ -22,13 +22,13 @@ async def ended(run: Run) -> Outcome[Any]:
     outcome = run._outcome
     if outcome is None:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = asyncio.Future(loop=loop)
 
         def wake() -> None:
-            if asyncio._get_running_loop() is loop:
-                _resolve(future)
-            else:
+            if asyncio._get_running_loop() is not loop:
                 _wake(future)
+            elif not future.done():
+                future.set_result(None)
 
         run._when_ended(wake)
         try:

@@ -89,6 +89,13 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """From the worker: what a generator yielded."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """From the worker: how its run ended, and what became of the nodes in it."""
 
@@ -97,7 +104,7 @@ class Ended:
     nodes: tuple[Node, ...] = ()
 
 
-Message: TypeAlias = Start | StopRequest | Acknowledged | Entered | Left | Told | Event | Ended
+Message: TypeAlias = Start | StopRequest | Acknowledged | Entered | Left | Told | Event | Item | Ended
 
 
 class Line:
@@ -148,8 +155,8 @@ def pack(message: Message) -> bytes:
         packed = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise InvalidArgument(
-            f"cannot send {what} to or from a worker process: {error}. Arguments, results, partials and events of an "
-            "agent with isolation='process' must be picklable"
+            f"cannot send {what} to or from a worker process: {error}. Arguments, results, items, partials and events "
+            "of an agent with isolation='process' must be picklable"
         ) from error
     if len(packed) > LIMIT:
         raise InvalidArgument(

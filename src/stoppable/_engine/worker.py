@@ -23,11 +23,11 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Status
-from stoppable._engine.agents import Kind, block, body_of, kind_of, start
+from stoppable._engine.agents import Kind, block, body_of, kind_of, pumped, start
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
-from stoppable._engine.process_table import GROUPS, Members
-from stoppable._engine.wire import Acknowledged, Ended, Entered, Event, Left, Line, Start, StopRequest, Told, pack
+from stoppable._engine.processes.table import GROUPS, Members
+from stoppable._engine.wire import Acknowledged, Ended, Entered, Event, Item, Left, Line, Start, StopRequest, Told, pack
 from stoppable.errors import InvalidArgument
 
 
@@ -60,7 +60,7 @@ def main(descriptor: int) -> None:
         sys.path[:] = message.path
         run = _make_run(message, line)
         threading.Thread(target=_listen, args=(line, run), name="stoppable-listen", daemon=True).start()
-        _say(line, _perform(run, message), run)
+        _say(line, _perform(run, message, line), run)
     sys.stdout.flush()
     sys.stderr.flush()
     with _leaving:
@@ -107,9 +107,9 @@ def _die() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _perform(run: Run, message: Start) -> Outcome[Any]:
+def _perform(run: Run, message: Start, line: Line) -> Outcome[Any]:
     try:
-        body = load(message.agent)
+        body = pumped(load(message.agent), lambda item: line.send(Item(item)))
     except Exception as error:
         return Outcome(status=Status.FAILED, error=error)
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import boundary
@@ -20,14 +20,16 @@ from stoppable._core.port import Participant, RemoteParticipant
 from stoppable._core.run import Run
 from stoppable._core.state import Fate, Rung, Status
 from stoppable._core.stop import Stop
-from stoppable._engine import control
-from stoppable._engine.agents import Kind, body_of, kind_of
-from stoppable._engine.process_table import Members, environment
+from stoppable._engine import control, inherited
+from stoppable._engine.agents import body_of
+from stoppable._engine.processes.orphans import cookie
+from stoppable._engine.processes.table import Members, environment
 from stoppable._engine.wire import (
     Acknowledged,
     Ended,
     Entered,
     Event,
+    Item,
     Left,
     Line,
     Message,
@@ -38,8 +40,14 @@ from stoppable._engine.wire import (
 )
 from stoppable.errors import InvalidArgument, StoppableError
 
+Put: TypeAlias = Callable[[Any], object]
+
 _EXIT_SECONDS = 1.0
 _REAP_SECONDS = 5.0
+
+live: set[Worker] = set()
+"""The workers of which something may be alive."""
+os.register_at_fork(after_in_child=live.clear)  # they are the parent's
 
 
 class WorkerDied(StoppableError):
@@ -58,29 +66,31 @@ class WorkerDied(StoppableError):
 class Worker(RemoteParticipant):
     """A process that executes the body of a run. It climbs its own ladder; from here it is told, and killed."""
 
-    __slots__ = ("_boundaries", "_has_ended", "_line", "_members", "_next", "_process", "_run", "_told")
+    __slots__ = ("_boundaries", "_has_ended", "_line", "_members", "_next", "_process", "_put", "_run", "_told")
 
-    def __init__(self, run: Run, request: Start) -> None:
+    def __init__(self, run: Run, request: Start, put: Put | None = None) -> None:
         ours, theirs = socket.socketpair()
         group = new_id()
         with theirs:
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                     [sys.executable, "-m", "stoppable._engine.worker", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *inherited.descriptors()],
                     start_new_session=True,
-                    env={**environment(None, run.id, group), "PYTHONPATH": os.pathsep.join(filter(None, request.path))},
+                    env={**environment(None, run.id, group, cookie()), "PYTHONPATH": _search_path(request)},
                 )
             except BaseException:
                 ours.close()
                 raise
         self._run = run
+        self._put = put
         self._line = Line(ours)
         self._members = Members(group, self._process.pid)
         self._boundaries: dict[int, boundary] = {}
         self._told: dict[int, Stop] = {}
         self._next = 0
         self._has_ended = False
+        live.add(self)
         with contextlib.suppress(OSError):  # it died at once: receive() will say so
             self._line.send(request)
 
@@ -145,6 +155,8 @@ class Worker(RemoteParticipant):
                 self._partial(value, appended=appended)
             case Event(kind, data) if run._sink is not None:
                 run._sink.event(run, kind, data)
+            case Item(value) if self._put is not None:
+                self._put(value)
             case _:
                 pass  # nobody keeps a record
 
@@ -218,11 +230,15 @@ class Worker(RemoteParticipant):
         self._told.clear()
 
 
-def perform_in_worker(request: Callable[[Run], Start]) -> Any:
-    """Be the body of a run: start a worker, listen to it, and leave nothing of it behind."""
+def _search_path(request: Start) -> str:
+    return os.pathsep.join(filter(None, request.path))
+
+
+def perform_in_worker(request: Callable[[Run], Start], put: Put | None) -> Any:
+    """Be the body of a run: start a worker, listen to it, hand its items over, and leave nothing of it behind."""
     run = context.current_run()
     assert run is not None, "the body of a run"
-    worker = Worker(run, request(run))
+    worker = Worker(run, request(run), put)
     run._admit(worker)
     try:
         for stop in run._stops():
@@ -232,17 +248,19 @@ def perform_in_worker(request: Callable[[Run], Start]) -> Any:
     finally:
         worker.end()
         if not worker.alive():
+            live.discard(worker)
             run._withdraw(worker)
 
 
-def as_worker_body(agent: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Any]:
-    """Return a body that runs an agent in a worker process; raises a clear error if it cannot be sent there."""
+def as_worker_body(agent: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[Put | None], Any]:
+    """Return a body that runs an agent in a worker process; raises a clear error if it cannot be sent there.
+
+    It takes what to do with the items of a generator, which come as fast as the worker makes them.
+    """
     kwargs: Mapping[str, Any] = {}
     if isinstance(agent, functools.partial):
         args, kwargs, agent = (*agent.args, *args), agent.keywords, agent.func
     name = _name(agent)
-    if kind_of(body_of(agent)) is Kind.ASYNC_GENERATOR:
-        raise InvalidArgument(f"{name} is a generator: with isolation='process' use a function that returns a value")
 
     def request(run: Run) -> Start:
         return Start(

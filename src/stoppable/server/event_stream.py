@@ -170,13 +170,11 @@ class EventStream(Response):
 
 def _joined(feed: Feed, events: Sequence[Event]) -> tuple[bytes, Event]:
     """Return events as they are sent, as many as fit into one piece, up to the end, and the last of them."""
-    chunks: list[bytes] = []
-    last, size = events[0], 0
-    for event in events:
-        chunks.append(feed.encode(event))
-        last = event
+    chunks, size, last = [], 0, events[0]
+    for last in events:
+        chunks.append(feed.encode(last))
         size += len(chunks[-1])
-        if size >= _SEND_BYTES or event.type is EventType.DONE:
+        if size >= _SEND_BYTES or last.type is EventType.DONE:
             break
     return b"".join(chunks), last
 

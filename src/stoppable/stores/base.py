@@ -94,10 +94,18 @@ class Store(Protocol):
         """Return the time of the store's clock, in seconds since 1970."""
         ...
 
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """The descriptors that a process which a worker starts is given: while it lives, the worker is not dead."""
+        ...
+
     # Workers
 
     def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
-        """Give a process its lease, stamped now: a worker that dies before its first heartbeat is seen too."""
+        """Give a process its lease, stamped now: a worker that dies before its first heartbeat is seen too.
+
+        Again, it renews the lease; the id of a worker that was closed or reaped is Fenced for good.
+        """
         ...
 
     def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
@@ -109,15 +117,18 @@ class Store(Protocol):
         ...
 
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
-        """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others."""
+        """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others.
+
+        It must not wait for a reply: it may be called on the thread that makes the calls.
+        """
         ...
 
     def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
         """End the runs of workers that are gone, and return them.
 
         Proven dead: ``stopped`` if a stop was pending, otherwise ``failed``. A lease that ran out proves nothing:
-        ``lost``, and only if ``expired`` is asked for. Whoever reaps waits one TTL after its own start before it asks.
-        A reaped worker is fenced.
+        ``lost``, and only if ``expired`` is asked for; then every worker without a lease is fenced, also if the limit
+        leaves some of their runs for the next time. Whoever reaps waits one TTL after its own start before it asks.
         """
         ...
 
@@ -126,8 +137,9 @@ class Store(Protocol):
     def register(self, record: RunRecord, request: str) -> Reply[Registered]:
         """Keep a new run. ``request`` is a digest of what was asked for.
 
-        The same id with the same request is the same run, with another one RunConflict. A hold that matches a root
-        raises RunHeld. Under a parent that is stopping or over, or where a stop came first, it is born stopped.
+        The same id with the same request and owner is the same run, with another one RunConflict. A worker without a
+        lease is Fenced. A hold that matches raises RunHeld, unless it is a child: its run was let in. Under a parent
+        that is stopping or over, or where a stop came first, it is born stopped.
 
         A record that is ``running`` tells of a child that its worker has begun already: it gets its parent's stop, if
         there is one, and ends as its worker says.
@@ -147,10 +159,10 @@ class Store(Protocol):
     ) -> Reply[StopResult]:
         """Keep a stop of a run, or of all that a selector matches, with their subtrees; then tell their workers.
 
-        The mode of a run's stop only rises and its first reason stays. The same ``key`` again returns the first answer.
-        A hold is placed before the runs are listed, and needs a selector. With ``dry_run`` nothing changes. A run of
-        another ``owner`` than a given one is RunNotFound; with ``if_unknown_hold`` a stop of an unknown id waits
-        TOMBSTONE_SECONDS for its run.
+        The mode of a run's stop only rises and its first reason stays. The same ``key`` of the same ``owner`` again
+        returns the first answer. A hold is placed before the runs are listed, and needs a selector. With ``dry_run``
+        nothing changes. A run of another ``owner`` than a given one is RunNotFound, and no hold refuses his starts;
+        with ``if_unknown_hold`` a stop of an unknown id waits TOMBSTONE_SECONDS for its run, if it has that owner.
         """
         ...
 
@@ -171,7 +183,8 @@ class Store(Protocol):
     ) -> Reply[RunRecord]:
         """Write the terminal status if there is none (G2), append the last events and ``done``, and bump the epoch.
 
-        Returns what is kept, be it somebody else's: then this report becomes a ``late`` event (G15).
+        Returns what is kept, be it somebody else's: then this report becomes a ``late`` event (G15). A stop that the
+        worker gave no receipt for gets one from what is kept.
         """
         ...
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable
+
+_logger = logging.getLogger("stoppable")
 
 
 class Listeners:
@@ -21,6 +24,9 @@ class Listeners:
             self._calls.setdefault(name, []).append(listener)
         return listener
 
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
     def names(self) -> list[str]:
         """Return the names that somebody listens to."""
         with self._lock:
@@ -32,7 +38,10 @@ class Listeners:
             with self._lock:
                 found = [listener for name in names for listener in self._calls.get(name, ())]
             for listener in found:
-                listener.call()
+                try:
+                    listener.call()
+                except Exception:  # it wakes a loop that is closed: what was written stays, and others must be told
+                    _logger.exception("a listener to %s failed", listener.name)
 
     def _remove(self, listener: _Listener) -> None:
         with self._lock, contextlib.suppress(KeyError, ValueError):

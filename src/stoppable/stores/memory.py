@@ -99,10 +99,10 @@ class MemoryStore:
         self._leases: dict[str, float] = {}
         self._closed: set[str] = set()  # workers that gave their lease back
         self._silent: set[str] = set()  # workers whose lease ran out: fenced
-        self._tombstones: dict[str, tuple[float, str | None, StopIntent]] = {}
+        self._tombstones: dict[tuple[str, str | None], tuple[float, StopIntent]] = {}  # by run and owner
         self._holds: dict[str, Hold] = {}
         self._audit: list[AuditEntry] = []
-        self._answered: dict[str, tuple[list[tuple[str, Answer]], Hold | None]] = {}
+        self._answered: dict[tuple[str | None, str], tuple[list[tuple[str, Answer]], Hold | None]] = {}  # owner and key
         self._hints = Listeners()
         self._watchers = Listeners()
         self._touched: set[str] = set()
@@ -120,11 +120,18 @@ class MemoryStore:
         """Return the time."""
         return self._clock()
 
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """Nothing: no process outlives this store."""
+        return ()
+
     # Workers
 
     @_atomic
     def open_worker(self, info: WorkerInfo, ttl: float) -> None:
         """Give a process its lease."""
+        if info.id in self._closed or info.id in self._silent:
+            raise Fenced(info.id)
         self._leases[info.id] = self.now() + ttl
 
     @_atomic
@@ -159,7 +166,7 @@ class MemoryStore:
             self._silent.update(silent)
             for worker in silent:
                 del self._leases[worker]
-        gone = self._closed | self._silent
+        gone = self._closed | self._silent if expired else self._closed
         found = [kept for kept in self._live.values() if kept.record.worker in gone][:limit]
         for kept in found:
             proven_dead = kept.record.worker in self._closed
@@ -184,14 +191,16 @@ class MemoryStore:
         else:
             record = replace(record, root_id=parent.record.root_id)
         now = self.now()
-        kept = _Kept(replace(record, created_at=now), request, next(self._numbers))
+        record = replace(record, created_at=now, labels=dict(record.labels))
+        kept = _Kept(record, request, next(self._numbers))
         self._runs[record.id] = self._live[record.id] = kept
         if parent is not None:
             parent.children.append(kept)
         if record.status is Status.RUNNING:
-            self._add(kept, [rules.status_event(Status.RUNNING)])
-            if parent is not None and parent.record.stop is not None:
-                self._stop(kept, parent.record.stop)
+            kept.record = rules.begun(kept.record, None if parent is None else parent.record, now)
+            self._add(kept, [rules.status_event(kept.record.status, kept.record)])
+            if kept.record.stop is not None and parent is not None and parent.record.worker != record.worker:
+                self._woken.add(record.worker)
         elif (stop := self._stop_that_came_first(kept.record, parent, now)) is not None:
             self._end(kept, rules.born_stopped(kept.record, stop, now))
         return Registered(record=kept.record, created=True)
@@ -208,8 +217,19 @@ class MemoryStore:
                 return above.stop
             if above.over:
                 return rules.parent_is_over(above, now)
-        expires, owner, stop = self._tombstones.pop(record.id, (0.0, None, None))
-        return stop if expires > now and owner in {None, record.owner} else None
+        first: StopIntent | None = None
+        for owner in dict.fromkeys((None, record.owner)):
+            expires, stop = self._tombstones.pop((record.id, owner), (now, None))
+            if expires > now and stop is not None:
+                first = rules.raised(first, stop)
+        return first
+
+    def _wait_for_run(self, run_id: str, owner: str | None, intent: StopIntent) -> None:
+        now = self.now()
+        self._tombstones = {key: kept for key, kept in self._tombstones.items() if kept[0] > now}
+        _, earlier = self._tombstones.get((run_id, owner), (now, None))
+        self._tombstones[run_id, owner] = (now + TOMBSTONE_SECONDS, rules.raised(earlier, intent))
+        self._note("stop", intent, run_id, {"runs": {}, "hold": None})
 
     @_atomic
     def request_stop(
@@ -224,17 +244,17 @@ class MemoryStore:
         if_unknown_hold: bool = False,
     ) -> StopResult:
         """Keep a stop, then tell the workers."""
-        if key is not None and key in self._answered:
-            answers, placed = self._answered[key]
-            return self._result([(self._runs[run_id], answer) for run_id, answer in answers], placed)
-        placed = self._place(target, intent, dry_run=dry_run) if hold and isinstance(target, Selector) else None
+        if key is not None and (owner, key) in self._answered:
+            return self._answer_again(target, *self._answered[owner, key])
+        held = rules.held_by(target, owner) if hold else None
+        placed = None if held is None else self._place(held, intent, dry_run=dry_run)
         chosen = self._chosen(target, owner)
         if chosen is None:
             assert isinstance(target, str), "a selector may choose nothing, but it is not unknown"
             if not if_unknown_hold:
                 raise RunNotFound(target)
             if not dry_run:
-                self._tombstones[target] = (self.now() + TOMBSTONE_SECONDS, owner, intent)
+                self._wait_for_run(target, owner, intent)
             return StopResult()
         found = [(kept, rules.answer_of(kept.record, intent)) for kept in chosen]
         if not dry_run:
@@ -243,7 +263,7 @@ class MemoryStore:
                     self._stop(node, intent)
             answers = [(kept.record.id, answer) for kept, answer in found]
             if key is not None:
-                self._answered[key] = (answers, placed)
+                self._answered[owner, key] = (answers, placed)
             self._note("stop", intent, target, {"runs": dict(answers), "hold": placed and placed.id})
         return self._result(found, placed)
 
@@ -258,6 +278,14 @@ class MemoryStore:
         kept = self._runs.get(target)
         return None if kept is None or owner not in {None, kept.record.owner} else [kept]
 
+    def _answer_again(
+        self, target: str | Selector, answers: Sequence[tuple[str, Answer]], placed: Hold | None
+    ) -> StopResult:
+        found = [(self._runs[run_id], answer) for run_id, answer in answers if run_id in self._runs]
+        if isinstance(target, str) and not found:
+            raise RunNotFound(target)  # it was purged
+        return self._result(found, placed)
+
     @staticmethod
     def _result(found: Sequence[tuple[_Kept, Answer]], placed: Hold | None) -> StopResult:
         return StopResult(
@@ -269,7 +297,8 @@ class MemoryStore:
         stop = rules.raised(record.stop, intent)
         if record.over or stop is record.stop:
             return
-        kept.record = replace(record, stop=stop, stop_requested_at=record.stop_requested_at or self.now())
+        requested = self.now() if record.stop_requested_at is None else record.stop_requested_at
+        kept.record = replace(record, stop=stop, stop_requested_at=requested)
         if record.status is Status.RUNNING:
             self._add(kept, [rules.status_event(Status.STOPPING, kept.record)])
         self._touched.add(record.id)
@@ -282,9 +311,9 @@ class MemoryStore:
         kept.record = replace(kept.record, receipt=receipt)
         self._touched.add(run_id)
         for node in kept.subtree():
-            record = node.record
-            if record.worker == kept.record.worker and (record.acknowledged is None or record.acknowledged < mode):
-                node.record = replace(record, acknowledged=mode)
+            if node is kept or rules.is_closed_with(node.record, kept.record):
+                known = node.record.acknowledged
+                node.record = replace(node.record, acknowledged=mode if known is None else max(known, mode))
 
     @_atomic
     def finish(
@@ -297,6 +326,7 @@ class MemoryStore:
     ) -> RunRecord:
         """Write the terminal status, if there is none."""
         kept = self._kept(run_id)
+        rules.check_end(outcome, events)
         if kept.record.over or kept.record.epoch != epoch:
             self._add(kept, [rules.late_event(outcome)])
         else:
@@ -315,6 +345,7 @@ class MemoryStore:
     @_atomic
     def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> int:
         """Add to a run's log."""
+        rules.check_statuses(events)
         return self._add(self._fenced(run_id, epoch), events)
 
     def _add(self, kept: _Kept, drafts: Sequence[Draft]) -> int:
@@ -327,7 +358,7 @@ class MemoryStore:
             if draft.type is EventType.STATUS and not kept.record.over:
                 kept.record = rules.moved(kept.record, draft, now)
             at = now if draft.at is None else draft.at
-            log.append(Event(run_id=kept.record.id, seq=len(log) + 1, at=at, type=draft.type, data=draft.data))
+            log.append(Event(run_id=kept.record.id, seq=len(log) + 1, at=at, type=draft.type, data=dict(draft.data)))
         kept.record = replace(kept.record, last_event=len(log))
         self._touched.add(kept.record.id)
         return len(log)
@@ -351,7 +382,7 @@ class MemoryStore:
     @_atomic
     def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Page:
         """Return the runs that match, newest first."""
-        below = rules.cursor_number(cursor)
+        below, limit = rules.cursor_number(cursor), rules.page_size(limit)
         found = list(itertools.islice(self._matching(wanted, below), limit + 1))
         more = str(found[limit - 1].number) if len(found) > limit else None
         return Page(runs=tuple(kept.record for kept in found[:limit]), cursor=more)

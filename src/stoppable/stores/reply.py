@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar
@@ -12,7 +14,16 @@ from stoppable.errors import StoreError
 
 T = TypeVar("T")
 
+_logger = logging.getLogger("stoppable")
 _lock = threading.Lock()  # one for all: it is held for two lines
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Reply(Generic[T]):
@@ -36,6 +47,13 @@ class Reply(Generic[T]):
         except Exception as error:
             reply._error = error
         reply._is_settled = True
+        return reply
+
+    @classmethod
+    def failed(cls, error: BaseException) -> Reply[T]:
+        """Return the reply of a call that could not be made."""
+        reply: Reply[T] = cls()
+        reply._error, reply._is_settled = error, True
         return reply
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -90,10 +108,17 @@ def settle(answers: Iterable[Settled]) -> None:
         if isinstance(waiter, asyncio.Future):
             loops.setdefault(waiter.get_loop(), []).append(waiter)
         else:
-            waiter()
+            _call(waiter)
     for loop, futures in loops.items():
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(_resolve, futures)
+
+
+def _call(waiter: Callable[[], object]) -> None:
+    try:
+        waiter()
+    except Exception:  # the others wait for their answers too
+        _logger.exception("a function that waited for the store failed")
 
 
 def _resolve(futures: list[asyncio.Future[None]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,8 @@ _CURSOR_DIGITS = 18  # what an engine takes as a whole number
 ALWAYS_KEPT = frozenset({EventType.STATUS, EventType.DONE, EventType.LATE, EventType.TRUNCATED})
 """The events of which a run has few: they are kept however long its log is."""
 
+_CURSOR_DIGITS = 18  # of the numbers that 64 bits hold
+
 
 def answer_of(record: RunRecord, intent: StopIntent) -> Answer:
     """Return what a stop changes for a run."""
@@ -51,11 +53,34 @@ def born_stopped(record: RunRecord, stop: StopIntent, now: float) -> RunRecord:
     """Return the record of a run whose body never runs: its stop was there first."""
     outcome = OutcomeRecord(status=Status.STOPPED, reason=stop.reason, rung=Rung.SIGNAL)
     ended = replace(record, stop=stop, stop_requested_at=now, acknowledged=stop.mode)
-    return over(ended, outcome, receipt_of(ended, Answer.ACCEPTED, Status.STOPPED, now), now)
+    return over(ended, outcome, None, now)
+
+
+def begun(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
+    """Return the record of a child that its worker has begun already, with the stop that its parent has.
+
+    On its parent's worker that stop has closed its gate too, or will when the parent's is: nobody is told again.
+    """
+    if parent is None or parent.stop is None:
+        return replace(record, started_at=now)
+    closed = parent.acknowledged if parent.worker == record.worker else None
+    return replace(
+        record, status=Status.STOPPING, started_at=now, stop=parent.stop, stop_requested_at=now, acknowledged=closed
+    )
+
+
+def is_closed_with(record: RunRecord, above: RunRecord) -> bool:
+    """Return whether the stop that closed the gate of a run above has closed this one's too."""
+    return record.worker == above.worker and record.stop is not None and not record.over
 
 
 def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now: float) -> RunRecord:
-    """Return a record with its terminal status; whoever writes with the old epoch is late (G15)."""
+    """Return a record with its terminal status; whoever writes with the old epoch is late (G15).
+
+    A stop that the worker says nothing about, as when it had not heard of it, has a receipt all the same.
+    """
+    if receipt is None and record.stop is not None:
+        receipt = receipt_of(record, Answer.ACCEPTED, outcome.status, now)
     return replace(
         record,
         status=outcome.status,
@@ -80,8 +105,7 @@ def given_up(record: RunRecord, now: float, *, proven_dead: bool) -> RunRecord:
         clean=False,
         error=ErrorRecord(type="WorkerDied", message=gone) if status is Status.FAILED else None,
     )
-    receipt = receipt_of(record, Answer.ACCEPTED, status, now) if record.stop else None
-    return over(record, outcome, receipt, now)
+    return over(record, outcome, None, now)
 
 
 def receipt_of(record: RunRecord, answer: Answer, status: Status, now: float | None) -> Receipt:
@@ -108,10 +132,40 @@ def parent_is_over(parent: RunRecord, now: float) -> StopIntent:
 
 def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:
     """Return a record after a status event: along the transition table, and never to an end, which has its own call."""
-    status = Status(draft.data["status"])
+    status = _status_of(draft)
     if status.terminal or (status is not record.status and status not in record.status.followers):
         return record
-    return replace(record, status=status, started_at=record.started_at or now)
+    return replace(record, status=status, started_at=now if record.started_at is None else record.started_at)
+
+
+def check_statuses(drafts: Sequence[Draft]) -> None:
+    """Refuse events of a status that is none, before any of them is kept."""
+    for draft in drafts:
+        if draft.type is EventType.STATUS:
+            _status_of(draft)
+
+
+def _status_of(draft: Draft) -> Status:
+    try:
+        return Status(draft.data["status"])
+    except (KeyError, ValueError):
+        raise InvalidArgument(f"a status event tells of one of {', '.join(Status)}, not {draft.data!r:.200}") from None
+
+
+def check_end(outcome: OutcomeRecord, events: Sequence[Draft]) -> None:
+    """Refuse an end that is none."""
+    if not outcome.status.terminal:
+        raise InvalidArgument(f"a run ends completed, failed, stopped or lost, not {outcome.status}")
+    check_statuses(events)
+
+
+def held_by(target: str | Selector, owner: str | None) -> Selector | None:
+    """Return which starts a stop with a hold refuses: never those of another owner than a given one."""
+    if isinstance(target, str):
+        raise InvalidArgument(f"a hold needs a selector: run {target!r} has started, there is nothing to hold")
+    if owner is None:
+        return target
+    return replace(target, owner=owner) if target.owner in {None, owner} else None
 
 
 def cursor_number(cursor: str | None) -> float:
@@ -121,6 +175,13 @@ def cursor_number(cursor: str | None) -> float:
     if not cursor.isdecimal() or len(cursor) > _CURSOR_DIGITS:
         raise InvalidArgument(f"the cursor {cursor[:40]!r} is none of ours: pass on the one of the page before")
     return int(cursor)
+
+
+def page_size(limit: int) -> int:
+    """Return how many runs a page shows; a page without any would have no place where the next one begins."""
+    if limit < 1:
+        raise InvalidArgument(f"the limit is {limit}: use a whole number from 1 up")
+    return limit
 
 
 def audit_entry(
@@ -141,13 +202,14 @@ def audit_entry(
 
 def status_event(status: Status, record: RunRecord | None = None) -> Draft:
     """Return the event that tells of a status, with the reason if it was stopped."""
+    return status_of_stop(status, None if record is None else record.stop)
+
+
+def status_of_stop(status: Status, stop: StopIntent | None) -> Draft:
+    """Return the event that tells of a status that a stop led to."""
     data: dict[str, object] = {"status": status.value}
-    if record is not None and record.stop is not None:
-        data |= {
-            "mode": record.stop.mode.value,
-            "reason": record.stop.reason.message,
-            "actor": record.stop.reason.actor,
-        }
+    if stop is not None:
+        data |= {"mode": stop.mode.value, "reason": stop.reason.message, "actor": stop.reason.actor}
     return Draft(type=EventType.STATUS, data=data)
 
 

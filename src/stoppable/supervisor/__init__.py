@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
@@ -19,25 +18,24 @@ from stoppable._engine.open_run import edge_around
 from stoppable._engine.threads import to_thread
 from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector
 from stoppable.stores.base import Store
-from stoppable.stores.rules import receipt_of
 from stoppable.supervisor.bulk import BulkStop
-from stoppable.supervisor.desk import Desk
+from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
 from stoppable.supervisor.handles import StoredHandle, SupervisedHandle
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
+from stoppable.supervisor.recorder import Log
+from stoppable.supervisor.signals import shutdown_on_sigterm
 from stoppable.supervisor.waiting import events, record_when
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-_ACKNOWLEDGE_SECONDS = 1.0
-_SHUTDOWN_MARGIN = 5.0
 
 
 class Supervisor:
     """Starts agents as runs that are kept in a store, and stops any run of that store by its id.
 
     Without a URL the runs are kept in memory; ``sqlite:///runs.db`` keeps them in a file that several processes may
-    share. Leaving the block stops the runs that this process still executes, with the reason ``shutdown``.
+    share. Leaving the block stops the runs that this process still executes, with the reason ``shutdown``; so does
+    SIGTERM, unless somebody else handles it.
     """
 
     def __init__(self, store: str | Store | None = None, *, ttl: float = 30.0, keep_days: float | None = None) -> None:
@@ -45,6 +43,8 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         await to_thread(self._desk.open)
+        self._signals = contextlib.ExitStack()
+        self._signals.enter_context(shutdown_on_sigterm(self._desk))
         return self
 
     async def __aexit__(
@@ -66,15 +66,12 @@ class Supervisor:
         """Stop the runs that this process still executes, wait for their end, and disconnect."""
         await self.drain()
         await to_thread(self._desk.close)
+        self._signals.close()
 
     async def drain(self) -> None:
         """Stop the runs that this process still executes, with the reason ``shutdown``, and wait for their end."""
-        desk = self._desk
-        total = desk.shut_down()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(total + _SHUTDOWN_MARGIN):
-                for log in list(desk.recorder.logs.values()):
-                    await desk.recorder.kept(log)
+        seconds = self._desk.shut_down()
+        await to_thread(self._desk.wait_for_end, seconds)
 
     # Starting
 
@@ -135,10 +132,8 @@ class Supervisor:
             on_disconnect=on_disconnect,
         )
         job = Job.of(agent, args, options, in_loop=True)
-        if not await self._register(job):
-            return self.handle(job.run.id)
-        log = self._desk.recorder.logs[job.run.id]
-        return SupervisedHandle(self, job.launch(), log)
+        log = await self._register(job)
+        return self.handle(job.run.id) if log is None else SupervisedHandle(self, job.launch(), log)
 
     @contextlib.asynccontextmanager
     async def open_run(
@@ -156,10 +151,10 @@ class Supervisor:
         options = Options(
             owner=owner, labels=labels, run_id=run_id, limits=limits, policy=policy, on_disconnect=on_disconnect
         )
-        job = Job(name, options, name)
-        if not await self._register(job):
-            await self.handle(job.run.id).result()
-        log = self._desk.recorder.logs[job.run.id]
+        job = Job.around(name, options)
+        log = await self._register(job)
+        if log is None:
+            job.refuse(await self._desk.store.get(job.run.id))
         try:
             async with edge_around(job.run, limits) as run:
                 yield run
@@ -167,14 +162,14 @@ class Supervisor:
             if job.run.outcome is not None:
                 await self._desk.recorder.kept(log)
 
-    async def _register(self, job: Job) -> bool:
+    async def _register(self, job: Job) -> Log | None:
         log, reply = self._desk.register(job)
         try:
             answer = await reply
         except BaseException:
             self._desk.abandon(log, reply)
             raise
-        return self._desk.registered(log, answer)
+        return log if self._desk.registered(log, answer) else None
 
     # Stopping
 
@@ -196,21 +191,15 @@ class Supervisor:
         unknown, or of another owner than a given one.
         """
         desk = self._desk
+        wait = None if wait is None else checked_seconds(wait, "wait")
         intent = desk.intent(mode, reason, actor, grace)
-        reply = desk.store.request_stop(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold)
-        result = await reply
-        if not result.answers:
-            return desk.tombstone(run_id, intent)
-        [receipt] = desk.carry_out(result, intent)
-        if receipt.final or (receipt.acknowledged_at is not None and not wait):
+        result = await desk.store.request_stop(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold)
+        receipt = desk.answer(run_id, result, intent)
+        seconds = desk.worth_waiting(receipt, wait)
+        if seconds is None:
             return receipt
-        record = await record_when(
-            desk.store,
-            run_id,
-            (lambda record: record.over) if wait else (lambda record: record.over or record.receipt is not None),
-            checked_seconds(wait, "wait") if wait else _ACKNOWLEDGE_SECONDS,
-        )
-        return receipt_of(record, receipt.answer, record.status, record.ended_at)
+        record = await record_when(desk.store, run_id, is_over if wait else is_acknowledged, seconds)
+        return desk.receipt(record, receipt.answer)
 
     async def stop_where(
         self,
@@ -237,12 +226,8 @@ class Supervisor:
         desk = self._desk
         intent = desk.intent(mode, reason, actor, grace)
         selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
-        result = await desk.store.request_stop(selector, intent, key=key, hold=hold, dry_run=dry_run, owner=within)
-        if dry_run:
-            return BulkStop(
-                (receipt_of(one.record, one.answer, one.record.status, None) for one in result.answers), result.hold
-            )
-        return BulkStop(desk.carry_out(result, intent), result.hold)
+        reply = desk.store.request_stop(selector, intent, key=key, hold=hold, dry_run=dry_run, owner=within)
+        return desk.bulk(await reply, intent, dry_run=dry_run)
 
     async def hold(
         self,

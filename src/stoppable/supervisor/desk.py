@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from stoppable._core import clock
 from stoppable._core.policy import seconds
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
-from stoppable.records import StopAnswer, StopIntent, StopResult
+from stoppable._engine import control, inherited
+from stoppable._engine.processes.orphans import end_orphans
+from stoppable.errors import StoreError
+from stoppable.records import RunRecord, StopAnswer, StopIntent, StopResult
 from stoppable.stores.base import Intent, Registered, Store
 from stoppable.stores.reply import Reply
 from stoppable.stores.rules import receipt_of
+from stoppable.supervisor.bulk import BulkStop
 from stoppable.supervisor.jobs import Job
 from stoppable.supervisor.lease import Lease
 from stoppable.supervisor.recorder import Log, Recorder
 from stoppable.supervisor.translate import shifted, shifted_reason
 from stoppable.supervisor.urls import store_of
 
+_logger = logging.getLogger("stoppable")
+
+SHUTDOWN_MARGIN = 5.0
+_ACKNOWLEDGE_SECONDS = 1.0
 _PURGE_SECONDS = 3600.0
 _DAY = 86_400.0
 
@@ -41,22 +52,29 @@ class Desk:
         self.recorder = Recorder(self.store, lambda: self.lease.worker)
         self._keep_days = keep_days
         self._purged_at = -math.inf
+        self._look_seconds = ttl / 3
+        self._looked_at = -math.inf
 
     def open(self) -> None:
         """Connect and take a lease; blocks for a moment."""
         self.store.open()
+        inherited.add(self._inherited)
         try:
             self.lease.open()
         except BaseException:
+            inherited.remove(self._inherited)
             self.store.close()
             raise
+        self._end_orphans()
 
     def close(self) -> None:
-        """Give the lease back and disconnect; blocks for a moment."""
-        try:
-            self.lease.close()
-        finally:
+        """Give the lease back and disconnect, once; blocks for a moment."""
+        if self.lease.close():
+            inherited.remove(self._inherited)
             self.store.close()
+
+    def _inherited(self) -> tuple[int, ...]:
+        return self.store.inherited
 
     # Starting
 
@@ -100,15 +118,43 @@ class Desk:
             grace=None if grace is None else seconds(grace, "grace"),
         )
 
-    def carry_out(self, result: StopResult, intent: StopIntent) -> list[Receipt]:
-        """Stop what runs here of what a durable stop named, and return the receipts so far."""
-        return [self._carry_out(answer, intent) for answer in result.answers]
+    def answer(self, run_id: str, result: StopResult, intent: StopIntent) -> Receipt:
+        """Carry out the stop of one run and return its receipt so far; its run may not be there yet."""
+        if result.answers:
+            return self._carry_out(result.answers[0], intent)
+        return Receipt(
+            run_id=run_id,
+            answer=Answer.ACCEPTED,
+            status=Status.PENDING,
+            mode=intent.mode,
+            reason=intent.reason,
+            requested_at=intent.reason.at,
+            acknowledged_at=intent.reason.at,  # there is no gate to close: the run will be born stopped
+        )
+
+    def bulk(self, result: StopResult, intent: StopIntent, *, dry_run: bool) -> BulkStop:
+        """Carry out the stop of many runs, or tell what it would be."""
+        if dry_run:
+            return BulkStop((self.receipt(one.record, one.answer) for one in result.answers), result.hold)
+        return BulkStop((self._carry_out(one, intent) for one in result.answers), result.hold)
+
+    @staticmethod
+    def receipt(record: RunRecord, answer: Answer) -> Receipt:
+        """Return what is kept of the stops of a run, as the answer to one more."""
+        return receipt_of(record, answer, record.status, record.ended_at)
+
+    @staticmethod
+    def worth_waiting(receipt: Receipt, wait: float | None) -> float | None:
+        """Return the seconds to wait for news of a stop: for its end if asked to, otherwise for closed gates."""
+        if receipt.final or (receipt.acknowledged_at is not None and not wait):
+            return None
+        return wait or _ACKNOWLEDGE_SECONDS
 
     def _carry_out(self, answered: StopAnswer, intent: StopIntent) -> Receipt:
         record = answered.record
         log = self.recorder.logs.get(record.id)
         if log is None or record.over:
-            return receipt_of(record, answered.answer, record.status, record.ended_at)
+            return self.receipt(record, answered.answer)
         receipt = self._stop_here(log, intent)
         if receipt.answer is not Answer.ALREADY_FINISHED:
             receipt = replace(receipt, answer=answered.answer)
@@ -134,17 +180,6 @@ class Desk:
         self.recorder.acknowledge(run, intent.mode)
         return receipt
 
-    def tombstone(self, run_id: str, intent: StopIntent) -> Receipt:
-        """Return the receipt of a stop that came before its run."""
-        return Receipt(
-            run_id=run_id,
-            answer=Answer.ACCEPTED,
-            status=Status.PENDING,
-            mode=intent.mode,
-            reason=intent.reason,
-            requested_at=intent.reason.at,
-        )
-
     def roots(self) -> list[Run]:
         """Return the runs that were started here and are not part of another one here."""
         runs = [log.run for log in list(self.recorder.logs.values())]
@@ -157,15 +192,39 @@ class Desk:
             run.stop(mode, Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN))
         return max((run.policy.total(mode) for run in roots), default=0.0)
 
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait on this thread until the ends of all runs here are kept, but no longer than that and a margin."""
+        deadline = clock.now() + seconds + SHUTDOWN_MARGIN
+        for log in list(self.recorder.logs.values()):
+            with contextlib.suppress(StoreError):
+                self.recorder.kept(log).result(max(0.0, deadline - clock.now()))
+
     def _kill_all(self) -> None:
         for run in self.roots():
             run.stop("kill", Reason.of("its worker is fenced", kind=ReasonKind.POLICY))
 
     # Now and then
 
+    def _end_orphans(self) -> None:
+        for pid in end_orphans():
+            _logger.warning("process %s was killed: the worker that started it for a run is gone", pid)
+
     def _beaten(self) -> None:
         self.recorder.retry()
+        if clock.now() - self._looked_at > self._look_seconds:
+            self._looked_at = clock.now()
+            control.get().call_at(clock.now(), self._end_orphans)
         now = self.store.now()
         if self._keep_days is not None and now - self._purged_at > _PURGE_SECONDS:
             self._purged_at = now
             self.store.purge(now - self._keep_days * _DAY)
+
+
+def is_over(record: RunRecord) -> bool:
+    """Return whether a run has its end."""
+    return record.over
+
+
+def is_acknowledged(record: RunRecord) -> bool:
+    """Return whether the gates of a run that was stopped are closed, or it has its end."""
+    return record.over or (record.stop is not None and record.acknowledged == record.stop.mode)

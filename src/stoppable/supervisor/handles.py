@@ -111,16 +111,7 @@ class StoredHandle(RunHandle[Any]):
 
     async def result(self) -> Any:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost."""
-        outcome = await self.outcome()
-        match outcome.status:
-            case Status.COMPLETED:
-                return outcome.result
-            case Status.FAILED:
-                raise RunFailed(self._id, outcome) from outcome.error
-            case Status.LOST:
-                raise RunLost(self._id, outcome)
-            case _:
-                raise RunStopped(self._id, outcome)
+        return raise_unless_completed(self._id, await self.outcome())
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yield what happened and happens in the run, until it is over."""
@@ -135,3 +126,16 @@ class StoredHandle(RunHandle[Any]):
     async def record(self) -> RunRecord:
         """Return what is kept of the run."""
         return await self._supervisor.get(self._id)
+
+
+def raise_unless_completed(run_id: str, outcome: Outcome[Any]) -> Any:
+    """Return the value of a run, or raise what whoever awaits it must see."""
+    match outcome.status:
+        case Status.COMPLETED:
+            return outcome.result
+        case Status.FAILED:
+            raise RunFailed(run_id, outcome) from outcome.error
+        case Status.LOST:
+            raise RunLost(run_id, outcome)
+        case _:
+            raise RunStopped(run_id, outcome)

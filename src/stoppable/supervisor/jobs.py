@@ -7,20 +7,21 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Never, get_args
 
 from stoppable._core import context
 from stoppable._core.boundary import check
+from stoppable._core.ids import new_id
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.run import Run
-from stoppable._engine.agents import Kind, body_of, in_thread, kind_of, name_of, start
+from stoppable._engine.agents import Kind, body_of, kind_of, name_of, start, start_isolated
+from stoppable._engine.blocking import start_on_thread
 from stoppable._engine.handle import RunHandle
-from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
 from stoppable._engine.workers import as_worker_body
-from stoppable.errors import InvalidArgument
+from stoppable.errors import InvalidArgument, RunStopped
 from stoppable.records import RunRecord
-from stoppable.supervisor.translate import digest
+from stoppable.supervisor.translate import digest, outcome_of
 
 Isolation = Literal["auto", "task", "thread", "process"]
 OnDisconnect = Literal["keep", "stop"]
@@ -100,6 +101,15 @@ class Job:
         bound = body if isinstance(body, functools.partial) else functools.partial(body)
         return cls(name, options, digest(name, (*bound.args, *args), bound.keywords), launch)
 
+    @classmethod
+    def around(cls, name: str, options: Options) -> Job:
+        """Return the start of a block of code, which no other start can repeat."""
+        return cls(name, options, new_id())
+
+    def refuse(self, record: RunRecord) -> Never:
+        """Raise what a block gets whose stop came before it."""
+        raise RunStopped(self.run.id, outcome_of(record))
+
     def to_record(self, worker: str) -> RunRecord:
         """Return what is kept of it."""
         run, options = self.run, self.options
@@ -125,8 +135,9 @@ class Job:
 
 
 def _check_arguments(body: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    bound = body if isinstance(body, functools.partial) else functools.partial(body)
     try:
-        inspect.signature(body).bind(*args)
+        inspect.signature(bound.func).bind(*bound.args, *args, **bound.keywords)
     except TypeError as error:
         raise InvalidArgument(f"{name_of(body)} cannot be called like that: {error}") from None
     except ValueError:
@@ -137,19 +148,12 @@ def _launcher(
     agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation, *, in_loop: bool
 ) -> Callable[[Run], RunHandle[Any]]:
     body = body_of(agent)
-    kind = kind_of(body)
     if isolation == "process":
-        in_worker = as_worker_body(agent, args)
-        return lambda run: start(run, in_worker, ())
-    if isolation == "task" and (kind is Kind.BLOCKING or not in_loop):
+        isolated = as_worker_body(agent, args)
+        return lambda run: start_isolated(run, body, isolated)
+    is_blocking = kind_of(body) in {Kind.BLOCKING, Kind.BLOCKING_GENERATOR}
+    if isolation == "task" and (is_blocking or not in_loop):
         raise InvalidArgument(f"{name_of(body)} cannot run in a task: it blocks, or there is no event loop; use thread")
-    if kind is not Kind.BLOCKING and (isolation == "thread" or not in_loop):
-        return lambda run: _in_own_loop(run, body, args)
+    if isolation == "thread" or not in_loop:
+        return lambda run: start_on_thread(run, body, args)
     return lambda run: start(run, body, args)
-
-
-def _in_own_loop(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
-    async def main() -> None:
-        await start(run, body, args).outcome()
-
-    return RunHandle(run, in_thread(run, functools.partial(run_in_new_loop, main)))

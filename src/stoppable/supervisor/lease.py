@@ -12,7 +12,7 @@ from typing import Any
 from stoppable._core import clock
 from stoppable._core.ids import new_id
 from stoppable._engine import control
-from stoppable.errors import Fenced
+from stoppable.errors import Fenced, StoreError
 from stoppable.stores.base import Intent, Store, Subscription, WorkerInfo
 from stoppable.stores.reply import Reply
 
@@ -54,6 +54,8 @@ class Lease:
         self._is_beating = False
         self._is_hinted = False
         self._is_closed = False
+        self._is_taken = False
+        self._is_taking = False
         self.worker = ""
 
     @property
@@ -67,22 +69,41 @@ class Lease:
         self._beat_later()
 
     def _take(self) -> Reply[None]:
-        self.worker = new_id()
-        if self._hints is not None:
-            self._hints.close()
-        self._hints = self._store.hints(self.worker, self.hint)
+        worker = self.worker = new_id()
+        self._is_taken, self._is_taking = False, True
         self._renewed_at = self._reaping_since = _boot_clock()
-        info = WorkerInfo(id=self.worker, host=socket.gethostname(), pid=os.getpid())
-        return self._store.open_worker(info, self._ttl)
+        info = WorkerInfo(id=worker, host=socket.gethostname(), pid=os.getpid())
+        reply = self._store.open_worker(info, self._ttl)
+        reply.then(lambda reply: self._taken(worker, reply))
+        return reply
 
-    def close(self) -> None:
-        """Give the lease back; blocks until the store knows, or does not answer."""
+    def _taken(self, worker: str, reply: Reply[None]) -> None:
+        self._is_taking = False
+        try:
+            reply.result()
+        except Exception as error:
+            _logger.warning("there is no lease: %s", error)
+            return  # the next tick asks for one
+        hints, self._hints = self._hints, self._store.hints(worker, self.hint)
+        if hints is not None:
+            hints.close()
+        self._renewed_at = _boot_clock()
+        self._is_taken = True
+
+    def close(self) -> bool:
+        """Give the lease back, once; blocks until the store knows, or does not answer."""
+        if self._is_closed:
+            return False
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._hints is not None:
             self._hints.close()
-        self._store.close_worker(self.worker).result(_OPEN_SECONDS)
+        try:
+            self._store.close_worker(self.worker).result(_OPEN_SECONDS)
+        except StoreError as error:
+            _logger.warning("the lease could not be given back: %s", error)
+        return True
 
     def hint(self) -> None:
         """Look for stops now, and once more if one is being looked for."""
@@ -94,15 +115,19 @@ class Lease:
             self._timer = control.get().call_at(clock.now() + self._ttl / _BEATS, self._tick)
 
     def _tick(self) -> None:
+        if self._is_closed:
+            return
         try:
-            if _boot_clock() - self._renewed_at > self._ttl * _FENCED_AFTER:
+            if self._is_taken and _boot_clock() - self._renewed_at > self._ttl * _FENCED_AFTER:
                 self._lost("the store has not answered in time")
+            elif not self._is_taken and not self._is_taking:
+                self._take()
             self._beat()
         finally:
             self._beat_later()
 
     def _beat(self) -> None:
-        if self._is_beating or self._is_closed:
+        if self._is_beating or self._is_closed or not self._is_taken:
             return
         self._is_beating, self._is_hinted = True, False
         sent_at = _boot_clock()
@@ -110,6 +135,8 @@ class Lease:
 
     def _answered(self, reply: Reply[Sequence[Intent]], sent_at: float) -> None:
         self._is_beating = False
+        if self._is_closed:
+            return
         try:
             intents = reply.result()
         except Fenced:
@@ -142,4 +169,4 @@ class Lease:
     def _lost(self, why: str) -> None:
         _logger.error("worker %s is fenced: %s; its runs are killed", self.worker, why)
         self._fenced()
-        self._take().then(lambda _: None)
+        self._take()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stoppable import _wire
@@ -45,7 +45,6 @@ class Log:
         "is_registered",
         "known_mode",
         "run",
-        "stop",
     )
 
     def __init__(self, run: Run, *, is_registered: bool) -> None:
@@ -55,7 +54,6 @@ class Log:
         self.is_busy = False
         self.drafts: list[Draft] = []
         self.dropped = 0
-        self.stop: StopIntent | None = None  # one that the store has not heard of
         self.known_mode: Mode | None = None  # of the stop that the store has
         self.acknowledged: tuple[Mode, Receipt] | None = None
         self.hook: Callback | None = None
@@ -81,7 +79,8 @@ class Recorder(Sink):
 
     def follow(self, run: Run) -> Log:
         """Keep a log of a run that is about to be registered."""
-        log = self.logs[run.id] = Log(run, is_registered=True)
+        log = Log(run, is_registered=True)
+        self.logs.setdefault(run.id, log)  # a start that is repeated does not take the place of the first
         return log
 
     def adopt(self, log: Log) -> None:
@@ -89,12 +88,13 @@ class Recorder(Sink):
         run = log.run
         run._sink = self
         # Its own stops are told to the sink; this one hears of those of a run above it that is not kept.
-        log.hook = Callback(run, Moment.STOP, lambda: self._later(lambda: self._note_stop(log, run._stops())))
+        log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
         run._add_hook(log.hook)
 
     def drop(self, log: Log) -> None:
         """Forget a run that was not registered after all."""
-        self.logs.pop(log.run.id, None)
+        if self.logs.get(log.run.id) is log:
+            del self.logs[log.run.id]
 
     # What the runs tell
 
@@ -111,7 +111,7 @@ class Recorder(Sink):
         """Note a stop, on the control thread: whoever stops may be a signal handler."""
         log = self.logs.get(stop.target.id)
         if log is not None:
-            self._later(lambda: self._note_stop(log, [stop]))
+            self._later(log)
 
     def ended(self, run: Run) -> None:
         """Write the outcome."""
@@ -168,19 +168,21 @@ class Recorder(Sink):
         if not log.is_busy:
             self._advance(log)
 
-    def _note_stop(self, log: Log, stops: Sequence[Stop]) -> None:
-        strongest = max(stops, key=lambda stop: stop.mode.rank, default=None)
-        if strongest is None or (log.known_mode is not None and log.known_mode >= strongest.mode):
-            return
-        log.known_mode = strongest.mode
-        reason = shifted_reason(stops[0].reason, self.offset())
-        log.stop = StopIntent(mode=strongest.mode, reason=reason, grace=strongest.grace)
-        self._advance(log)
-        self.acknowledge(log.run, strongest.mode)
+    def _later(self, log: Log) -> None:
+        control.get().call_at(clock.now(), lambda: self._advance(log))
 
-    @staticmethod
-    def _later(call: Callable[[], object]) -> None:
-        control.get().call_at(clock.now(), call)
+    def _untold(self, log: Log) -> StopIntent | None:
+        """Return the stop of a run that the store has not heard of: not those of a kept run above it, which it has."""
+        run = log.run
+        is_top = run.parent is None or run.parent._sink is not self
+        stops = [stop for stop in run._stops() if stop.target is run or is_top]
+        if not stops:
+            return None
+        strongest = max(stops, key=lambda stop: stop.mode.rank)
+        if log.known_mode is not None and log.known_mode >= strongest.mode:
+            return None
+        reason = shifted_reason(stops[0].reason, self.offset())
+        return StopIntent(mode=strongest.mode, reason=reason, grace=strongest.grace)
 
     # Writing
 
@@ -207,8 +209,8 @@ class Recorder(Sink):
             return None
         if not log.is_registered:
             return lambda: self._register(log)
-        if log.stop is not None:
-            return lambda: self._tell_stop(log)
+        if run._stop is not None and (stop := self._untold(log)) is not None:
+            return lambda: self._tell_stop(log, stop)
         if run.outcome is not None:
             return lambda: self._finish(log)
         if log.acknowledged is not None:
@@ -224,13 +226,11 @@ class Recorder(Sink):
         record = record_of_child(log.run, self._worker())
         self._when_done(log, self._store.register(record, log.run.id), registered)
 
-    def _tell_stop(self, log: Log) -> None:
-        intent = log.stop
-        assert intent is not None, "there is one to tell"
-
+    def _tell_stop(self, log: Log, intent: StopIntent) -> None:
         def told() -> None:
-            if log.stop is intent:
-                log.stop = None
+            if log.known_mode is None or log.known_mode < intent.mode:
+                log.known_mode = intent.mode
+            self.acknowledge(log.run, intent.mode)
 
         self._when_done(log, self._store.request_stop(log.run.id, intent), told)
 

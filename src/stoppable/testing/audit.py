@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import boundary
 from stoppable._core.run import Run
+from stoppable._engine import workers
 
 _EFFECTS = frozenset(
     {
@@ -42,8 +44,18 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         return
     run = context.current_run()
     for root, found in list(_watched.items()):
-        if run is not None and run._is_within(root) and not any(each._list(boundary) for each in run._lineage()):
+        if run is None or not run._is_within(root) or any(each._list(boundary) for each in run._lineage()):
+            continue
+        if not _starts_a_worker():
             found.append(f"{event} {args[0]!r} in {_caller()}")
+
+
+def _starts_a_worker() -> bool:
+    """Return whether it is the process of a run itself that is started."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != workers.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _writes(args: tuple[Any, ...]) -> bool:

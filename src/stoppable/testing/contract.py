@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import stoppable
-from stoppable.testing.scripts import FileProbe, LocalProbe, Probe, Step, perform, perform_blocking
+from stoppable.testing.scripts import FileProbe, LocalProbe, Probe, Step, perform, perform_blocking, perform_in_commands
 
 
 class ParticipantContract(ABC):
@@ -25,6 +25,10 @@ class ParticipantContract(ABC):
     def probe(self, folder: Path) -> Probe:  # noqa: ARG002 - for those that need one
         """Return a probe that its scripts can use."""
         return LocalProbe()
+
+    def label(self, kind: str, name: str) -> str:
+        """Return how an effect of a script is listed while it is in flight."""
+        return f"{kind}:{name}"
 
     def __repr__(self) -> str:
         return self.name
@@ -66,3 +70,30 @@ class Workers(ParticipantContract):
     def probe(self, folder: Path) -> Probe:
         """Return a probe of files."""
         return FileProbe(folder)
+
+
+class Groups(ParticipantContract):
+    """Process groups: every effect of a script is a command, and the run is a blocking agent that waits for it.
+
+    On a thread, because nothing forces that: what CANCEL and KILL end is the command, by TERM and by KILL. What means
+    something only to code that has a token (checks, ``should_stop()``, shields, partials, children) is performed by the
+    agent; a group has a part in it as the effect that is or is not started. A group is not cancelled and registers no
+    hooks: G9 and G12 are about the run that waits for it.
+    """
+
+    name = "process group"
+    strongest = "kill"
+
+    async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
+        """Start a blocking agent that runs commands."""
+        assert isinstance(probe, FileProbe), "see probe()"
+        handle: stoppable.RunHandle[Any] = await stoppable.spawn(perform_in_commands, steps, probe)
+        return handle
+
+    def probe(self, folder: Path) -> Probe:
+        """Return a probe of files."""
+        return FileProbe(folder)
+
+    def label(self, kind: str, name: str) -> str:  # noqa: ARG002 - starting a command is a boundary of one kind
+        """Return how a command is listed while it is in flight."""
+        return f"spawn:{name}"

@@ -9,23 +9,30 @@ from contextlib import contextmanager
 
 from stoppable._engine import tasks
 from stoppable._engine.threads import _pool as pool
+from stoppable.testing.leftovers import participants
 
-_OURS = ("stoppable-control", "stoppable-thread", "stoppable-pool")  # kept for reuse; is_busy() tells what they do
+# Kept for reuse, and is_busy() tells what they do; or the keeper of a process group, which is told as what it keeps.
+_OURS = ("stoppable-control", "stoppable-thread", "stoppable-pool", "stoppable-process")
 
 
 @contextmanager
 def no_orphans(within: float = 5.0) -> Iterator[None]:
-    """Fail if the block leaves threads or live runs behind; gives them ``within`` seconds to end."""
-    before = set(threading.enumerate())
+    """Fail if the block leaves threads, process groups, worker processes or live runs behind.
+
+    They have ``within`` seconds to end.
+    """
+    before, known = set(threading.enumerate()), participants()
     yield
     deadline = time.monotonic() + within
+    tick = threading.Event()
     while True:
-        threads = [t for t in threading.enumerate() if t not in before and not t.name.startswith(_OURS)]
-        threads += [t for t in threading.enumerate() if t.name.startswith("stoppable-thread") and pool.is_busy()]
-        runs = [str(participant.describe()) for participant in list(tasks._by_task.values()) if participant.alive()]
-        if not threads and not runs:
+        threads = [t.name for t in threading.enumerate() if t not in before and not t.name.startswith(_OURS)]
+        threads += [t.name for t in threading.enumerate() if t.name.startswith("stoppable-thread") and pool.is_busy()]
+        processes = [name for participant, name in participants().items() if participant not in known]
+        runs = [participant.describe() for participant in list(tasks._by_task.values()) if participant.alive()]
+        left = threads + processes + runs
+        if not left:
             return
         if time.monotonic() > deadline:
-            raise AssertionError(f"left running: {[t.name for t in threads] + runs}")
-        for thread in threads:
-            thread.join(0.01)
+            raise AssertionError(f"left running: {left}")
+        tick.wait(0.005)

@@ -1,16 +1,17 @@
-"""Agents as data: the same script is performed by a task, a thread or a process, and a probe sees what it does."""
+"""Agents as data: the same script is performed by whatever takes part in runs, and a probe sees what it does."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import stoppable
+from stoppable import sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,13 @@ class Rest:
     """Wait outside any boundary until the test releases it."""
 
     name: str = "rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Stubborn:
+    """Wait, deaf to every force and without coming to a boundary, until the test releases it."""
+
+    name: str = "stubborn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ class Return:
 
 
 Step: TypeAlias = (
-    Effect | Rest | Check | ReturnIfStopping | Swallow | Finally | Shield | Child | Fail | Partial | Return
+    Effect | Rest | Stubborn | Check | ReturnIfStopping | Swallow | Finally | Shield | Child | Fail | Partial | Return
 )
 
 
@@ -184,8 +192,19 @@ class FileProbe(Probe):
         """Return whether a step may go on."""
         return any((self._folder / f"go {each}").exists() for each in (name, _ALL))
 
+    def command(self, step: Effect | Stubborn) -> list[str]:
+        """Return the command of a process that performs a step, and tells of it, by itself."""
+        is_stubborn = isinstance(step, Stubborn)
+        script = f"trap '' TERM; {_SHELL}" if is_stubborn else _SHELL
+        return ["sh", "-c", script, "sh", str(self._folder), "stubborn" if is_stubborn else "enter", step.name]
+
 
 _ALL = "everything"
+_SHELL = f"""\
+echo "$2 $3" >> "$1/notes"
+until [ -e "$1/go $3" ] || [ -e "$1/go {_ALL}" ]; do sleep 0.01; done
+echo "leave $3" >> "$1/notes"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,65 +215,90 @@ class _Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class _Command:
+    """Asks the performer for a process that performs a step."""
+
+    step: Effect | Stubborn
+
+
+@dataclass(frozen=True, slots=True)
 class _Run:
     """Asks the performer for a child run."""
 
     steps: Sequence[Step]
 
 
-_Script: TypeAlias = Generator[_Wait | _Run, None, None]
+_Request: TypeAlias = _Wait | _Command | _Run
+_Requests: TypeAlias = Generator[_Request, None, None]
 
 
-def _perform(steps: Sequence[Step], probe: Probe) -> _Script:
-    for step in steps:
-        yield from _perform_one(step, probe)
+class _Script:
+    """Performs steps, and asks for what a task, a thread and a process do differently."""
 
+    def __init__(self, probe: Probe, *, in_commands: bool = False) -> None:
+        self._probe = probe
+        self._in_commands = in_commands
 
-def _perform_one(step: Step, probe: Probe) -> _Script:  # noqa: C901 - one case per step
-    match step:
-        case Effect(name, kind):
-            with stoppable.boundary(kind, name):
-                probe.note(f"enter {name}")
+    def perform(self, steps: Sequence[Step]) -> _Requests:
+        for step in steps:
+            if self._in_commands and isinstance(step, Effect | Stubborn):
+                yield _Command(step)
+            else:
+                yield from self._perform_one(step)
+
+    def _perform_one(self, step: Step) -> _Requests:  # noqa: C901 - one case per step
+        probe = self._probe
+        match step:
+            case Effect(name, kind):
+                with stoppable.boundary(kind, name):
+                    probe.note(f"enter {name}")
+                    yield _Wait(name)
+                    probe.note(f"leave {name}")
+            case Rest(name):
+                probe.note(f"rest {name}")
                 yield _Wait(name)
-                probe.note(f"leave {name}")
-        case Rest(name):
-            probe.note(f"rest {name}")
-            yield _Wait(name)
-            probe.note(f"rested {name}")
-        case Check():
-            stoppable.check()
-        case ReturnIfStopping(value):
-            if stoppable.should_stop():
-                raise _Returned(value)
-        case Swallow(inner, times):
-            for _ in range(times):
+                probe.note(f"rested {name}")
+            case Stubborn(name):
+                probe.note(f"stubborn {name}")
+                for _ in range(3):  # a ladder cancels a task twice; what comes after that is the end of the test
+                    yield from self._swallow([Rest(name)])
+            case Check():
+                stoppable.check()
+            case ReturnIfStopping(value):
+                if stoppable.should_stop():
+                    raise _Returned(value)
+            case Swallow(inner, times):
+                for _ in range(times):
+                    yield from self._swallow(inner)
+            case Finally(inner, cleanup):
                 try:
-                    yield from _perform(inner, probe)
-                except _Returned:
-                    raise
-                except BaseException as error:
-                    probe.note(f"swallowed {type(error).__name__}")
-        case Finally(inner, cleanup):
-            try:
-                yield from _perform(inner, probe)
-            finally:
-                yield from _perform(cleanup, probe)
-        case Shield(seconds, inner):
-            with stoppable.shielded(seconds):
-                yield from _perform(inner, probe)
-        case Child(inner):
-            yield _Run(inner)
-        case Fail(message):
-            raise ValueError(message)
-        case Partial(value):
-            stoppable.set_partial(value)
-        case Return(value):
-            raise _Returned(value)
+                    yield from self.perform(inner)
+                finally:
+                    yield from self.perform(cleanup)
+            case Shield(seconds, inner):
+                with stoppable.shielded(seconds):
+                    yield from self.perform(inner)
+            case Child(inner):
+                yield _Run(inner)
+            case Fail(message):
+                raise ValueError(message)
+            case Partial(value):
+                stoppable.set_partial(value)
+            case Return(value):
+                raise _Returned(value)
+
+    def _swallow(self, steps: Sequence[Step]) -> _Requests:
+        try:
+            yield from self.perform(steps)
+        except _Returned:
+            raise
+        except BaseException as error:
+            self._probe.note(f"swallowed {type(error).__name__}")
 
 
 async def perform(steps: Sequence[Step], probe: Probe) -> Any:
     """Perform a script as an async agent."""
-    script = _perform(steps, probe)
+    script = _Script(probe).perform(steps)
     error: BaseException | None = None
     while True:
         try:
@@ -271,15 +315,44 @@ async def perform(steps: Sequence[Step], probe: Probe) -> Any:
                         await asyncio.sleep(0.001)
                 case _Run(inner):
                     await stoppable.call(perform, inner, probe)
+                case _Command():
+                    raise AssertionError("only for those that perform in commands")
         except BaseException as caught:
             error = caught
 
 
 def perform_blocking(steps: Sequence[Step], probe: Probe) -> Any:
     """Perform a script as a blocking agent."""
-    script = _perform(steps, probe)
+
+    def answer(request: _Request) -> None:
+        match request:
+            case _Wait(name):
+                _wait(probe, name)
+            case _Run(inner):
+                stoppable.agent(perform_blocking)(inner, probe)
+            case _Command():
+                raise AssertionError("only for those that perform in commands")
+
+    return _perform_blocking(_Script(probe).perform(steps), answer)
+
+
+def perform_in_commands(steps: Sequence[Step], probe: FileProbe) -> Any:
+    """Perform a script as a blocking agent whose effects are commands: what waits, and is forced, are processes."""
+
+    def answer(request: _Request) -> None:
+        match request:
+            case _Command(step):
+                sync.run_process(probe.command(step), name=step.name)
+            case _Wait(name):
+                _wait(probe, name)
+            case _Run(inner):
+                stoppable.agent(perform_in_commands)(inner, probe)
+
+    return _perform_blocking(_Script(probe, in_commands=True).perform(steps), answer)
+
+
+def _perform_blocking(script: _Requests, answer: Callable[[_Request], None]) -> Any:
     error: BaseException | None = None
-    never = threading.Event()
     while True:
         try:
             request = next(script) if error is None else script.throw(error)
@@ -289,11 +362,12 @@ def perform_blocking(steps: Sequence[Step], probe: Probe) -> Any:
             return returned.args[0]
         error = None
         try:
-            match request:
-                case _Wait(name):
-                    while not probe.is_released(name):
-                        never.wait(0.001)
-                case _Run(inner):
-                    stoppable.agent(perform_blocking)(inner, probe)
+            answer(request)
         except BaseException as caught:
             error = caught
+
+
+def _wait(probe: Probe, name: str) -> None:
+    never = threading.Event()
+    while not probe.is_released(name):
+        never.wait(0.001)

@@ -15,6 +15,7 @@ from stoppable._core.state import Status
 from stoppable._engine.agents import body_of, name_of, start
 from stoppable._engine.handle import RunHandle
 from stoppable.testing.audit import unguarded_effects
+from stoppable.testing.leftovers import watched_processes
 
 _DRY_RUN_SECONDS = 30.0
 _LEFTOVER_SECONDS = 1.0
@@ -42,7 +43,8 @@ class _StopAt(Sink):
 async def assert_stops(agent: Callable[..., Any], *args: Any, at: str, within: float = 2.0) -> Outcome[Any]:
     """Run an agent, stop it when it enters the boundary ``at`` (a kind or a label), and check that it stops politely.
 
-    It must end within so many seconds of the stop, leave no thread behind, and have no effect round its boundaries.
+    It must end within so many seconds of the stop, leave no thread and no process behind, and have no effect round its
+    boundaries.
     """
     run = Run(name_of(body_of(agent)))
     trap = _StopAt(run, at=at)
@@ -84,19 +86,19 @@ async def _try(
     """Run once; return what is wrong, and the outcome."""
     problems: list[str] = []
     before = set(threading.enumerate())
-    with unguarded_effects(run) as unguarded:
+    with unguarded_effects(run) as unguarded, watched_processes() as processes:
         handle = _start(agent, args, run, trap)
         if not await _ends(handle, trap, within):
             where = [participant.describe() for participant in run._participants()]
             problems.append(f"still running {within:g} s after the stop: {', '.join(where)}")
             run.stop("kill")
         outcome = await handle.outcome()
+        left = await _leftovers(before, processes)
     problems += [f"entered after the stop: {label}" for label in trap.after]
     problems += [f"went round the boundaries: {effect}" for effect in unguarded]
     if run.token.stopped and outcome.status is not Status.STOPPED and not (run.receipt and run.receipt.too_late):
         problems.append(f"ended {outcome.status}: {outcome.error!r}")
-    problems += await _leftovers(before)
-    return problems, outcome
+    return problems + left, outcome
 
 
 def _start(agent: Callable[..., Any], args: tuple[Any, ...], run: Run, trap: _StopAt) -> RunHandle[Any]:
@@ -116,12 +118,13 @@ async def _ends(handle: RunHandle[Any], trap: _StopAt, within: float) -> bool:
     return True
 
 
-async def _leftovers(before: set[threading.Thread]) -> list[str]:
-    """Name the threads that are still there after a moment; our own idle ones are not leftovers."""
-    left: list[threading.Thread] = []
-    for _ in range(int(_LEFTOVER_SECONDS / 0.01)):
-        left = [t for t in threading.enumerate() if t not in before and not t.name.startswith("stoppable-")]
-        if not left:
-            break
+async def _leftovers(before: set[threading.Thread], processes: Callable[[], list[str]]) -> list[str]:
+    """Name the threads and processes that are still there after a moment; our own idle threads are not leftovers."""
+    deadline = asyncio.get_running_loop().time() + _LEFTOVER_SECONDS
+    while True:
+        new = [t.name for t in threading.enumerate() if t not in before and not t.name.startswith("stoppable-")]
+        left = [f"left a thread running: {name}" for name in new]
+        left += [f"left a process running: {process}" for process in processes()]
+        if not left or asyncio.get_running_loop().time() > deadline:
+            return left
         await asyncio.sleep(0.01)
-    return [f"left a thread running: {thread.name}" for thread in left]

@@ -1,0 +1,375 @@
+"""Measures the supervisor and its stores: acknowledged operations, the way from a stop to the halt, bytes and starts.
+
+Floors are measured in the same run: bare sqlite3 with one transaction per operation, a bare event wake, a bare commit
+with a datagram, a bare task. A full run writes bench/results/supervisor.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import multiprocessing
+import socket
+import sqlite3
+import statistics
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import stoppable
+from machine import facts
+from stoppable import Supervisor
+from stoppable.records import Draft, EventType, RunRecord, StopIntent
+from stoppable.stores.base import Store, WorkerInfo
+from stoppable.stores.memory import MemoryStore
+from stoppable.stores.sqlite import SqliteStore
+from table import Row, Section, Target, against, as_json, as_markdown, as_text, summary, write
+
+RESULTS = Path(__file__).parent / "results" / "supervisor.md"
+METHOD = "Written by `make bench`. Medians of interleaved rounds; every floor is measured in the same run."
+CALLERS = (1, 100, 1000)
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="stoppable-bench-"))
+
+
+# Acknowledged operations
+
+
+def operations(quick: bool) -> Section:
+    seconds = 0.3 if quick else 1.0
+    rounds = 2 if quick else 5
+    rows: list[Row] = []
+    for synchronous in ("full", "normal"):
+        bare = statistics.median(_bare_us(synchronous, seconds) for _ in range(rounds))
+        rows.append(against(bare, f"sqlite3, a transaction each, {synchronous} (floor)", bare, unit="µs"))
+        for callers in CALLERS:
+            ours = statistics.median(asyncio.run(_ours_us(synchronous, callers, seconds)) for _ in range(rounds))
+            target = Target(limit=0.25) if (synchronous, callers) == ("full", 100) else None
+            rows.append(against(bare, f"{callers} callers, {synchronous}", ours, target=target, unit="µs"))
+    notes = ["One operation is one event appended to a run's log, and acknowledged when it is on disk."]
+    return Section(title="Acknowledged operations of the store in a file", rows=rows, notes=notes)
+
+
+def _bare_us(synchronous: str, seconds: float) -> float:
+    connection = sqlite3.connect(folder() / "bare.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=wal")
+    connection.execute(f"PRAGMA synchronous={synchronous}")
+    connection.execute("CREATE TABLE runs (id TEXT PRIMARY KEY, epoch INTEGER, seq INTEGER)")
+    connection.execute(
+        "CREATE TABLE events (run TEXT, seq INTEGER, at REAL, type TEXT, data TEXT, PRIMARY KEY (run, seq))"
+    )
+    connection.execute("INSERT INTO runs VALUES ('a', 1, 0)")
+    count, end, began = 0, time.perf_counter() + seconds, time.perf_counter()
+    while time.perf_counter() < end:
+        connection.execute("BEGIN IMMEDIATE")
+        [(seq,)] = connection.execute(
+            "UPDATE runs SET seq = seq + 1 WHERE id = 'a' AND epoch = 1 RETURNING seq"
+        ).fetchall()
+        connection.execute(
+            "INSERT INTO events VALUES ('a', ?, ?, 'progress', ?)", (seq, time.time(), json.dumps({"step": count}))
+        )
+        connection.execute("COMMIT")
+        count += 1
+    taken = time.perf_counter() - began
+    connection.close()
+    return taken / count * 1e6
+
+
+async def _ours_us(synchronous: str, callers: int, seconds: float) -> float:
+    store = SqliteStore(folder() / "runs.db", synchronous=synchronous, events_kept=10_000_000)
+    store.open()
+    await store.open_worker(WorkerInfo(id="w"), 60)
+    for number in range(callers):
+        await store.register(RunRecord(id=str(number), name="x", worker="w"), "x")
+    count, end, began = 0, time.perf_counter() + seconds, time.perf_counter()
+
+    async def call(run: str) -> None:
+        nonlocal count
+        step = 0
+        while time.perf_counter() < end:
+            await store.append(run, 1, [Draft(type=EventType.PROGRESS, data={"step": step}, at=time.time())])
+            step += 1
+            count += 1
+
+    await asyncio.gather(*(call(str(number)) for number in range(callers)))
+    taken = time.perf_counter() - began
+    store.close()
+    return taken / count * 1e6
+
+
+# From the stop to the halt
+
+
+def halts(quick: bool) -> Section:
+    rows: list[Row] = []
+    for count in (1, 1000, 10_000):
+        rounds = 3 if quick or count == 10_000 else 20 if count == 1000 else 200
+        bare = asyncio.run(_median_ms(lambda count=count: _bare_wake(count), rounds))
+        rows.append(against(bare, f"{count:,} tasks: a bare event wake (floor)", bare, unit="ms"))
+        ours = asyncio.run(_supervised(MemoryStore, lambda one, count=count: _halt(one, count), rounds))
+        rows.append(against(bare, f"{count:,} runs: stop → halt, memory", ours, target=Target(limit=1.5), unit="ms"))
+        kept = asyncio.run(_supervised(_file, lambda one, count=count: _halt(one, count), max(3, rounds // 10)))
+        rows.append(against(bare, f"{count:,} runs: stop → halt, durable first, in a file", kept, unit="ms"))
+    notes = ["From the call of stop until the last body has left its wait; in a file the stop is on disk before that."]
+    return Section(title="Stop → halt in one process", rows=rows, notes=notes)
+
+
+async def _median_ms(once: Callable[[], Awaitable[float]], rounds: int) -> float:
+    await once()
+    found = []
+    for _ in range(rounds):
+        gc.collect()
+        found.append(await once())
+    return statistics.median(found) * 1e3
+
+
+async def _supervised(make: Callable[[], Store], once: Callable[[Supervisor], Awaitable[float]], rounds: int) -> float:
+    async with Supervisor(make()) as supervisor:
+        return await _median_ms(lambda: once(supervisor), rounds)
+
+
+def _file() -> Store:
+    return SqliteStore(folder() / "runs.db")
+
+
+async def _bare_wake(count: int) -> float:
+    event, left, done = asyncio.Event(), count, asyncio.get_running_loop().create_future()
+
+    async def body() -> None:
+        nonlocal left
+        try:
+            await event.wait()
+        finally:
+            left -= 1
+            if not left:
+                done.set_result(time.perf_counter())
+
+    tasks = [asyncio.create_task(body()) for _ in range(count)]
+    await asyncio.sleep(0)
+    began = time.perf_counter()
+    event.set()
+    ended: float = await done
+    await asyncio.gather(*tasks)
+    return ended - began
+
+
+async def _halt(supervisor: Supervisor, count: int) -> float:
+    left, done = count, asyncio.get_running_loop().create_future()
+
+    async def body() -> None:
+        nonlocal left
+        try:
+            await stoppable.sleep(3600)
+        finally:
+            left -= 1
+            if not left:
+                done.set_result(time.perf_counter())
+
+    handles = await asyncio.gather(*(supervisor.start(body) for _ in range(count)))
+    while any(handle.status == "pending" for handle in handles):
+        await asyncio.sleep(0.001)
+    began = time.perf_counter()
+    await (supervisor.stop(handles[0].id) if count == 1 else supervisor.stop_where(all=True))
+    ended: float = await done
+    for handle in handles:
+        await handle.outcome()
+    return ended - began
+
+
+# From another process
+
+
+def across(quick: bool) -> Section:
+    rounds = 20 if quick else 200
+    bare = statistics.median(_across(_bare_peer, _bare_stop, rounds))
+    ours = statistics.median(_across(_our_peer, _our_stop, rounds))
+    rows = [
+        against(bare, "commit + datagram → answer (floor)", bare, unit="ms"),
+        against(bare, "stop → the body halts → answer", ours, target=Target(limit=2), unit="ms"),
+    ]
+    return Section(title="A stop from another process", rows=rows)
+
+
+def _across(peer: Callable[..., None], stop: Callable[..., Callable[[str], None]], rounds: int) -> list[float]:
+    path = folder()
+    answers = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    answers.bind(str(path / "answers"))
+    answers.settimeout(30)
+    process = multiprocessing.get_context("spawn").Process(target=peer, args=(str(path), rounds))
+    process.start()
+    try:
+        send = None
+        found = []
+        for _ in range(rounds):
+            ready = answers.recv(100).decode()
+            send = send or stop(str(path))
+            time.sleep(0.002)
+            began = time.perf_counter()
+            send(ready)
+            answers.recv(100)
+            found.append((time.perf_counter() - began) * 1e3)
+        return found
+    finally:
+        process.join(30)
+        answers.close()
+
+
+def _bare_peer(path: str, rounds: int) -> None:
+    answers = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    inbox.bind(path + "/inbox")
+    for number in range(rounds):
+        answers.sendto(str(number).encode(), path + "/answers")
+        inbox.recv(100)
+        answers.sendto(b"halted", path + "/answers")
+
+
+def _bare_stop(path: str) -> Callable[[str], None]:
+    connection = sqlite3.connect(path + "/bare.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=wal")
+    connection.execute("PRAGMA synchronous=full")
+    connection.execute("CREATE TABLE stops (run TEXT, level INTEGER)")
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def send(run: str) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO stops VALUES (?, 1)", (run,))
+        connection.execute("COMMIT")
+        sender.sendto(b"stop", path + "/inbox")
+
+    return send
+
+
+def _our_peer(path: str, rounds: int) -> None:
+    answers = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    async def body() -> None:
+        try:
+            await stoppable.sleep(3600)
+        finally:
+            answers.sendto(b"halted", path + "/answers")
+
+    async def main() -> None:
+        async with Supervisor(SqliteStore(path + "/runs.db")) as supervisor:
+            for _ in range(rounds):
+                handle = await supervisor.start(body)
+                while handle.status == "pending" or (await handle.record()).status == "pending":
+                    await asyncio.sleep(0.001)
+                answers.sendto(handle.id.encode(), path + "/answers")
+                await handle.outcome()
+
+    asyncio.run(main())
+
+
+def _our_stop(path: str) -> Callable[[str], None]:
+    store = SqliteStore(path + "/runs.db")
+    store.open()
+    return lambda run: store.request_stop(run, StopIntent()).result() and None
+
+
+# Bytes, and whole lives
+
+
+def sizes(quick: bool) -> Section:
+    count = 2_000 if quick else 10_000
+    rows = []
+    for name, make, target in (
+        ("memory: record and events included", MemoryStore, None),
+        ("in a file", _file, Target(limit=4000, absolute=True)),
+    ):
+        found = asyncio.run(_bytes(make(), count))
+        rows.append(Row(name=f"a live run, {name}", value=found, unit="B", target=target))
+    return Section(title=f"Memory, at {count:,} live runs", rows=rows)
+
+
+async def _bytes(store: Store, count: int) -> float:
+    async def body() -> None:
+        await stoppable.sleep(3600)
+
+    async with Supervisor(store) as supervisor:
+        await (await supervisor.start(asyncio.sleep, 0)).outcome()
+        gc.collect()
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        handles = [await supervisor.start(body) for _ in range(count)]
+        while any(handle.status == "pending" for handle in handles):
+            await asyncio.sleep(0.01)
+        await supervisor.get(handles[-1].id)
+        gc.collect()
+        used = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        await supervisor.stop_where(all=True, mode="immediate")
+    return used / count
+
+
+def lives(quick: bool) -> Section:
+    count, rounds = (200, 3) if quick else (1000, 10)
+
+    async def nothing() -> None:
+        await asyncio.sleep(0)
+
+    async def bare() -> float:
+        began = time.perf_counter()
+        await asyncio.gather(*(asyncio.create_task(nothing()) for _ in range(count)))
+        return (time.perf_counter() - began) / count * 1e3
+
+    async def spawned() -> float:
+        began = time.perf_counter()
+        handles = [await stoppable.spawn(nothing) for _ in range(count)]
+        await asyncio.gather(*(handle.result() for handle in handles))
+        return (time.perf_counter() - began) / count * 1e3
+
+    async def kept(supervisor: Supervisor) -> float:
+        began = time.perf_counter()
+        handles = await asyncio.gather(*(supervisor.start(nothing) for _ in range(count)))
+        await asyncio.gather(*(handle.result() for handle in handles))
+        return (time.perf_counter() - began) / count * 1e3
+
+    def supervised(make: Callable[[], Store]) -> float:
+        return asyncio.run(_supervised(make, kept, rounds))
+
+    floor = asyncio.run(_median_ms(bare, rounds))
+    rows = [
+        against(floor, "create_task + await (floor)", floor, unit="µs"),
+        against(floor, "spawn + result", asyncio.run(_median_ms(spawned, rounds)), unit="µs"),
+        against(
+            floor, "supervisor.start + result, memory", asyncio.run(_supervised(MemoryStore, kept, rounds)), unit="µs"
+        ),
+        against(
+            floor,
+            "supervisor.start + result, in a file, durable",
+            asyncio.run(_supervised(_file, kept, rounds)),
+            unit="µs",
+        ),
+    ]
+    return Section(title=f"A run from start to finish, {count:,} at once", rows=rows)
+
+
+SECTIONS = {"operations": operations, "halts": halts, "across": across, "sizes": sizes, "lives": lives}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print machine-readable results")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds; writes no results file")
+    parser.add_argument("--only", choices=SECTIONS, help="one section; writes no results file")
+    options = parser.parse_args()
+    about = facts(("stoppable", "apsw"))
+    sections = [part(options.quick) for name, part in SECTIONS.items() if options.only in {None, name}]
+    last_line = summary("supervisor", sections)
+    if options.json:
+        print(json.dumps(as_json(about, sections, last_line), indent=2))
+    else:
+        print("\n".join(as_text(section) for section in sections) + f"\n\n{last_line}")
+    if not options.quick and options.only is None:
+        write(RESULTS, as_markdown("The supervisor and its stores, measured", METHOD, about, sections, last_line))
+
+
+if __name__ == "__main__":
+    main()

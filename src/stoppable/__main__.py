@@ -1,0 +1,5 @@
+"""``python -m stoppable``."""
+
+from stoppable.cli import main
+
+main()

@@ -1,0 +1,62 @@
+"""The place of a run in its tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stoppable._core.gate import Gate, lock
+
+if TYPE_CHECKING:
+    from stoppable._core.run import Run
+
+
+class Place(Gate):
+    """A parent, and the children as a chain: a stop walks it without a list per run, and a child leaves at once.
+
+    ``_previous`` of the first child is the last one. Whoever reads or changes the chain holds the lock.
+    """
+
+    __slots__ = ("_first", "_next", "_previous", "parent")
+
+    parent: Run | None
+    _first: Run | None  # its first child
+    _next: Run | None  # the sibling after it
+    _previous: Run | None  # the sibling before it; None for one that is nobody's child
+
+    def _append(self, child: Run) -> None:
+        """Add a child after the others."""
+        first = self._first
+        if first is None:
+            self._first = child._previous = child
+        else:
+            last = first._previous
+            assert last is not None, "the first child knows the last one"
+            last._next = first._previous = child
+            child._previous = last
+
+    def _leave_parent(self) -> bool:
+        """Stop being a child; False if it was none."""
+        with lock:
+            before, after = self._previous, self._next
+            if before is None or self.parent is None:
+                return False
+            first = self.parent._first
+            assert first is not None, "it is one of the children"
+            if first is self:
+                self.parent._first = after
+            else:
+                before._next = after
+            if before is not self:
+                (after or first)._previous = before
+            self._previous = self._next = None
+            return True
+
+    def _offspring(self) -> list[Run]:
+        """Return its children, the oldest first."""
+        found = []
+        with lock:
+            child = self._first
+            while child is not None:
+                found.append(child)
+                child = child._next
+        return found

@@ -1,0 +1,125 @@
+"""Hands what a generator agent yields to one consumer, whatever executes the one and reads for the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from typing import Any, Generic, TypeVar
+
+from stoppable._core.boundary import check
+from stoppable._core.run import Run
+from stoppable._engine.bells import Bell, block
+from stoppable._engine.waits import until
+
+T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """Items on their way.
+
+    The generator runs ahead of its reader, so that a run whose stream nobody reads still ends.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._items: deque[T] = deque()
+        self._is_over = False
+        self._bell = Bell()
+        run._when_ended(self._close)
+
+    def put(self, item: T) -> None:
+        """Hand an item over."""
+        self._items.append(item)
+        self._bell.ring()
+
+    async def read(self) -> AsyncIterator[T]:
+        """Yield the items until the run has ended."""
+        while self._items or await self._has_next(blocking=False):
+            yield self._items.popleft()
+
+    def read_blocking(self) -> Iterator[T]:
+        """Yield the items until the run has ended, on a thread."""
+        while bool(self._items) or block(self._has_next(blocking=True)):
+            yield self._items.popleft()
+
+    async def _has_next(self, *, blocking: bool) -> bool:
+        await self._bell.wait(self._has_news, blocking=blocking)
+        return bool(self._items)  # all of them are there when it is over
+
+    def _has_news(self) -> bool:
+        return bool(self._items) or self._is_over
+
+    def _close(self) -> None:
+        self._is_over = True
+        self._bell.ring()
+
+
+class LazyChannel(Channel[T]):
+    """Holds an async generator back until its consumer asks for the next item, as a plain one would be.
+
+    Both are tasks of one event loop, where a future is enough to wake the other, and cheaper than a bell.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._arrival: asyncio.Future[None] = self._loop.create_future()
+        self._demand: asyncio.Future[None] = self._loop.create_future()
+        super().__init__(run)
+
+    async def pump(self, function: Callable[..., AsyncGenerator[T, Any]], *args: Any, **kwargs: Any) -> None:
+        """Be the body of the run: iterate the generator and hand its items over, each when it is asked for."""
+        async with contextlib.aclosing(function(*args, **kwargs)) as items:
+            async for item in items:
+                self._items.append(item)
+                _wake(self._arrival)
+                await until(self._demand)
+                self._demand = self._loop.create_future()
+
+    async def read(self) -> AsyncIterator[T]:
+        """Yield the items until the run has ended."""
+        while True:
+            while self._items:
+                yield self._items.popleft()
+                _wake(self._demand)
+            if self._is_over:
+                return
+            self._arrival = self._loop.create_future()
+            await self._arrival
+
+    def _close(self) -> None:
+        def close() -> None:
+            self._is_over = True
+            _wake(self._arrival)
+
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(close)  # a lost run is ended by the control thread
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def pump(
+    put: Callable[[T], object], function: Callable[..., AsyncGenerator[T, Any]], *args: Any, **kwargs: Any
+) -> None:
+    """Be the body of a run: iterate an async generator. A stop lands between two items: it is closed (G11)."""
+    async with contextlib.aclosing(function(*args, **kwargs)) as items:
+        async for item in items:
+            put(item)
+            check()
+
+
+def pump_blocking(
+    put: Callable[[T], object], function: Callable[..., Generator[T, Any, Any]], *args: Any, **kwargs: Any
+) -> Any:
+    """Be the body of a run on a thread: iterate a generator, as ``pump`` does; return what it returns."""
+    with contextlib.closing(function(*args, **kwargs)) as items:
+        while True:
+            try:
+                item = next(items)
+            except StopIteration as end:
+                return end.value
+            put(item)
+            check()

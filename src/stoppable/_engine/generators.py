@@ -1,0 +1,120 @@
+"""Generator agents of blocking code, called inside a run: whoever reads one executes it, an item at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Self
+
+from stoppable._core import context
+from stoppable._core.boundary import check
+from stoppable._core.port import Participant
+from stoppable._core.run import Run
+from stoppable._core.state import Rung, Status
+from stoppable._engine import tasks
+from stoppable._engine.scope import BlockingEdge
+
+
+class Steps(Participant):
+    """A generator that is a child run, for a ``yield from``.
+
+    Its code has a context of its own, as an async generator agent has through its task, so that the run does not leak
+    into its reader at a ``yield``. Between two items nobody executes it: a stop lands when the next one is asked for,
+    and closes it. No force hits its reader on its behalf (G13), which is why it is a participant of its own kind.
+    """
+
+    __slots__ = ("_context", "_edge", "_generator", "_is_over", "loop", "task", "thread")
+
+    def __init__(self, run: Run, generator: Generator[Any, Any, Any]) -> None:
+        self._leave_task()
+        self._generator = generator
+        self._context = contextvars.copy_context()
+        self._edge = BlockingEdge(run)
+        self._is_over = not self._context.run(self._edge.open, self)
+
+    # As a generator
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self._step(self._resume, None)
+
+    def send(self, value: Any) -> Any:
+        """Resume it with a value for its ``yield``."""
+        return self._step(self._resume, value)
+
+    def throw(self, *error: Any) -> Any:
+        """Resume it with an error."""
+        return self._step(self._generator.throw, *error)
+
+    def close(self) -> None:
+        """End it because nobody reads it any more: a stop of kind ``disconnect``."""
+        if self._is_over:
+            return
+        with contextlib.suppress(GeneratorExit):
+            self._context.run(self._take, self._shut)
+        outcome = self._edge.run.outcome
+        if outcome is not None and outcome.status is Status.FAILED:
+            self._edge.answer()  # an error of its clean-up is the reader's, as that of any generator
+
+    def _step(self, resume: Callable[..., Any], *args: Any) -> Any:
+        if not self._is_over:
+            item = self._context.run(self._take, resume, *args)
+            if not self._is_over:
+                return item
+        raise StopIteration(self._edge.answer())
+
+    # In its own context
+
+    def _take(self, resume: Callable[..., Any], *args: Any) -> Any:
+        executing = tasks.current()
+        if executing is not None:
+            self.task, self.loop, self.thread = executing.task, executing.loop, executing.thread
+        try:
+            return resume(*args)
+        except StopIteration as end:
+            return self._end(end.value, None)
+        except BaseException as error:
+            return self._end(None, error)
+        finally:
+            self._leave_task()
+
+    def _leave_task(self) -> None:
+        self.task, self.loop, self.thread = None, None, 0
+
+    def _resume(self, value: Any) -> Any:
+        if context.current.get()._closed:
+            with contextlib.closing(self._generator):
+                check()
+        return self._generator.send(value)
+
+    def _shut(self) -> None:
+        self._generator.close()
+        raise GeneratorExit
+
+    def _end(self, result: Any, error: BaseException | None) -> None:
+        self._is_over = True
+        self._edge.close(result, error)
+
+    # As a participant
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+        """Do nothing: it is executed by a task or a thread that belongs to another run as well."""
+
+    def alive(self) -> bool:
+        """Return whether it can be resumed."""
+        return not self._is_over
+
+    def describe(self) -> str:
+        """Name it and the line where it is."""
+        frame = tasks._suspended_at(self._generator)
+        where = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+        return f"generator {self._edge.run.name}{where}"
+
+    def left_behind(self) -> None:
+        """End with the run around it: it may be kept by a variable, or by a traceback, and nobody reads it any more."""
+        with contextlib.suppress(Exception):  # its own errors are in its outcome; or another thread is in it just now
+            self.close()

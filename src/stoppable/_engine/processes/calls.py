@@ -1,0 +1,208 @@
+"""Processes that die with the run: run one to its end, or open one to talk to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Generic, Literal, TypedDict, Unpack, overload
+
+from stoppable._engine.bells import block
+from stoppable._engine.processes.command import Argument, Command
+from stoppable._engine.processes.errors import ProcessFailed
+from stoppable._engine.processes.group import ProcessGroup
+from stoppable._engine.processes.pipes import Capture, Incoming, Outgoing, Pipes
+from stoppable._engine.processes.process import BlockingProcess, Codec, Process, S
+from stoppable.errors import InvalidArgument
+
+OUTPUT_LIMIT = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessResult(Generic[S]):
+    """How a process ended: its exit code (a signal as a negative number) and what it wrote.
+
+    ``truncated`` says that it wrote more than ``output_limit`` to one of the two, and the rest was dropped.
+    """
+
+    returncode: int
+    stdout: S
+    stderr: S
+    pid: int
+    truncated: bool = False
+
+
+class _Options(TypedDict, total=False):
+    shell: bool
+    cwd: str | os.PathLike[str] | None
+    env: Mapping[str, str] | None
+    name: str | None
+    encoding: str
+    errors: str
+
+
+class RunOptions(_Options, total=False):
+    """The options of ``run_process``."""
+
+    input: str | bytes | None
+    check: bool
+    output_limit: int
+
+
+class OpenOptions(_Options, total=False):
+    """The options of ``open_process``: the streams are what ``subprocess.Popen`` takes, pipes unless told otherwise."""
+
+    stdin: int | IO[Any] | None
+    stdout: int | IO[Any] | None
+    stderr: int | IO[Any] | None
+
+
+@overload
+async def run_process(
+    command: str | Sequence[Argument], *, text: Literal[True] = True, **options: Unpack[RunOptions]
+) -> ProcessResult[str]: ...
+@overload
+async def run_process(
+    command: str | Sequence[Argument], *, text: Literal[False], **options: Unpack[RunOptions]
+) -> ProcessResult[bytes]: ...
+async def run_process(
+    command: str | Sequence[Argument], *, text: bool = True, **options: Unpack[RunOptions]
+) -> ProcessResult[Any]:
+    """Run a command to its end and return its output; a boundary of kind ``spawn``.
+
+    ``command`` is a list of arguments, or one text with ``shell=True``. ``input`` is what it reads (nothing, if it is
+    left out); ``check=True`` raises ProcessFailed if it ends with another code than 0; ``output_limit`` is how many
+    bytes of each stream are kept; ``cwd``, ``env``, ``encoding`` and ``errors`` are those of ``subprocess``; ``name``
+    is how it is listed while it is in flight.
+
+    A graceful stop lets it finish, and its result is kept (G11). CANCEL sends TERM to all of its group and to what
+    escaped from it, KILL kills them. Somebody else's cancel ends it the same way. Whenever nobody gets the result, what
+    it wrote to its standard output is appended to the run's partial. What it leaves running in the background is ended
+    with it.
+    """
+    return await _run(command, text=text, blocking=False, **options)
+
+
+@overload
+def run_process_sync(
+    command: str | Sequence[Argument], *, text: Literal[True] = True, **options: Unpack[RunOptions]
+) -> ProcessResult[str]: ...
+@overload
+def run_process_sync(
+    command: str | Sequence[Argument], *, text: Literal[False], **options: Unpack[RunOptions]
+) -> ProcessResult[bytes]: ...
+def run_process_sync(
+    command: str | Sequence[Argument], *, text: bool = True, **options: Unpack[RunOptions]
+) -> ProcessResult[Any]:
+    """Run a command to its end and return its output, in blocking code; see ``stoppable.run_process``.
+
+    A process that the run's stop ended raises AgentStopped here.
+    """
+    return block(_run(command, text=text, blocking=True, **options))
+
+
+@overload
+async def open_process(
+    command: str | Sequence[Argument], *, text: Literal[True] = True, **options: Unpack[OpenOptions]
+) -> Process[str]: ...
+@overload
+async def open_process(
+    command: str | Sequence[Argument], *, text: Literal[False], **options: Unpack[OpenOptions]
+) -> Process[bytes]: ...
+async def open_process(
+    command: str | Sequence[Argument], *, text: bool = True, **options: Unpack[OpenOptions]
+) -> Process[Any]:
+    """Start a command to talk to, as in ``async with await stoppable.open_process([…]) as process``.
+
+    It is a boundary of kind ``spawn``, in flight while anything of it is alive. Leaving the block ends it with its
+    whole group: TERM, then KILL; so does the end of the run. A stop treats it as ``run_process`` does, except that what
+    it wrote is not made a partial: it was handed out as it came, and its reader records what is worth keeping.
+    """
+    return await _open(command, text=text, blocking=False, **options)
+
+
+@overload
+def open_process_sync(
+    command: str | Sequence[Argument], *, text: Literal[True] = True, **options: Unpack[OpenOptions]
+) -> BlockingProcess[str]: ...
+@overload
+def open_process_sync(
+    command: str | Sequence[Argument], *, text: Literal[False], **options: Unpack[OpenOptions]
+) -> BlockingProcess[bytes]: ...
+def open_process_sync(
+    command: str | Sequence[Argument], *, text: bool = True, **options: Unpack[OpenOptions]
+) -> BlockingProcess[Any]:
+    """Start a command and talk to it, in blocking code: ``with open_process([…]) as process``."""
+    return BlockingProcess(block(_open(command, text=text, blocking=True, **options)))
+
+
+async def _run(
+    command: str | Sequence[Argument],
+    *,
+    text: bool,
+    blocking: bool,
+    input: str | bytes | None = None,  # noqa: A002 - as subprocess calls it
+    check: bool = False,
+    output_limit: int = OUTPUT_LIMIT,
+    encoding: str = "utf-8",
+    errors: str = "replace",
+    **place: Any,
+) -> ProcessResult[Any]:
+    codec = Codec(text=text, encoding=encoding, errors=errors)
+    if isinstance(output_limit, bool) or not isinstance(output_limit, int) or output_limit < 0:
+        raise InvalidArgument(f"output_limit is {output_limit!r}: use a number of bytes from 0 up")
+    group = ProcessGroup(Command.of(command, **place), ends_with_leader=True)
+    # Without input it reads nothing, instead of what is typed into our terminal.
+    stdin = Outgoing(group.waker.wake, codec.encode(input), closing=True) if input else subprocess.DEVNULL
+    stdout, stderr = Capture(output_limit), Capture(output_limit)
+    try:
+        group.start(Pipes(stdin=stdin, stdout=stdout, stderr=stderr))
+        await group.bell.wait(lambda: group.settled, blocking=blocking)
+        returncode = group.exit_code()
+    except BaseException:
+        group.end()
+        group.keep_output()
+        raise
+    result: ProcessResult[Any] = ProcessResult(
+        returncode=returncode,
+        stdout=codec.decode(stdout.value()),
+        stderr=codec.decode(stderr.value()),
+        pid=group.started_pid,
+        truncated=stdout.truncated or stderr.truncated,
+    )
+    if check and returncode != 0:
+        raise ProcessFailed(group.command.name, result)
+    return result
+
+
+async def _open(
+    command: str | Sequence[Argument],
+    *,
+    text: bool,
+    blocking: bool,
+    stdin: int | IO[Any] | None = subprocess.PIPE,
+    stdout: int | IO[Any] | None = subprocess.PIPE,
+    stderr: int | IO[Any] | None = subprocess.PIPE,
+    encoding: str = "utf-8",
+    errors: str = "replace",
+    **place: Any,
+) -> Process[Any]:
+    codec = Codec(text=text, encoding=encoding, errors=errors)
+    group = ProcessGroup(Command.of(command, **place), ends_with_leader=False)
+    resume = group.waker.wake
+    pipes = Pipes(
+        stdin=Outgoing(resume) if stdin == subprocess.PIPE else stdin,
+        stdout=Incoming(resume) if stdout == subprocess.PIPE else stdout,
+        stderr=Incoming(resume) if stderr == subprocess.PIPE else stderr,
+    )
+    process: Process[Any] = Process(group, pipes, codec, blocking=blocking)
+    try:
+        group.start(pipes)
+        await group.bell.wait(lambda: group.pid is not None or group.settled, blocking=blocking)
+    except BaseException:
+        group.end()
+        raise
+    if group.pid is None:
+        group.exit_code()  # raises: it was not started
+    return process

@@ -1,0 +1,274 @@
+"""Process groups as participants."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Mapping
+
+from stoppable._core import clock, context
+from stoppable._core.boundary import boundary, check
+from stoppable._core.ids import new_id
+from stoppable._core.partial import append_partial
+from stoppable._core.policy import Policy
+from stoppable._core.port import Participant
+from stoppable._core.run import Run
+from stoppable._core.shield import shielded
+from stoppable._core.state import Rung
+from stoppable._engine import control
+from stoppable._engine.bells import Bell
+from stoppable._engine.processes.command import Command
+from stoppable._engine.processes.keeper import Force, Keeper
+from stoppable._engine.processes.orphans import cookie
+from stoppable._engine.processes.pipes import Capture, Pipes
+from stoppable._engine.processes.table import environment
+from stoppable._engine.processes.waker import Waker
+from stoppable._engine.tasks import TaskParticipant
+from stoppable.errors import InvalidArgument, StoppableError
+
+_EXIT_TICKS = 200  # a second each for TERM and for KILL
+
+live: set[ProcessGroup] = set()
+"""The groups of which something may be alive."""
+
+
+class ProcessGroup(Participant):
+    """The processes that one command started, in a session of their own, kept by a thread (see ``Keeper``).
+
+    It takes part in the run as the holder of its boundary, which is open as long as anything of it may be alive.
+    """
+
+    def __init__(self, command: Command, *, ends_with_leader: bool) -> None:
+        self.command = command
+        self.ends_with_leader = ends_with_leader  # what the leader leaves behind is ended too, at once
+        self.id = new_id()
+        self.waker = Waker()
+        self.bell = Bell()
+        self.force = Force.NONE
+        self.signals: list[int] = []
+        # Told by the keeper
+        self.pid: int | None = None
+        self.returncode: int | None = None
+        self.error: Exception | None = None  # why it was not started
+        self.cut = False  # it was told to end before it did so by itself
+        self.settled = False  # there is nothing to wait for: it is gone, or cannot be ended
+        self._gone = False
+        self._lock = threading.RLock()
+        self._timers: list[control.Timer] = []
+        self._is_timed = False
+        self._is_claimed = False
+        self._boundary = boundary("spawn", command.name)
+        self._run: Run | None = None
+        self._opener: Participant | None = None
+        self._shields: list[shielded] = []
+        self._is_held_back = False
+        self._captured: Capture | None = None
+        self._is_captured = False
+        self._is_wanted = False
+
+    # As a participant
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+        """Send TERM at CANCEL, though not while whoever started it is in a shield, and KILL at KILL."""
+        for group in targets:
+            assert isinstance(group, cls)
+            group._climb(rung)
+
+    def _climb(self, rung: Rung) -> None:
+        if rung > Rung.CANCEL:
+            self.kill()
+        elif (seconds := self._shielded_until() - clock.now()) > 0:
+            self._is_held_back = True
+            self._call_later(seconds, lambda: self._climb(rung))
+        else:
+            self._ask(Force.TERM)
+
+    def _shielded_until(self) -> float:
+        shields = list(self._shields)
+        if isinstance(self._opener, TaskParticipant):
+            # It may be saying good-bye to the process. Cancelled later, it ends the process on the way out.
+            shields += self._opener._shields or ()
+        return max((shield._ends_at() for shield in shields), default=0.0)
+
+    def shield_entered(self, shield: shielded) -> None:
+        """Hold CANCEL back."""
+        self._shields.append(shield)
+
+    def shield_left(self, shield: shielded) -> None:
+        """Let a CANCEL through that was held back."""
+        self._shields.remove(shield)
+        if self._is_held_back:
+            self._climb(Rung.CANCEL)
+
+    def alive(self) -> bool:
+        """Return whether anything of it may be alive; asks nobody, because the keeper says when nothing is."""
+        return not self._gone
+
+    def describe(self) -> str:
+        """Name the group and its program."""
+        return f"process group {self.pid} ({self.command.name})"
+
+    # Commands, from any thread; the keeper obeys
+
+    def start(self, pipes: Pipes) -> None:
+        """Enter the boundary and spawn; raises AgentStopped, and spawns nothing, if the run was told to stop."""
+        self._boundary.__enter__()
+        self._context = contextvars.copy_context()
+        scope = context.current.get()
+        run = self._run = scope._run_here()
+        self._opener = None if run is None else self._boundary.holder
+        self._captured = pipes.stdout if isinstance(pipes.stdout, Capture) else None
+        env = environment(self.command.env, None if run is None else run.id, self.id, cookie())
+        live.add(self)
+        self._boundary.holder = self
+        if isinstance(scope, shielded):
+            scope._protect(self)
+        if run is not None:
+            run._when_ended(self.end)
+            # Published as the holder first, the rung read afterwards: CANCEL and KILL find it, or it finds them.
+            if run._rung is not None and run._rung >= Rung.CANCEL:
+                self._climb(run._rung)
+        try:
+            self.waker.open()
+            keeper = Keeper(self, pipes, env)
+            threading.Thread(target=keeper.keep, name=f"stoppable-process {self.command.name}", daemon=True).start()
+        except BaseException:
+            # There is no such thread, or a Ctrl-C came while it was starting.
+            if self.claim():
+                self.ended()
+            raise
+
+    def claim(self) -> bool:
+        """Take it on, as its keeper or as the one that gives it up before it has one; True for the first."""
+        with self._lock:
+            is_first, self._is_claimed = not self._is_claimed, True
+            return is_first
+
+    def send_signal(self, signum: int) -> None:
+        """Signal the group, as a terminal does."""
+        self.signals.append(signum)
+        self.waker.wake()
+
+    def end(self) -> None:
+        """End everything of it: TERM, and KILL after the time that the policy gives to CANCEL."""
+        if self not in live:
+            return  # it never began, or is gone
+        self._ask(Force.TERM)
+        run = self._run
+        if run is not None and run.outcome is None and run._kill_at() is not None:
+            return  # a ladder is climbing: it will kill, and the outcome will say so
+        with self._lock:
+            is_new, self._is_timed = not self._is_timed, True
+        if is_new:
+            self._call_later(self._policy.cancel, self.kill)
+
+    def kill(self) -> None:
+        """End everything of it at once: KILL, again and again until nothing is found."""
+        if self._ask(Force.KILL):
+            self._call_later(self._policy.kill, self._give_up)
+
+    @property
+    def _policy(self) -> Policy:
+        return Policy() if self._run is None else self._run.policy
+
+    def _ask(self, force: Force) -> bool:
+        with self._lock:
+            if force <= self.force:
+                return False
+            self.force = force
+        self.waker.wake()
+        return True
+
+    def _call_later(self, seconds: float, callback: Callable[[], object]) -> None:
+        timer = control.get().call_at(clock.now() + seconds, callback)
+        with self._lock:
+            self._timers.append(timer)
+            if self._gone:
+                timer.cancel()
+
+    def _give_up(self) -> None:
+        self.settled = True
+        self.bell.ring()
+
+    # Told by the keeper
+
+    def captured(self) -> None:
+        """Note that no more output comes; that of a process that was cut short is kept as the run's partial."""
+        with self._lock:
+            self._is_captured = True
+        if self.cut or self._is_wanted:
+            self._append_partial()
+
+    def ended(self) -> None:
+        """Note that nothing of it is alive."""
+        self.waker.close()
+        if self._run is not None:
+            self._run._forget(self.end)
+        # Leaving the boundary notes its fate, and settles the run if this was all it waited for. Until then the group
+        # counts as alive: the run must not end before the fate is noted.
+        self._boundary.__exit__(asyncio.CancelledError if self.cut else None, None, None)
+        with self._lock:
+            self._gone = True
+            for timer in self._timers:
+                timer.cancel()
+        live.discard(self)
+        self.settled = True
+        self.bell.ring()
+
+    # Its end and its output, for whoever started it
+
+    @property
+    def started_pid(self) -> int:
+        """The pid of the leader, once it was started."""
+        assert self.pid is not None, "it was started"
+        return self.pid
+
+    def exit_code(self) -> int:
+        """Return how the leader ended; raise AgentStopped if the run's stop ended it, or why there is no code."""
+        if self.error is not None:
+            raise self.error
+        if self.cut:
+            check()
+        if self.pid is None:
+            raise StoppableError(f"{self.command.name!r} was not started: it was to be ended before it began")
+        if self.returncode is None:
+            raise StoppableError(f"{self.describe()} was killed and is not dead")
+        return self.returncode
+
+    def keep_output(self) -> None:
+        """Keep the output as the run's partial, when all of it is there: nobody gets it as a result."""
+        with self._lock:
+            self._is_wanted = True
+            is_captured = self._is_captured
+        if is_captured:
+            self._append_partial()
+
+    def _append_partial(self) -> None:
+        with self._lock:
+            captured, self._captured = self._captured, None
+        text = "" if captured is None else captured.value().decode(errors="replace")
+        if text:
+            # If the run's own partial is something that text cannot be appended to, it stays as it is.
+            with contextlib.suppress(InvalidArgument):
+                self._context.run(append_partial, text)
+
+
+def _end_all() -> None:
+    """End what is alive when the interpreter exits, which would take the keepers along."""
+    tick = threading.Event()
+    for force in (Force.TERM, Force.KILL):
+        for group in list(live):
+            group._ask(force)
+        for _ in range(_EXIT_TICKS):
+            if not live:
+                return
+            tick.wait(0.005)
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=live.clear)  # they are the parent's, and so are their keepers

@@ -1,0 +1,245 @@
+"""The thread that keeps a process group: it spawns, serves the pipes, signals, reaps, and notices the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+from enum import IntEnum
+from typing import IO, TYPE_CHECKING, Any
+
+from stoppable._core import clock
+from stoppable._engine import inherited
+from stoppable._engine.processes import table
+from stoppable._engine.processes.errors import not_started
+from stoppable._engine.processes.pipes import Outgoing, Pipes, Pump, Sink
+
+if TYPE_CHECKING:
+    from stoppable._engine.processes.group import ProcessGroup
+
+_logger = logging.getLogger("stoppable")
+
+_DRAIN_SECONDS = 1.0
+_SHORT, _LONG = 0.02, 60.0
+_UNKNOWN_EXIT = 255
+
+
+class Force(IntEnum):
+    """How hard a group is to be ended."""
+
+    NONE = 0
+    TERM = 1
+    KILL = 2
+
+
+class Keeper:
+    """Keeps one group, from its start to the end of its last process.
+
+    Only this thread signals and reaps, so nothing comes between looking at a process and signalling it. The leader is
+    reaped last: until then nobody else can get its pid, which is the id of the group and of the session too, and a
+    signal to them hits no stranger (G13).
+
+    It sleeps in ``select`` until a pipe, a command or the leader's pidfd wakes it. Once the leader has ended it looks
+    through ``/proc`` for what is left, at growing intervals, and settles the run when nothing is.
+    """
+
+    def __init__(self, group: ProcessGroup, pipes: Pipes, env: dict[str, str]) -> None:
+        self._group = group
+        self._pipes = pipes
+        self._env = env
+        self._pidfd: int | None = None
+        self._is_reaped = False
+        self._is_told = False
+        self._drain_until: float | None = None
+        self._is_captured = False
+        self._seen: list[int] | None = None  # who was alive in this turn, if it was looked at
+        self._pause = 0.0
+
+    def keep(self) -> None:
+        """Do all of it."""
+        if not self._group.claim():
+            return
+        self._pump = Pump(self._group.waker)
+        if self._spawn():
+            try:
+                while not self._is_over():
+                    self._pump.turn(self._patience())
+                    self._look_at_leader()
+                    self._obey()
+            except Exception as error:
+                _logger.exception("process group %s is killed, because it could not be kept", self._group.pid)
+                self._group.error = error
+                self._strike(signal.SIGKILL)
+            self._reap()
+        self._close_pidfd()
+        self._pump.close()
+        self._group.ended()
+
+    # Its beginning
+
+    def _spawn(self) -> bool:
+        group, command, pipes = self._group, self._group.command, self._pipes
+        if group.force is not Force.NONE:
+            group.cut = True  # the stop was faster
+            return False
+        try:
+            self._leader = subprocess.Popen(  # noqa: S603 - what the caller asked for
+                command.args,
+                bufsize=0,
+                stdin=_stream(pipes.stdin),
+                stdout=_stream(pipes.stdout),
+                stderr=_stream(pipes.stderr),
+                shell=command.shell,
+                cwd=command.cwd,
+                env=self._env,
+                start_new_session=True,
+                pass_fds=inherited.descriptors(),
+            )
+        except Exception as error:
+            group.error = not_started(command.name, command.cwd, error)
+            return False
+        self._members = table.Members(group.id, self._leader.pid)
+        if self._leader.stdin is not None and isinstance(pipes.stdin, Outgoing):
+            self._pump.write_to(self._leader.stdin, pipes.stdin)
+        for file, sink in ((self._leader.stdout, pipes.stdout), (self._leader.stderr, pipes.stderr)):
+            if file is not None and isinstance(sink, Sink):
+                self._pump.read_from(file, sink)
+        self._pidfd = table.open_pidfd(self._leader.pid)
+        if self._pidfd is not None:
+            self._pump.watch(self._pidfd)
+        group.pid = self._leader.pid
+        group.bell.ring()
+        return True
+
+    # A turn
+
+    def _patience(self) -> float:
+        """Return how long to wait for something to happen."""
+        group = self._group
+        if group.returncode is None:
+            # A KILL is repeated: a process may have been forked while they were listed.
+            return _LONG if self._pidfd is not None and group.force < Force.KILL else _SHORT
+        if not self._pump.drained:
+            return _SHORT
+        self._pause = min(self._pause * 2 + 0.001, _SHORT * 2 if group.force else 1.0)
+        return self._pause
+
+    def _look_at_leader(self) -> None:
+        group = self._group
+        if group.returncode is not None:
+            return
+        code = self._exit_code()
+        if code is None:
+            return
+        self._close_pidfd()
+        self._pump.end_inputs()
+        self._drain_soon()
+        group.returncode = code
+        group.bell.ring()
+
+    def _close_pidfd(self) -> None:
+        pidfd, self._pidfd = self._pidfd, None
+        if pidfd is not None:
+            self._pump.unwatch(pidfd)
+            os.close(pidfd)
+
+    def _exit_code(self) -> int | None:
+        """Return how the leader ended, or None; it stays a zombie, so that its pid stays ours."""
+        if not hasattr(os, "waitid"):
+            return self._exit_code_reaped()
+        try:
+            ended = os.waitid(os.P_PID, self._leader.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            # Somebody else reaped our child, by waiting for any child of the process: nobody knows the code.
+            self._leader.returncode = _UNKNOWN_EXIT
+            self._note_reaped()
+            return _UNKNOWN_EXIT
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def _exit_code_reaped(self) -> int | None:
+        """Do the same where one can only reap: then the rest of the group is killed in the same moment."""
+        code = self._leader.poll()
+        if code is not None:
+            self._signal_group(signal.SIGKILL)
+            self._note_reaped()
+        return code
+
+    def _obey(self) -> None:
+        """Send what is to be sent: TERM once, since a second one breaks a clean-up; KILL at every turn."""
+        group = self._group
+        self._seen = None
+        while group.signals:
+            self._signal_group(group.signals.pop(0))
+        if group.force is Force.KILL:
+            self._drain_soon()
+            self._strike(signal.SIGKILL)
+        elif group.force is Force.TERM and not self._is_told:
+            self._is_told = True
+            self._strike(signal.SIGTERM)
+
+    def _strike(self, signum: signal.Signals) -> None:
+        group = self._group
+        group.cut = group.cut or group.returncode is None
+        self._signal_group(signum)
+        if signum is signal.SIGTERM:
+            self._signal_group(signal.SIGCONT)  # one that is suspended would not see it
+        # Listed afterwards: whoever left the group before it was hit is found now.
+        self._seen = []
+        for pid in self._members.each():
+            self._seen.append(pid)
+            if not self._is_in_group(pid):
+                self._members.signal(pid, signum)
+
+    def _signal_group(self, signum: int) -> None:
+        if not self._is_reaped:
+            with contextlib.suppress(OSError):  # nobody is left in it, or all of them are somebody else's
+                os.killpg(self._leader.pid, signum)
+
+    def _is_in_group(self, pid: int) -> bool:
+        try:
+            return not self._is_reaped and os.getpgid(pid) == self._leader.pid
+        except OSError:
+            return False
+
+    # Its end
+
+    def _drain_soon(self) -> None:
+        """Give the pipes a last second: one that escaped may hold them open for ever."""
+        self._pump.draining = True
+        if self._drain_until is None:
+            self._drain_until = clock.now() + _DRAIN_SECONDS
+
+    def _is_over(self) -> bool:
+        """Return whether nothing is alive and everything was read."""
+        if self._drain_until is None:
+            return False
+        if not self._is_captured and (self._pump.drained or clock.now() >= self._drain_until):
+            self._is_captured = True
+            self._pump.end_outputs()
+            self._group.captured()
+        if self._group.returncode is None or not self._is_captured:
+            return False
+        if not (self._members.pids() if self._seen is None else self._seen):
+            return True
+        if self._group.ends_with_leader:
+            self._group.end()
+        return False
+
+    def _reap(self) -> None:
+        if not table.is_readable():
+            self._signal_group(signal.SIGKILL)  # what cannot be seen is not left running
+        if not self._is_reaped:
+            self._group.returncode = self._leader.wait()
+            self._note_reaped()
+
+    def _note_reaped(self) -> None:
+        self._is_reaped = True
+        self._members.forget_session()
+
+
+def _stream(stream: Outgoing | Sink | int | IO[Any] | None) -> int | IO[Any] | None:
+    return subprocess.PIPE if isinstance(stream, Outgoing | Sink) else stream

@@ -1,0 +1,1 @@
+"""Streams that stop between chunks, and how the wait for a chunk is ended."""

@@ -1,0 +1,197 @@
+"""A stream's place in the run that reads it."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from typing import Any, Generic, Never, TypeVar
+
+from stoppable._core import port
+from stoppable._core.boundary import boundary
+from stoppable._core.context import Scope
+from stoppable._core.hooks import Hook
+from stoppable._core.run import Run
+from stoppable._core.shield import shielded
+from stoppable._core.state import Fate
+from stoppable._engine.streaming.pending import Pending
+from stoppable.errors import AgentStopped, StoppableError
+
+T = TypeVar("T")
+
+
+class Entry(boundary):
+    """A stream, or the call that makes one, as it is listed in flight."""
+
+    __slots__ = ()
+
+    def enter_unpaid(self, scope: Scope) -> bool:
+        """Enter the gate without counting against a limit, as the call that made the stream did; False if stopped."""
+        run = scope._run_here()
+        if run is None:
+            return True
+        self._run = run
+        self.holder = port.join(run)
+        if self.holder is not None and isinstance(scope, shielded):
+            scope._protect(self.holder)
+        run._admit(self)
+        if scope._closed:
+            self._skip()
+            return False
+        if run._closed:  # it is entered in a shield
+            entry = (run, self.label)
+            for stop in run._stops():
+                stop.after.append(entry)
+        if run._sink is not None:
+            run._sink.entered(run, self)
+        return True
+
+    def leave(self, error: type[BaseException] | None = None) -> None:
+        """Leave the gate; the error says how it ended."""
+        self.__exit__(error, None, None)
+
+    def _note_fate(self, run: Run, error: type[BaseException] | None) -> None:
+        if self.holder is None and error in _CUT and run._rung is None and run._outcome is None:
+            self._fate = Fate.INTERRUPTED  # without any force, but it did not come to its end either
+        else:
+            super()._note_fate(run, error)
+
+
+_CUT = (AgentStopped, GeneratorExit)
+
+
+class Chunks(Generic[T]):
+    """What streams of both kinds share: where one stands in its run, and what it reads from."""
+
+    __slots__ = (
+        "__weakref__",
+        "_cut",
+        "_entry",
+        "_finish",
+        "_hook",
+        "_is_shielded",
+        "_iterator",
+        "_label",
+        "_loop",
+        "_over",
+        "_pending",
+        "_run",
+        "_source",
+    )
+
+    def __init__(self, source: Any, *, finish: bool = False, entry: Entry | None = None) -> None:
+        self._over = False
+        self._source = source
+        self._finish = finish
+        self._iterator: Any = None
+        self._run: Run | None = None  # the run that reads it
+        self._entry = entry
+        self._label = ("llm", "stream") if entry is None else (entry.kind, entry.name)
+        self._hook: Hook | None = None
+        self._loop: AbstractEventLoop | None = None
+        self._pending: Pending | None = None  # a task waits for a chunk, and INTERRUPT may cut that short
+        self._is_shielded = False  # its reader is in a shield
+        self._cut = False  # INTERRUPT ended it
+        if entry is not None:
+            self._run = entry._run
+            entry.holder = None
+
+    # Its place in a run
+
+    def _may_step(self, scope: Scope) -> bool:
+        """Say whether the next chunk may be waited for; with the first one in a run, enter its gate."""
+        if self._cut:
+            return False
+        if self._over:
+            return not scope._closed
+        run = scope._run_here()
+        has_begun = run is self._run
+        if scope._closed and not (self._finish and has_begun and not _is_forced(run)):
+            return False
+        if not has_begun:
+            self._leave()
+            if run is not None and not self._enter(scope, run):
+                return False
+        self._is_shielded = run is not scope
+        if self._hook is None and isinstance(scope, Run):
+            self._hook = self._make_hook(scope)
+            scope._add_hook(self._hook)
+        return not self._cut
+
+    def _enter(self, scope: Scope, run: Run) -> bool:
+        kind, name = self._label
+        if not _is_listed(run, kind, port.join(run)):
+            entry = Entry(kind, name)
+            if not entry.enter_unpaid(scope):
+                return False
+            entry.holder = None  # until it reads
+            self._entry = entry
+        self._run = run
+        return True
+
+    def _leave(self, error: type[BaseException] | None = None) -> None:
+        """Belong to no run any more; another step would enter one anew."""
+        hook, self._hook = self._hook, None
+        entry, self._entry = self._entry, None
+        self._run = None
+        if hook is not None:
+            hook.remove()
+        if entry is not None:
+            entry.leave(error)
+
+    def _make_hook(self, run: Run) -> Hook:
+        raise NotImplementedError
+
+    # One read
+
+    def _read_begins(self) -> port.Participant | None:
+        if self._run is None:
+            return None
+        reader = port.join(self._run)
+        if self._entry is not None:
+            self._entry.holder = reader
+        return reader
+
+    def _read_ends(self) -> None:
+        if self._entry is not None:
+            self._entry.holder = None
+        if self._run is not None and self._run._ended is not None:
+            self._run._settle()  # whoever was reading may have been all that the run waited for
+
+    def _read_failed(self, error: BaseException) -> None:
+        """Leave the run because of what a read raised; only its regular end is the end of the stream."""
+        if isinstance(error, StopIteration | StopAsyncIteration):
+            self._over = True
+            self._leave()
+        else:
+            self._leave(type(error))
+
+    # Its end
+
+    def _closables(self) -> tuple[Any, ...]:
+        """Return what is to be closed: the iterator, and what it was made from."""
+        if self._iterator is None or self._iterator is self._source:
+            return (self._source,)
+        return self._iterator, self._source
+
+    @staticmethod
+    def _deliver(scope: Scope) -> None:
+        # Before the clean-up: should closing fail, it is an error while stopping and not a failure of the run (G8).
+        run = scope._run_here()
+        if run is not None:
+            run._deliver(raised=True)
+
+    @staticmethod
+    def _raise_stopped(scope: Scope) -> Never:
+        run = scope._run_here()
+        if run is not None and run._closed:
+            run._raise_stopped()
+        raise StoppableError("this stream is closed: the run that read it was stopped")
+
+
+def _is_forced(run: Run | None) -> bool:
+    return run is not None and (run._rung is not None or run._outcome is not None)
+
+
+def _is_listed(run: Run, kind: str, reader: port.Participant | None) -> bool:
+    """Return whether the reader is inside a boundary of that kind: the stream is a part of that effect."""
+    open_ = (member for member in list(run._members or ()) if isinstance(member, boundary))
+    return any(other.kind == kind and other.holder is reader for other in open_)

@@ -1,0 +1,44 @@
+"""The command ``stoppable``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import stoppable
+from stoppable.cli.demo import demo
+from stoppable.cli.exits import EPILOG
+from stoppable.cli.run import run
+from stoppable.cli.runs import ls, receipt, start, tree
+from stoppable.cli.serve import serve
+from stoppable.cli.stops import holds, release, stop
+from stoppable.cli.watch import watch
+
+app = typer.Typer(
+    name="stoppable",
+    help="The stop button for AI agents: exactly that run stops, with everything it started.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for _command in (serve, demo, run, ls, start, stop, holds, release, watch, tree, receipt):
+    app.command(epilog=None)(_command)
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it like that
+    if wanted:
+        typer.echo(stoppable.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Stop AI agents: exactly that run, with everything it started."""

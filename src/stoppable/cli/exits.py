@@ -1,0 +1,133 @@
+"""What the exit code of a command says, and how an error becomes one."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from enum import IntEnum
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from stoppable._core.state import Status
+from stoppable.cli.text import safe
+from stoppable.errors import (
+    HoldNotFound,
+    InvalidArgument,
+    RunConflict,
+    RunHeld,
+    RunNotFound,
+    StoppableError,
+    StoreError,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Exit(IntEnum):
+    """The codes; documented in docs/cli.md and at the end of ``stoppable --help``."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    UNREACHABLE = 5
+    STOPPED = 6
+    LOST = 7
+    TIMEOUT = 8
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+MEANINGS = {
+    Exit.DONE: "done; the run completed",
+    Exit.FAILED: "the run failed, or something unforeseen happened",
+    Exit.USAGE: "wrong usage",
+    Exit.NOT_FOUND: "no such run, hold or module",
+    Exit.REFUSED: "refused: held, in conflict, or not allowed",
+    Exit.UNREACHABLE: "no server or store answers",
+    Exit.STOPPED: "the run that was waited for was stopped",
+    Exit.LOST: "the run is lost: something of it may still be alive",
+    Exit.TIMEOUT: "--wait was over before the run was",
+    Exit.INTERRUPTED: "Ctrl-C: `run` was stopped by it; other commands leave the run alone",
+    Exit.TERMINATED: "`run` was stopped by SIGTERM",
+}
+
+EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
+
+
+class CommandError(StoppableError):
+    """Something a command cannot do; the message says what to do."""
+
+    def __init__(self, message: str, code: Exit = Exit.USAGE) -> None:
+        super().__init__(message, code)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def of_status(status: Status) -> Exit:
+    """Return what the end of a run means for whoever waited for it."""
+    match status:
+        case Status.COMPLETED:
+            return Exit.DONE
+        case Status.FAILED:
+            return Exit.FAILED
+        case Status.STOPPED:
+            return Exit.STOPPED
+        case Status.LOST:
+            return Exit.LOST
+        case _:
+            return Exit.TIMEOUT
+
+
+def of_error(error: StoppableError) -> Exit:
+    """Return the code of an error."""
+    match error:
+        case CommandError():
+            return error.code
+        case RunNotFound() | HoldNotFound():
+            return Exit.NOT_FOUND
+        case RunHeld() | RunConflict() | PermissionError():
+            return Exit.REFUSED
+        case ConnectionError() | StoreError():
+            return Exit.UNREACHABLE
+        case InvalidArgument():
+            return Exit.USAGE
+        case _:
+            return Exit.FAILED
+
+
+def told(function: Callable[P, T]) -> Callable[P, T]:
+    """Make the errors of a command one sentence and an exit code, never a traceback."""
+
+    @functools.wraps(function)
+    def command(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except StoppableError as error:
+            complain(str(error))
+            raise typer.Exit(of_error(error)) from None
+        except ImportError as error:
+            if "pip install" not in str(error):
+                raise
+            complain(str(error))
+            raise typer.Exit(Exit.USAGE) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(Exit.INTERRUPTED) from None
+        except BrokenPipeError:
+            sys.stderr.close()  # whoever read our output has enough of it
+            raise typer.Exit(Exit.DONE) from None
+
+    return command
+
+
+def complain(message: str) -> None:
+    """Say what is wrong, on one line of the standard error."""
+    one_line = " ".join(safe(message).split())
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(one_line, err=True)

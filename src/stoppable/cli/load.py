@@ -1,0 +1,128 @@
+"""Finds agents: ``MODULE``, or ``MODULE:ATTR``."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from stoppable.cli.exits import CommandError, Exit
+
+Agent: TypeAlias = Callable[..., Any]
+
+
+def agents(target: str) -> dict[str, Agent]:
+    """Return the agents that a target means: every ``@agent`` of a module, or what its attribute holds."""
+    module_name, _, attribute = target.partition(":")
+    module = _module(module_name)
+    if attribute:
+        return _of_attribute(target, _attribute(module, module_name, attribute))
+    found = {name: value for name, value in vars(module).items() if is_agent(value)}
+    if not found:
+        raise CommandError(
+            f"{module_name} has no agents: mark functions with @stoppable.agent, or name one as {module_name}:function"
+        )
+    return {value.__name__: value for value in found.values()}
+
+
+def agent(target: str) -> Agent:
+    """Return the one agent that a target names."""
+    if ":" not in target:
+        found = agents(target)
+        if len(found) > 1:
+            names = ", ".join(f"{target}:{name}" for name in found)
+            raise CommandError(f"{target} has several agents: say which one, of {names}")
+        return next(iter(found.values()))
+    module_name, _, attribute = target.partition(":")
+    found_one = _attribute(_module(module_name), module_name, attribute)
+    if not callable(found_one):
+        raise CommandError(f"{target} is a {type(found_one).__name__}, not an agent: name a function")
+    named: Agent = found_one
+    return named
+
+
+def is_agent(value: object) -> bool:
+    """Return whether something was marked with ``@agent``."""
+    return "__stoppable_body__" in getattr(value, "__dict__", ())
+
+
+def _of_attribute(target: str, value: Any) -> dict[str, Agent]:
+    if callable(value):
+        return {getattr(value, "__name__", target.partition(":")[2]): value}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterable):
+        return {one.__name__: one for one in value}
+    raise CommandError(f"{target} is a {type(value).__name__}: name an agent, or a list or dict of agents")
+
+
+def _module(name: str) -> Any:
+    here = os.getcwd()  # noqa: PTH109 - as it stands in sys.path
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name.removesuffix(".py").replace(os.sep, "."))
+    except ModuleNotFoundError as error:
+        wanted = name.removesuffix(".py").replace(os.sep, ".")
+        if error.name is None or not (wanted == error.name or wanted.startswith(f"{error.name}.")):
+            raise CommandError(f"{name} needs the module {error.name}, which is not installed") from error
+        raise CommandError(
+            f"there is no module {name!r} here: run this in the folder that has it, or install it", Exit.NOT_FOUND
+        ) from error
+    except Exception as error:
+        raise CommandError(f"{name} cannot be imported: {type(error).__name__}: {error}", Exit.FAILED) from error
+
+
+def _attribute(module: Any, module_name: str, attribute: str) -> Any:
+    found = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            known = [name for name, value in vars(module).items() if is_agent(value)]
+            hint = f"it has {', '.join(known)}" if known else "is it spelled right?"
+            raise CommandError(f"{module_name} has no {attribute!r}: {hint}", Exit.NOT_FOUND) from None
+    return found
+
+
+def arguments(text: str | None) -> Any:
+    """Return the input of an agent: JSON, or the text itself where it is none; None for no input at all."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        if text.lstrip()[:1] in {"{", "["}:
+            raise CommandError(f"the input begins like JSON and is none: {text[:60]!r}") from None
+        return text
+
+
+def call(agent: Agent, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call: keywords from an object, otherwise a single one, or none."""
+    if given is None:
+        return (), {}
+    args, kwargs = ((), given) if isinstance(given, dict) else ((given,), {})
+    try:
+        inspect.signature(agent).bind(*args, **kwargs)
+    except TypeError as error:
+        raise CommandError(f"{name_of(agent)} takes other arguments: {error}") from None
+    except ValueError:
+        pass  # one written in C that does not tell
+    return args, kwargs
+
+
+def yields(agent: Agent) -> bool:
+    """Return whether an agent is a generator, of either kind."""
+    inner = inspect.unwrap(agent.func if isinstance(agent, functools.partial) else agent)
+    return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
+
+
+def name_of(agent: Agent) -> str:
+    """Return what an agent is called, also when its arguments are bound to it."""
+    inner = agent.func if isinstance(agent, functools.partial) else agent
+    return str(getattr(inner, "__name__", type(inner).__name__))

@@ -1,0 +1,101 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stoppable.cli.exits import CommandError
+from stoppable.errors import RunNotFound, StoppableError
+from stoppable.records import RunRecord
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
+
+_RETRY_SECONDS = 2.0  # somebody is waiting at a terminal
+_SHORTEST = 4
+_LOOKED_THROUGH = 1000
+
+
+def _impatient() -> Client:
+    from stoppable.client import Client  # noqa: PLC0415 - httpx takes a while
+
+    return Client(timeout=0.5, retry_seconds=0.0)
+
+
+def _complete_runs(incomplete: str) -> list[str]:
+    try:
+        with _impatient() as client:
+            return [record.id for record in client.list(limit=50).runs if record.id.startswith(incomplete)]
+    except StoppableError:
+        return []
+
+
+def _complete_agents(incomplete: str) -> list[str]:
+    try:
+        with _impatient() as client:
+            return [name for name in client.agents() if name.startswith(incomplete)]
+    except StoppableError:
+        return []
+
+
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="Its id, or the beginning of it.", autocompletion=_complete_runs)
+]
+OptionalRun = Annotated[
+    str | None, typer.Argument(metavar="[RUN]", help="Its id, or the beginning of it.", autocompletion=_complete_runs)
+]
+AgentArgument = Annotated[
+    str, typer.Argument(metavar="AGENT", help="The name of an agent of the server.", autocompletion=_complete_agents)
+]
+InputArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[INPUT]", help="A JSON object of keyword arguments, or anything else as the only one."),
+]
+Url = Annotated[str | None, typer.Option("--url", envvar="STOPPABLE_URL", help="Where the server is.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Labels = Annotated[list[str] | None, typer.Option("--label", metavar="KEY:VALUE", help="May be given several times.")]
+Store = Annotated[
+    str | None,
+    typer.Option("--store", envvar="STOPPABLE_STORE", metavar="URL", help="Where runs are kept: sqlite:///runs.db."),
+]
+
+
+def connect(url: str | None) -> Client:
+    """Return a client that does not keep a person waiting."""
+    from stoppable.client import Client  # noqa: PLC0415 - `run` and `demo` need no httpx, which takes a while
+
+    return Client(url, retry_seconds=_RETRY_SECONDS)
+
+
+def labels(given: Sequence[str] | None) -> dict[str, str]:
+    """Return labels from what was typed."""
+    pairs = [text.partition(":") for text in given or ()]
+    for key, colon, _ in pairs:
+        if not key or not colon:
+            raise CommandError(f"{key!r} is no label: write it as key:value")
+    return {key: value for key, _, value in pairs}
+
+
+def find(client: Client, typed: str) -> RunRecord:
+    """Return the run of an id, or of the beginning of one that no other run shares."""
+    try:
+        return client.get(typed)
+    except RunNotFound:
+        if len(typed) < _SHORTEST:
+            raise
+    matching: list[RunRecord] = []
+    cursor, looked = None, 0
+    while looked < _LOOKED_THROUGH:
+        page = client.list(limit=100, cursor=cursor)
+        matching += [record for record in page.runs if record.id.startswith(typed)]
+        looked, cursor = looked + len(page.runs), page.cursor
+        if cursor is None or not page.runs:
+            break
+    if not matching:
+        raise RunNotFound(typed)
+    if len(matching) > 1:
+        raise CommandError(f"{len(matching)} runs begin with {typed!r}: type more of the id")
+    return matching[0]

@@ -1,0 +1,231 @@
+"""``stoppable run``: one agent in this terminal, with Ctrl-C as its stop button."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.live import Live
+
+from stoppable._core.policy import Limits
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.state import Mode, Status
+from stoppable._engine.handle import RunHandle
+from stoppable.cli import load, options, screen
+from stoppable.cli.exits import Exit, of_status, told
+from stoppable.cli.following import conclude
+from stoppable.cli.output import harmless_output, quiet_keyboard
+from stoppable.cli.text import safe, value_text
+from stoppable.cli.view import RunView, told_as_line
+from stoppable.errors import RunEnded
+from stoppable.records import EventType, RunRecord
+from stoppable.supervisor import Supervisor
+
+_PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
+_HINTS = {
+    None: "Ctrl-C stops it: what is in flight may finish",
+    Mode.GRACEFUL: "stopping: what is in flight may finish; Ctrl-C again cuts it off",
+    Mode.IMMEDIATE: "stopping at once; Ctrl-C again kills it, and clean-up may not run",
+    Mode.KILL: "killing; Ctrl-C again leaves at once, whatever is still alive",
+}
+_LOOK_SECONDS = 0.1
+_LAST_ITEMS_SECONDS = 1.0  # of a run that is over
+
+
+@told
+def run(
+    target: Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The current folder is importable.")],
+    given: options.InputArgument = None,
+    store: options.Store = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Whose run it is.")] = None,
+    label: options.Labels = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop it after so long.")] = None,
+    isolated: Annotated[
+        bool, typer.Option("--process", help="Run it in a process, which can always be ended.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Run an agent here, with Ctrl-C as its stop button.
+
+    Once is a graceful stop: what is in flight may finish. Twice cuts it off. Three times kills it.
+    """
+    agent = load.agent(target)
+    args, kwargs = load.call(agent, load.arguments(given))
+    console = _Console(as_json=as_json)
+    start = functools.partial(
+        Supervisor.start,
+        owner=owner,
+        labels=options.labels(label),
+        limits=None if seconds is None else Limits(seconds=seconds),
+        isolation="process" if isolated else "thread",
+    )
+    # The agent gets a thread, this one stays free for signals and the screen: an agent that blocks cannot hold them up.
+    record = asyncio.run(_run(start, functools.partial(agent, *args, **kwargs), store, console))
+    code = console.conclude(record)
+    # From here on Ctrl-C is the system's again: a thread that the agent left behind cannot swallow it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if record.status is Status.LOST:
+        _leave(code)
+    raise typer.Exit(code)
+
+
+async def _run(start: Any, agent: functools.partial[Any], store: str | None, console: _Console) -> RunRecord:
+    async with Supervisor(store) as supervisor:
+        with console.screen(load.name_of(agent)):  # before the agent can print
+            handle: RunHandle[Any] = await start(supervisor, agent)
+            with console.buttons(handle):
+                looking = asyncio.create_task(console.look())
+                printing = {asyncio.create_task(console.print_items(handle))} if load.yields(agent) else set()
+                try:
+                    async for event in supervisor.events(handle.id):
+                        console.take(event)
+                    if printing:
+                        await asyncio.wait(printing, timeout=_LAST_ITEMS_SECONDS)
+                finally:
+                    for task in (looking, *printing):
+                        task.cancel()
+        return await supervisor.get(handle.id)
+
+
+class _Console:
+    """The buttons and the screen of one run."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._presses = 0
+        self._terminated = False
+        self._mode: Mode | None = None
+        self._is_live = screen.is_live() and not as_json
+        self._view = RunView("")
+        self._leave_screen: Callable[[], object] = lambda: None
+        self._handle: RunHandle[Any] | None = None
+
+    # Buttons
+
+    @contextlib.contextmanager
+    def buttons(self, handle: RunHandle[Any]) -> Iterator[None]:
+        """Make Ctrl-C climb the modes, and a TERM a graceful stop."""
+        self._handle = handle
+        self._view.run_id = handle.id
+        if not self._is_live and not self._as_json:
+            screen.say(safe(f"running {handle.run.name} as {handle.id}: {_HINTS[None]}"))
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._press)
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+            loop.remove_signal_handler(signal.SIGTERM)
+
+    def _press(self) -> None:
+        if self._presses >= len(_PRESSES):
+            self._leave_screen()
+            screen.say("left at once; something of the run may still be alive")
+            _leave(Exit.INTERRUPTED)
+        mode = _PRESSES[self._presses]
+        self._presses += 1
+        self._stop(mode, Reason.of("Ctrl-C", kind=ReasonKind.USER))
+
+    def _terminate(self) -> None:
+        self._terminated = True
+        self._stop(Mode.GRACEFUL, Reason.of("SIGTERM", kind=ReasonKind.SHUTDOWN))
+
+    def _stop(self, mode: Mode, reason: Reason) -> None:
+        assert self._handle is not None, "there is a run to stop"
+        self._mode = mode
+        receipt = self._handle.run.stop(mode, reason)
+        self._view.hint = _HINTS[mode]
+        self._view.become(receipt.status)
+        self._show_in_flight()
+        if not self._is_live and not self._as_json:
+            in_flight = f"; in flight: {safe(', '.join(receipt.in_flight))}" if receipt.in_flight else ""
+            screen.say(f"{_HINTS[mode]}{in_flight}")
+
+    # Screen
+
+    @contextlib.contextmanager
+    def screen(self, name: str) -> Iterator[None]:
+        """Show the run while the block runs."""
+        self._view = RunView(name)
+        self._view.hint = _HINTS[None]
+        if not self._is_live:
+            yield
+            return
+        live = Live(
+            self._view,
+            console=screen.err(),
+            refresh_per_second=10,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(quiet_keyboard())
+            stack.enter_context(live)
+            stack.enter_context(harmless_output(live.console))
+            self._leave_screen = stack.close
+            yield
+
+    async def look(self) -> None:
+        """Keep what is in flight up to date; the events of the run itself do not tell of its children."""
+        while True:
+            self._show_in_flight()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def print_items(self, handle: RunHandle[Any]) -> None:
+        """Print what a generator yields, as it comes: texts as they are, anything else as lines of JSON."""
+        text = ""
+        with contextlib.suppress(RunEnded):  # how it ended is told in its own words
+            async for item in handle.stream():
+                if self._as_json:
+                    continue
+                text = item if isinstance(item, str) else f"{value_text(item)}\n"
+                self._view.say(text)
+                sys.stdout.write(text)
+                sys.stdout.flush()
+        if text and not text.endswith("\n"):
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+    def _show_in_flight(self) -> None:
+        assert self._handle is not None, "there is a run to show"
+        self._view.in_flight = self._handle.run.in_flight or None
+
+    def take(self, event: Any) -> None:
+        """Take in an event."""
+        self._view.take(event)
+        if self._as_json:
+            return
+        if not self._is_live and event.type in {EventType.PROGRESS, EventType.LOG}:
+            screen.say(safe(told_as_line(event) or ""))
+
+    # The end
+
+    def conclude(self, record: RunRecord) -> Exit:
+        """Print how it ended, and return what to say to the shell."""
+        if self._as_json:
+            screen.print_json(record)
+        else:
+            conclude(record)
+        if record.status is Status.STOPPED:
+            if self._presses:
+                return Exit.INTERRUPTED
+            if self._terminated:
+                return Exit.TERMINATED
+        return of_status(record.status)
+
+
+def _leave(code: Exit) -> NoReturn:
+    """End this process now: a thread that nobody can end would keep it, and with it the prompt, for ever."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,121 @@
+"""Commands about runs: ls, start, tree, receipt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from stoppable._core.policy import Limits
+from stoppable._core.state import Status
+from stoppable.cli import load, options, screen, show
+from stoppable.cli.exits import told
+from stoppable.cli.following import follow
+from stoppable.cli.options import AgentArgument, InputArgument, Json, Labels, RunArgument, Url
+from stoppable.records import RunRecord
+from stoppable.stores.base import wall_clock
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
+
+
+@told
+def ls(
+    status: Annotated[list[Status] | None, typer.Option("--status", help="May be given several times.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="Only runs of this agent.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only runs of this owner.")] = None,
+    label: Labels = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 20,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """List runs, newest first."""
+    with options.connect(url) as client:
+        records, more = _listed(client, Wanted(status or [], agent, owner, options.labels(label)), limit)
+    if as_json:
+        screen.print_json(records)
+    elif records:
+        screen.show(show.runs(records, wall_clock()))
+        if more:
+            screen.say(f"… and more: -n {2 * limit} shows them")
+    else:
+        screen.say("no runs: start one with `stoppable start AGENT`")
+
+
+class Wanted(NamedTuple):
+    """Which runs are listed."""
+
+    status: list[Status]
+    agent: str | None
+    owner: str | None
+    labels: dict[str, str]
+
+
+def _listed(client: Client, wanted: Wanted, limit: int) -> tuple[list[RunRecord], bool]:
+    found: list[RunRecord] = []
+    cursor = None
+    while len(found) < limit:
+        page = client.list(**wanted._asdict(), cursor=cursor, limit=min(100, limit - len(found)))
+        found += page.runs
+        cursor = page.cursor
+        if cursor is None or not page.runs:
+            break
+    return found[:limit], cursor is not None
+
+
+@told
+def start(
+    agent: AgentArgument,
+    given: InputArgument = None,
+    run_id: Annotated[str | None, typer.Option("--id", help="Its id; the same id again is the same run.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Whose run it is.")] = None,
+    label: Labels = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop it after so long.")] = None,
+    isolation: Annotated[str | None, typer.Option("--isolation", help="auto, task, thread or process.")] = None,
+    is_followed: Annotated[bool, typer.Option("--follow", "-f", help="Show it until it is over.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Start an agent of the server and print the id of the run."""
+    with options.connect(url) as client:
+        record = client.start(
+            agent,
+            load.arguments(given),
+            run_id=run_id,
+            owner=owner,
+            labels=options.labels(label) or None,
+            limits=None if seconds is None else Limits(seconds=seconds),
+            isolation=isolation,
+        )
+        if is_followed:
+            raise typer.Exit(follow(client, record, as_json=as_json))
+    if as_json:
+        screen.print_json(record)
+        return
+    typer.echo(record.id)
+    screen.say(f"{record.name} is {record.status}; stop it with `stoppable stop {show.short(record.id)}`")
+
+
+@told
+def tree(run: RunArgument, url: Url = None, as_json: Json = False) -> None:
+    """Show a run with everything it started."""
+    with options.connect(url) as client:
+        records = client.tree(options.find(client, run).id)
+    if as_json:
+        screen.print_json(records)
+    else:
+        screen.show(show.tree(records, wall_clock()))
+
+
+@told
+def receipt(run: RunArgument, url: Url = None, as_json: Json = False) -> None:
+    """Show what became of the stop of a run."""
+    with options.connect(url) as client:
+        record = options.find(client, run)
+        found = client.receipt(record.id)
+    if as_json:
+        screen.print_json(found)
+    elif found is None:
+        screen.say(f"nobody has stopped {show.short(record.id)}: it is {record.status}")
+    else:
+        screen.show(show.receipt(found, record))

@@ -1,0 +1,65 @@
+"""The terminal: one console for what is asked for, one for what is said about it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from functools import cache
+from typing import Any, TextIO
+
+from rich.console import Console, RenderableType
+
+from stoppable.records import to_json
+
+_WIDE = 200  # in a file or pipe nothing needs to fit a screen
+
+
+@cache
+def out() -> Console:
+    """Return the console of the standard output, which markup in a text cannot steer."""
+    return _made(sys.stdout)
+
+
+@cache
+def err() -> Console:
+    """Return the console of the standard error."""
+    return _made(sys.stderr)
+
+
+def _made(file: TextIO) -> Console:
+    # With a descriptor of its own: what an agent writes to the first two goes another way (see output.py).
+    with contextlib.suppress(OSError, ValueError):  # in a test it may have none
+        file = os.fdopen(os.dup(file.fileno()), "w", encoding=file.encoding, errors=file.errors)
+    no_color = True if os.environ.get("NO_COLOR") else None
+    width = None if file.isatty() or os.environ.get("COLUMNS") else _WIDE
+    return Console(file=file, markup=False, highlight=False, emoji=False, no_color=no_color, width=width)
+
+
+def is_live() -> bool:
+    """Return whether somebody watches the standard error, so that bars may move there."""
+    return err().is_terminal and not err().is_dumb_terminal
+
+
+def show(what: RenderableType) -> None:
+    """Print what was asked for; into a file or pipe without blanks at the ends of lines."""
+    console = out()
+    if console.is_terminal:
+        console.print(what)
+        return
+    with console.capture() as caught:
+        console.print(what)
+    console.file.write("\n".join(line.rstrip() for line in caught.get().split("\n")))
+    console.file.flush()
+
+
+def say(message: str) -> None:
+    """Print a line about what is going on, beside the output proper."""
+    err().print(message, soft_wrap=True)
+
+
+def print_json(value: Any, *, one_line: bool = False) -> None:
+    """Print JSON in ASCII, which no terminal misunderstands."""
+    sys.stdout.write(json.dumps(to_json(value), indent=None if one_line else 2) + "\n")
+    sys.stdout.flush()

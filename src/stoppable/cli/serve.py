@@ -1,0 +1,92 @@
+"""``stoppable serve``: agents behind HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from stoppable._core.ids import new_id
+from stoppable.cli import load, options, screen
+from stoppable.cli.exits import CommandError, told
+
+_DEFAULT_URL = "http://127.0.0.1:8420"
+_DEMO_STORE = "sqlite:///stoppable-demo.db"
+
+
+@told
+def serve(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODULE|MODULE:ATTR]", help="Every @agent of a module, or an agent, a list or a dict."),
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Serve agents that show every case of a stop.")] = False,
+    store: options.Store = None,
+    host: Annotated[str, typer.Option("--host", help="Other than loopback needs STOPPABLE_API_KEY.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8420,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
+) -> None:
+    """Serve agents, to start, watch and stop their runs over HTTP."""
+    if target is None and not demo:
+        raise CommandError("say what to serve: a module with agents, as in `stoppable serve my_agents`, or --demo")
+    from stoppable.server import serve as serve_http  # noqa: PLC0415 - it needs an extra
+
+    agents: dict[str, Callable[..., Any]] = {} if target is None else load.agents(target)
+    with contextlib.ExitStack() as stack:
+        if demo:
+            from stoppable.demo import AGENTS, demo_model  # noqa: PLC0415 - only here
+
+            agents |= AGENTS
+            stack.enter_context(demo_model())
+            store = store or _demo_store()
+
+        def ready(url: str) -> None:
+            greet(url, agents, is_demo=demo, store=store)
+
+        serve_http(agents, store=store, host=host, port=port, log_json=log_json, ready=ready)
+
+
+def _demo_store() -> str | None:
+    return _DEMO_STORE if importlib.util.find_spec("stoppable.stores.sqlite") else None
+
+
+def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | None) -> None:
+    """Say where the server is and what to try."""
+    lines = [f"stoppable serves {', '.join(agents)}", f"  at {url}", f"  kept in {store or 'memory'}"]
+    if is_demo:
+        from stoppable.demo.model import is_scripted  # noqa: PLC0415 - only here
+
+        lines.append(
+            "  model: " + ("scripted (OPENAI_BASE_URL and OPENAI_MODEL name a real one)" if is_scripted() else "real")
+        )
+    first = "research" if is_demo else next(iter(agents))
+    run = f"try-{new_id()[:6]}"
+    post = "-H 'content-type: application/json' -d"
+    lines += [
+        "",
+        "Try it in another terminal:",
+        "",
+        f'  curl -s {url}/runs {post} \'{{"agent": "{first}", "runId": "{run}"}}\'',
+        f'  curl -s {url}/runs/{run}/stop {post} \'{{"reason": "enough"}}\'',
+        f"  curl -s {url}/runs/{run}/receipt",
+        "",
+        *_commands(url, first, run),
+        "",
+        "Ctrl-C here ends the server and stops its runs.",
+        "",
+    ]
+    for line in lines:
+        screen.say(line)
+
+
+def _commands(url: str, agent: str, run: str) -> list[str]:
+    """Return how this command is called from another terminal in the same folder."""
+    name = "stoppable" if shutil.which("stoppable") else os.path.relpath(sys.argv[0])
+    first = [] if url == _DEFAULT_URL else [f"  export STOPPABLE_URL={url}"]
+    return ["or:", "", *first, *(f"  {name} {rest}" for rest in (f"start {agent}", "watch", f"stop {run}"))]

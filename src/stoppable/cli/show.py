@@ -1,0 +1,238 @@
+"""Runs, trees, receipts and holds as people read them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Group, JustifyMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from stoppable._core.state import Fate, Mode, Status
+from stoppable._core.stop import Receipt
+from stoppable.cli.text import first, plain, safe, value_text
+from stoppable.records import Hold, RunRecord, Selector
+
+_STYLES = {
+    Status.PENDING: "dim",
+    Status.RUNNING: "cyan",
+    Status.STOPPING: "yellow",
+    Status.COMPLETED: "green",
+    Status.FAILED: "red",
+    Status.STOPPED: "bright_black",
+    Status.LOST: "magenta",
+}
+_MARKS = {
+    Status.PENDING: "○",
+    Status.RUNNING: "●",
+    Status.STOPPING: "◐",
+    Status.COMPLETED: "✓",
+    Status.FAILED: "✗",
+    Status.STOPPED: "■",
+    Status.LOST: "?",
+}
+_FATES = {Fate.FINISHED: "green", Fate.KILLED: "red", Fate.ABANDONED: "magenta", Fate.UNREACHABLE: "magenta"}
+_COLUMNS = {"RUN": 128, "AGENT": 24, "OWNER": 16, "STATUS": 20, "TIME": 8, "WHAT": 0}
+"""Of a table of runs, with the width that each may have; the last one has what is left."""
+_OURS = re.compile(r"[0-9a-f]{32}")
+_SHORT = 12
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+
+def short(run_id: str) -> str:
+    """Return an id as it is shown and understood: the beginning of one of ours, the whole of one of yours."""
+    return run_id[:_SHORT] if _OURS.fullmatch(run_id) else safe(run_id)
+
+
+def status(value: Status) -> Text:
+    """Return a status with its colour; one that is lost is said to be unconfirmed."""
+    text = f"{_MARKS[value]} {value}" + (" (unconfirmed)" if value is Status.LOST else "")
+    return Text(text, style=_STYLES[value])
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in the unit that fits."""
+    if seconds < _MINUTE:
+        return f"{seconds:.1f}s"
+    if seconds < _HOUR:
+        return f"{int(seconds // _MINUTE)}m{int(seconds % _MINUTE):02d}s"
+    if seconds < _DAY:
+        return f"{int(seconds // _HOUR)}h{int(seconds % _HOUR // _MINUTE):02d}m"
+    return f"{int(seconds // _DAY)}d{int(seconds % _DAY // _HOUR)}h"
+
+
+def age(record: RunRecord, now: float) -> str:
+    """Return how long a run has lasted."""
+    return duration(max(0.0, (record.ended_at or now) - record.created_at))
+
+
+def what(record: RunRecord) -> str:
+    """Return the most telling thing about a run in a few words."""
+    if record.outcome is not None and record.outcome.error is not None:
+        return f"{record.outcome.error.type}: {first(record.outcome.error.message)}"
+    if record.stop is not None:
+        in_flight = record.receipt.in_flight if record.receipt is not None and not record.over else ()
+        told = f"{record.stop.mode}: {first(record.stop.reason)}"
+        return f"{told}; in flight: {', '.join(in_flight)}" if in_flight else told
+    return ", ".join(f"{key}:{value}" for key, value in record.labels.items())
+
+
+def runs(records: Iterable[RunRecord], now: float) -> Table:
+    """Return a table of runs."""
+    rows = [
+        (
+            plain(short(record.id)),
+            plain("  " * (depth - 1) + "└ " * bool(depth) + record.name),
+            plain(record.owner or "-"),
+            status(record.status),
+            plain(age(record, now)),
+            plain(first(what(record))),
+        )
+        for record, depth in below_parents(records)
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for number, (name, widest) in enumerate(_COLUMNS.items()):
+        needed = max((row[number].cell_len for row in rows), default=0)
+        justify: JustifyMethod = "right" if name == "TIME" else "left"
+        # Where there is no room for all of it, rich takes it from the last column, then from all but the first.
+        table.add_column(
+            name,
+            no_wrap=bool(widest),
+            min_width=needed if name == "RUN" else None,
+            max_width=min(needed, widest) or None,
+            justify=justify,
+        )
+    for row in rows:
+        row[-1].no_wrap = True
+        for cell in row:
+            cell.overflow = "ellipsis"
+        table.add_row(*row)
+    return table
+
+
+def below_parents(records: Iterable[RunRecord]) -> Iterator[tuple[RunRecord, int]]:
+    """Yield runs as they come, except that children follow their parent, oldest first, each with its depth."""
+    given = list(records)
+    known = {record.id for record in given}
+    children: dict[str, list[RunRecord]] = {}
+    for record in reversed(given):
+        children.setdefault(record.parent_id or "", []).append(record)
+    waiting = [(record, 0) for record in reversed(given) if record.parent_id not in known]
+    while waiting:
+        record, depth = waiting.pop()
+        yield record, depth
+        waiting += [(child, depth + 1) for child in reversed(children.get(record.id, []))]
+
+
+def tree(records: Sequence[RunRecord], now: float) -> Tree:
+    """Return a run with its descendants."""
+    nodes: dict[str, Tree] = {}
+    for record in records:
+        label = Text.assemble(plain(record.name, "bold"), "  ", plain(short(record.id), "dim"), "  ")
+        label.append_text(status(record.status))
+        label.append(f"  {age(record, now)}", style="dim")
+        about = what(record) if record.stop or record.outcome else ""
+        if about:
+            label.append(f"  {first(about, 60)}", style="dim")
+        parent = nodes.get(record.parent_id or "")
+        nodes[record.id] = Tree(label, guide_style="dim") if parent is None else parent.add(label)
+    return nodes[records[0].id]
+
+
+def receipt(found: Receipt, record: RunRecord | None = None, name: str | None = None) -> RenderableType:
+    """Return the honest answer to a stop."""
+    title = Text.assemble(
+        plain(name or (record.name if record else "run"), "bold"), "  ", plain(short(found.run_id), "dim"), "  "
+    )
+    title.append_text(status(found.status))
+    if found.mode is None:
+        title.append("  nobody stopped it", style="dim")
+        return title
+    facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    facts.add_column(width=1)
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    before = ""
+    for name, value in _facts(found, record):
+        facts.add_row("", "" if name == before else name, value)
+        before = name
+    return Group(title, facts)
+
+
+def _facts(found: Receipt, record: RunRecord | None) -> Iterable[tuple[str, Text]]:
+    outcome = record.outcome if record is not None else None
+    how = f"{found.mode}" + (f", highest rung {outcome.rung}" if outcome is not None and outcome.rung else "")
+    yield "stop", plain(how if found.answer == "accepted" else f"{found.answer}: {how}")
+    if found.reason is not None:
+        yield "reason", plain(first(found.reason))
+    yield "times", plain(_times(found))
+    if found.in_flight:
+        yield "in flight", plain(", ".join(found.in_flight))
+    for node in found.nodes:
+        told = plain(f"{node.kind} {node.name} ")
+        told.append(str(node.fate), style=_FATES.get(node.fate, "yellow"))
+        yield "fate", told
+    if found.entered_after:
+        yield "after it", plain(", ".join(found.entered_after))
+    if found.too_late:
+        yield "too late", Text("it finished by itself before it heard of the stop")
+    if outcome is not None:
+        yield from _ending(outcome.clean, outcome.partial, outcome.result)
+
+
+def _ending(clean: object, partial: object, result: object) -> Iterable[tuple[str, Text]]:
+    yield "clean-up", Text("ran to its end" if clean else "not known to have run to its end")
+    for name, kept in (("partial", partial), ("result", result)):
+        if kept is not None:
+            yield name, plain(excerpt(value_text(kept)))
+
+
+def excerpt(text: str, lines: int = 6, width: int = 400) -> str:
+    """Return the end of a text, and how much was left out."""
+    kept = text.strip("\n")[-width:].split("\n")[-lines:]
+    shown = "\n".join(kept)
+    left_out = len(text.strip("\n")) - len(shown)
+    return f"… ({left_out} characters before)\n{shown}" if left_out > 0 else shown
+
+
+def _times(found: Receipt) -> str:
+    if found.requested_at is None:
+        return "not yet requested"
+    at = dt.datetime.fromtimestamp(found.requested_at).astimezone().strftime("%H:%M:%S")
+    later = {
+        "acknowledged": found.acknowledged_at,
+        "delivered": found.delivered_at,
+        "ended": found.ended_at,
+    }
+    steps = [f"{name} +{max(0.0, when - found.requested_at):.3f}s" for name, when in later.items() if when is not None]
+    return " · ".join([f"requested {at}", *steps])
+
+
+def holds(found: Iterable[Hold]) -> Table:
+    """Return a table of holds."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    table.add_column("HOLD", no_wrap=True, overflow="fold")
+    for name in ("REFUSES", "SINCE", "REASON"):
+        table.add_column(name, overflow="fold")
+    for hold in found:
+        since = dt.datetime.fromtimestamp(hold.created_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        table.add_row(plain(hold.id), plain(selector(hold.selector)), since, plain(first(hold.reason)))
+    return table
+
+
+def selector(value: Selector) -> str:
+    """Return whom a selector means."""
+    parts = [f"owner {value.owner}"] if value.owner is not None else []
+    parts += [f"label {key}:{item}" for key, item in value.labels.items()]
+    parts += [f"agent {value.name}"] if value.name is not None else []
+    return ", ".join(parts) or "every run"
+
+
+def next_mode(mode: Mode | None) -> Mode | None:
+    """Return the mode that pressing again means: graceful, then immediate, then kill, then none."""
+    if mode is None:
+        return Mode.GRACEFUL
+    return {Mode.COOPERATIVE: Mode.GRACEFUL, Mode.GRACEFUL: Mode.IMMEDIATE, Mode.IMMEDIATE: Mode.KILL}.get(mode)

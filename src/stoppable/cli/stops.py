@@ -1,0 +1,245 @@
+"""Commands that stop and hold: stop, holds, release."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stoppable._core import clock
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Answer, Receipt
+from stoppable.cli import options, screen, show
+from stoppable.cli.exits import CommandError, Exit, of_status, told
+from stoppable.cli.options import Json, Labels, OptionalRun, Url
+from stoppable.records import RunRecord, Selector
+from stoppable.stores.base import wall_clock
+from stoppable.supervisor import BulkStop
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
+
+_LONGEST_WAIT = 30.0  # of one request; longer waits ask again
+_SHOWN = 20
+
+
+@told
+def stop(
+    run: OptionalRun = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Every run of this owner.")] = None,
+    label: Labels = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="Every run of this agent.")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Every run there is.")] = False,
+    mode: Annotated[
+        Mode | None, typer.Option("--mode", help="graceful at first; pressing again without it sends the next mode.")
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", "-r", help="Why; the receipt and the audit keep it.")
+    ] = None,
+    grace: Annotated[float | None, typer.Option("--grace", min=0, help="Seconds before force is used.")] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Refuse new runs like these, too, until `release`.")] = False,
+    wait: Annotated[
+        float | None, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait for the end, at most so long.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be stopped.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Stop a run with everything it started, or many runs.
+
+    Pressing again without --mode sends the next one: graceful, immediate, kill. A stop of many shows whom it means and
+    asks, unless --yes says not to.
+    """
+    selected = owner is not None or label or agent is not None or is_all
+    if (run is None) == (not selected):
+        raise CommandError("say which run: its id, or one of --owner, --label, --agent, --all")
+    if run is not None and (hold or dry_run):
+        raise CommandError("--hold and --dry-run are for many runs: use them with --owner, --label or --agent")
+    press = _Press(mode=mode, reason=reason, grace=grace, wait=wait, yes=yes, as_json=as_json)
+    with options.connect(url) as client:
+        try:
+            if run is not None:
+                code = _stop_one(client, run, press)
+            else:
+                selector = Selector(owner=owner, labels=options.labels(label), name=agent, all=is_all)
+                code = _Bulk(client, selector, press, hold=hold).stop(dry_run=dry_run)
+        except KeyboardInterrupt:
+            if wait is not None:
+                screen.say("no longer waiting; what was told to stop goes on stopping")
+            raise
+    raise typer.Exit(code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Press:
+    """How the button is pressed."""
+
+    mode: Mode | None
+    reason: str | None
+    grace: float | None
+    wait: float | None
+    yes: bool
+    as_json: bool
+
+
+def _stop_one(client: Client, typed: str, press: _Press) -> Exit:
+    record = options.find(client, typed)
+    mode = press.mode or _next_mode(record, yes=press.yes)
+    receipt = client.stop(record.id, mode, press.reason, grace=press.grace)
+    if press.wait is not None:
+        receipt = _wait_for(client, receipt, press.wait)
+    if press.as_json:
+        screen.print_json(receipt)
+    else:
+        screen.show(show.receipt(receipt, client.get(record.id)))
+        _say_what_next(receipt)
+    return Exit.DONE if press.wait is None else _code_of_wait(receipt)
+
+
+def _next_mode(record: RunRecord, *, yes: bool) -> Mode:
+    """Return what pressing again means; the last press asks, since clean-up may not run."""
+    if record.stop is None or record.over:
+        return Mode.GRACEFUL
+    following = show.next_mode(record.stop.mode) or Mode.KILL
+    if following is Mode.KILL and record.stop.mode is not Mode.KILL and not yes:
+        _confirm(f"{record.name} is stopping ({record.stop.mode}). Kill it? Clean-up may not run.", "--mode kill")
+    return following
+
+
+def _say_what_next(receipt: Receipt) -> None:
+    if receipt.status.terminal:
+        return
+    following = show.next_mode(receipt.mode)
+    if following is not None:
+        screen.say(f"stopping: to press harder ({following}), stop it again")
+
+
+def _wait_for(client: Client, receipt: Receipt, wait: float) -> Receipt:
+    """Ask until the run is over or the time is; the same stop again changes nothing."""
+    deadline = clock.now() + wait
+    while not receipt.status.terminal and (left := deadline - clock.now()) > 0:
+        again = client.stop(receipt.run_id, receipt.mode or Mode.GRACEFUL, wait=min(left, _LONGEST_WAIT))
+        receipt = again if again.status.terminal else receipt
+    return receipt
+
+
+def _code_of_wait(receipt: Receipt) -> Exit:
+    """Return how a wait for a stop ended: a run that is over is what was asked for, however it got there."""
+    if receipt.status is Status.LOST or not receipt.status.terminal:
+        return of_status(receipt.status)
+    return Exit.DONE
+
+
+def _confirm(question: str, instead: str) -> None:
+    if not sys.stdin.isatty():
+        raise CommandError(f"{question} Nobody is here to ask: add --yes, or {instead}")
+    if not typer.confirm(question, err=True):
+        raise CommandError("nothing was stopped", Exit.REFUSED)
+
+
+class _Bulk:
+    """A stop of many."""
+
+    def __init__(self, client: Client, selector: Selector, press: _Press, *, hold: bool) -> None:
+        self._client = client
+        self._selector = selector
+        self._press = press
+        self._mode = press.mode or Mode.GRACEFUL
+        self._hold = hold
+
+    def stop(self, *, dry_run: bool) -> Exit:
+        """Show whom it means, ask, and stop them."""
+        if (dry_run or not self._press.yes) and not self._previewed(dry_run=dry_run):
+            return Exit.DONE
+        stopped = self._send(dry_run=False)
+        hold_id = None if stopped.hold is None else stopped.hold.id
+        receipts = [one for one in stopped if one.answer is not Answer.ALREADY_FINISHED]
+        if self._press.wait is not None:
+            deadline = clock.now() + self._press.wait
+            receipts = [_wait_for(self._client, one, max(0.0, deadline - clock.now())) for one in receipts]
+        if self._press.as_json:
+            screen.print_json({"receipts": receipts, "hold": hold_id})
+        else:
+            self._report(receipts, hold_id)
+        codes = [_code_of_wait(one) for one in receipts] if self._press.wait is not None else []
+        return max(codes, default=Exit.DONE)
+
+    def _previewed(self, *, dry_run: bool) -> bool:
+        """Show whom it means and return whether to go on; raises if somebody says no."""
+        preview = [one for one in self._send(dry_run=True) if not one.status.terminal]
+        if dry_run and self._press.as_json:
+            screen.print_json(preview)
+            return False
+        if not preview and not self._hold:
+            screen.say("no run matches: nothing to stop")
+            return False
+        self._show(preview)
+        if not dry_run:
+            more = " and refuse new ones" if self._hold else ""
+            _confirm(f"Stop {_counted(len(preview))} ({self._mode}){more}?", "--dry-run to look only")
+        return not dry_run
+
+    def _send(self, *, dry_run: bool) -> BulkStop:
+        return self._client.stop_where(
+            owner=self._selector.owner,
+            labels=self._selector.labels,
+            agent=self._selector.name,
+            all=self._selector.all,
+            mode=self._mode,
+            reason=self._press.reason,
+            grace=self._press.grace,
+            hold=self._hold and not dry_run,
+            dry_run=dry_run,
+        )
+
+    def _show(self, preview: list[Receipt]) -> None:
+        records = [self._client.get(one.run_id) for one in preview[:_SHOWN]]
+        screen.err().print(show.runs(records, wall_clock()))
+        if len(preview) > _SHOWN:
+            screen.say(f"… and {len(preview) - _SHOWN} more")
+
+    def _report(self, receipts: list[Receipt], hold_id: str | None) -> None:
+        for one in receipts[:_SHOWN]:
+            line = show.status(one.status)
+            line.append(f"  {show.short(one.run_id)}  {one.answer}")
+            if one.in_flight:
+                line.append(f"  in flight: {', '.join(one.in_flight)}", style="dim")
+            screen.show(line)
+        screen.say(f"{_counted(len(receipts))} told to stop")
+        if hold_id is not None:
+            screen.say(f"new runs like these are refused: `stoppable release {hold_id}` lets them through again")
+
+
+def _counted(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+@told
+def holds(url: Url = None, as_json: Json = False) -> None:
+    """List the holds that refuse new runs."""
+    with options.connect(url) as client:
+        found = client.holds()
+    if as_json:
+        screen.print_json(found)
+    elif found:
+        screen.show(show.holds(found))
+    else:
+        screen.say("no holds: every start is let through")
+
+
+@told
+def release(
+    hold: Annotated[str, typer.Argument(metavar="HOLD", help="The id of the hold.")],
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Release a hold, so that runs can be started again."""
+    with options.connect(url) as client:
+        client.release(hold)
+    if as_json:
+        screen.print_json({"released": hold})
+    else:
+        screen.say(f"released {hold}: runs can be started again")

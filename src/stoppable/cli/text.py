@@ -1,0 +1,51 @@
+"""Text of agents and users, made harmless for a terminal."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Any
+
+from rich.text import Text
+
+_KEPT = {"\n", "\t", "\u200c", "\u200d"}  # joiners belong to scripts and emoji
+# Controls, directions and invisible formats, halves of characters, and line ends that are none of ours.
+_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def safe(value: object) -> str:
+    """Return a text that cannot move the cursor, change colours, titles or the clipboard, or hide what it says."""
+    text = str(value)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char if char in _KEPT or unicodedata.category(char) not in _UNSAFE else _shown(char) for char in text
+    )
+
+
+def _shown(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def line(value: object, width: int = 60) -> str:
+    """Return the last line of a text that says anything, harmless and not longer than a width."""
+    lines = [one for one in safe(value).expandtabs(1).split("\n") if one.strip()]
+    last = lines[-1].strip() if lines else ""
+    return last if len(last) <= width else f"…{last[-width + 1 :]}"
+
+
+def first(value: object, width: int = 200) -> str:
+    """Return a text on one line, harmless, and cut at its end."""
+    text = " ".join(safe(value).split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def plain(value: object, style: str = "") -> Text:
+    """Return a text for rich in which nothing is markup."""
+    return Text(safe(value), style=style)
+
+
+def value_text(value: Any) -> str:
+    """Return a result as people read it: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2)

@@ -1,0 +1,81 @@
+"""``stoppable watch``: a live table of runs, or one run until it is over."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from stoppable.cli import options, screen, show
+from stoppable.cli.exits import Exit, told
+from stoppable.cli.following import follow
+from stoppable.cli.options import Json, OptionalRun, Url
+from stoppable.records import RunRecord
+from stoppable.stores.base import wall_clock
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
+
+
+@told
+def watch(
+    run: OptionalRun = None,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")] = 1.0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="How many, newest first.")] = 20,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Watch all runs in a live table, or one run until it is over."""
+    with options.connect(url) as client:
+        if run is not None:
+            raise typer.Exit(follow(client, options.find(client, run), as_json=as_json))
+        client.list(limit=1)  # an error is better said before the screen is taken
+        try:
+            if screen.is_live() and not as_json:
+                _live(client, interval, limit)
+            else:
+                _lines(client, interval, limit, as_json=as_json)
+        except KeyboardInterrupt:
+            raise typer.Exit(Exit.DONE) from None  # it is how one leaves
+
+
+def _live(client: Client, interval: float, limit: int) -> None:
+    with Live(console=screen.err(), auto_refresh=False, screen=screen.err().is_terminal) as live:
+        while True:
+            live.update(_page(client, limit), refresh=True)
+            threading.Event().wait(interval)
+
+
+def _page(client: Client, limit: int) -> RenderableType:
+    try:
+        records = client.list(limit=limit).runs
+    except ConnectionError as error:
+        return Text(f"{error}\n\nstill trying; Ctrl-C leaves", style="red")
+    live = sum(not record.over for record in records)
+    head = Text.assemble(
+        ("stoppable", "bold"), f"  {live} live of the newest {len(records)}  ", ("Ctrl-C leaves", "dim")
+    )
+    body: RenderableType = show.runs(records, wall_clock()) if records else Text("no runs yet", style="dim")
+    return Group(head, "", body)
+
+
+def _lines(client: Client, interval: float, limit: int, *, as_json: bool) -> None:
+    """Print a line for every run that is new or has another status; for files, pipes and programs."""
+    seen: dict[str, RunRecord] = {}
+    while True:
+        for record in reversed(client.list(limit=limit).runs):
+            before = seen.get(record.id)
+            if before is not None and before.status is record.status:
+                continue
+            seen[record.id] = record
+            if as_json:
+                screen.print_json(record, one_line=True)
+            else:
+                line = Text.assemble(f"{show.short(record.id)}  ")
+                line.append_text(show.status(record.status))
+                screen.show(line.append(f"  {show.what(record)}"))
+        threading.Event().wait(interval)

@@ -1,0 +1,86 @@
+"""What an answer means: the errors of the library come back as themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from stoppable import _wire
+from stoppable.client.errors import NotAllowed, ServerError
+from stoppable.errors import (
+    HoldNotFound,
+    InvalidArgument,
+    RunConflict,
+    RunHeld,
+    RunNotFound,
+    StoppableError,
+    StoreError,
+)
+from stoppable.records import Hold
+
+
+class NotStopped(StoppableError):
+    """Nobody has stopped the run, so there is no receipt."""
+
+
+_NOT_OURS = "this does not look like a stoppable server: check STOPPABLE_URL"
+
+
+def parsed(status: int, content: bytes) -> Any:
+    """Return JSON, or raise an error that says what to check."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        raise ServerError(f"an answer of status {status} is not JSON; {_NOT_OURS}", status) from None
+
+
+def listed(body: Any, name: str) -> Sequence[Any]:
+    """Return a list out of an answer."""
+    found = body.get(name) if isinstance(body, Mapping) else body
+    if not isinstance(found, list):
+        raise ServerError(f"an answer has no {name}; {_NOT_OURS}", HTTPStatus.OK)
+    return found
+
+
+def hold(body: Mapping[str, Any]) -> Hold:
+    """Return a hold; what a selector calls an agent is the name of a run in a record."""
+    selector = dict(body["selector"])
+    selector["name"] = selector.pop("agent", None)
+    return _wire.load(Hold, {**body, "selector": selector})
+
+
+def check(subject: str, status: int, content: bytes) -> None:
+    """Raise the error that an answer tells of, if it does; ``subject`` is the id that the request was about."""
+    if status < HTTPStatus.BAD_REQUEST:
+        return
+    try:
+        body = json.loads(content)["error"]
+        code, message = str(body["code"]), str(body["message"])
+    except (ValueError, LookupError, TypeError):
+        raise ServerError(f"the server answered {status} without saying why; {_NOT_OURS}", status) from None
+    raise _error(subject, status, code, message, body)
+
+
+def _error(subject: str, status: int, code: str, message: str, body: Mapping[str, Any]) -> StoppableError:
+    match code:
+        case "run_not_found":
+            return RunNotFound(subject)
+        case "not_found" if subject:  # an id that no path of the server takes
+            return RunNotFound(subject)
+        case "hold_not_found":
+            return HoldNotFound(subject)
+        case "not_stopped":
+            return NotStopped(message)
+        case "run_conflict":
+            return RunConflict(subject)
+        case "run_held":
+            return RunHeld(str(body.get("holdId", "")), str(body.get("reason", "")))
+        case "store_unavailable" | "worker_fenced":
+            return StoreError(message)
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return NotAllowed(message)
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return InvalidArgument(message)
+    return ServerError(message, status, code)

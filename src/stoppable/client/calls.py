@@ -1,0 +1,325 @@
+"""Every call of the HTTP interface as a plan: what to send, when to send it again, what the answer means.
+
+A plan is a generator that yields a Request, or a number of seconds to wait, and is sent the Reply, or thrown the
+connection error. It does no input or output, so the async and the blocking client are thin shells around the same
+plans.
+
+Everything may be sent again: a repeated stop changes nothing (G10), a start carries an id that the client made, and a
+bulk stop carries a key.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from stoppable import _wire
+from stoppable._core import clock
+from stoppable._core.ids import new_id
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.policy import seconds as checked_seconds
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Receipt
+from stoppable.client import answers
+from stoppable.client.errors import ServerUnreachable
+from stoppable.errors import HoldNotFound
+from stoppable.records import AuditEntry, Hold, Page, RunRecord, Selector, run_from_json, to_json
+from stoppable.supervisor.bulk import BulkStop
+
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+TRY_AGAIN = {
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+}
+"""Answers of a server, or of a proxy before it, that may be better in a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, as either shell sends it."""
+
+    method: str
+    path: str
+    params: Sequence[tuple[str, str]] = ()
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    subject: str = ""
+    """The id of the run or hold that it is about."""
+    patience: float = 0.0
+    """Seconds that the server was asked to wait, on top of the usual timeout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    content: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def json(self) -> Any:
+        """Return the body, or raise an error that says that this is no server of ours."""
+        return answers.parsed(self.status, self.content)
+
+
+class Disconnected(Exception):
+    """The connection could not be made, or broke before the whole answer was there."""
+
+
+Plan: TypeAlias = Generator["Request | float", Reply, T]
+
+
+class Calls:
+    """The plans of one server."""
+
+    def __init__(self, url: str, retry_seconds: float) -> None:
+        self.url = url
+        self._retry_seconds = checked_seconds(retry_seconds, "retry_seconds")
+
+    # Sending
+
+    def send(self, request: Request) -> Plan[Reply]:
+        """Send a request until it is answered, or the time is over."""
+        pauses = self.pauses()
+        while True:
+            try:
+                reply = yield request
+            except Disconnected as error:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise ServerUnreachable(self.url, str(error)) from error
+            else:
+                pause = next(pauses, None) if reply.status in TRY_AGAIN else None
+                if pause is None:
+                    answers.check(request.subject, reply.status, reply.content)
+                    return reply
+                pause = max(pause, _retry_after(reply))
+            yield pause
+
+    def pauses(self) -> Iterator[float]:
+        """Yield how long to wait before each new try, longer each time, until the time is over."""
+        deadline, pause = clock.now() + self._retry_seconds, _FIRST_PAUSE
+        while clock.now() < deadline:
+            yield random.uniform(pause / 2, pause)  # noqa: S311 - spreads clients, guards nothing
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    # Runs
+
+    def start(self, agent: str, given: Any, options: Start) -> Plan[RunRecord]:
+        """Start a run under the id in the options, which makes it repeatable."""
+        reply = yield from self.send(
+            Request(method="POST", path="/runs", subject=options.run_id, body=options.body(agent, given))
+        )
+        return run_from_json(reply.json())
+
+    def get(self, run_id: str) -> Plan[RunRecord]:
+        """Return the record of a run."""
+        reply = yield from self.send(Request(method="GET", path=_run(run_id), subject=run_id))
+        return run_from_json(reply.json())
+
+    def tree(self, run_id: str) -> Plan[tuple[RunRecord, ...]]:
+        """Return a run and all its descendants, parents before children."""
+        reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/tree", subject=run_id))
+        return tuple(run_from_json(one) for one in answers.listed(reply.json(), "runs"))
+
+    def receipt(self, run_id: str) -> Plan[Receipt | None]:
+        """Return what became of the stops of a run so far, or None if nobody stopped it."""
+        try:
+            reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/receipt", subject=run_id))
+        except answers.NotStopped:
+            return None
+        return _wire.load(Receipt, reply.json())
+
+    def list(self, wanted: Wanted) -> Plan[Page]:
+        """Return the runs that match, newest first."""
+        reply = yield from self.send(Request(method="GET", path="/runs", params=wanted.params()))
+        page = reply.json()
+        return Page(runs=tuple(run_from_json(one) for one in answers.listed(page, "runs")), cursor=page.get("cursor"))
+
+    def agents(self) -> Plan[tuple[str, ...]]:
+        """Return the names of the agents that can be started."""
+        reply = yield from self.send(Request(method="GET", path="/agents"))
+        return tuple(one["name"] for one in answers.listed(reply.json(), "agents"))
+
+    # Stopping
+
+    def stop(
+        self,
+        run_id: str,
+        mode: str,
+        reason: str | None,
+        grace: float | None,
+        wait: float | None,
+        *,
+        if_unknown_hold: bool,
+    ) -> Plan[Receipt]:
+        """Stop a run with its subtree."""
+        params = [("wait", str(checked_seconds(wait, "wait")))] if wait else []
+        params += [("ifUnknown", "hold")] if if_unknown_hold else []
+        body = {"mode": Mode.of(mode).value, "reason": reason, "grace": grace}
+        request = Request(
+            method="POST",
+            path=f"{_run(run_id)}/stop",
+            params=params,
+            body=_given(body),
+            subject=run_id,
+            patience=wait or 0.0,
+        )
+        reply = yield from self.send(request)
+        return _wire.load(Receipt, reply.json()["receipt"])
+
+    def stop_where(
+        self,
+        selector: Selector,
+        mode: str,
+        reason: str | None,
+        grace: float | None,
+        key: str | None,
+        *,
+        hold: bool,
+        dry_run: bool,
+    ) -> Plan[BulkStop]:
+        """Stop every run that a selector matches."""
+        body = {
+            "selector": _selector(selector),
+            "mode": Mode.of(mode).value,
+            "reason": reason,
+            "grace": grace,
+            "hold": hold,
+            "dryRun": dry_run,
+        }
+        headers = {"Idempotency-Key": key or new_id()}
+        reply = yield from self.send(Request(method="POST", path="/stops", body=_given(body), headers=headers))
+        found = reply.json()
+        placed = found.get("hold")
+        return BulkStop(
+            (_wire.load(Receipt, one) for one in answers.listed(found, "receipts")),
+            None if placed is None else answers.hold(placed),
+        )
+
+    def holds(self) -> Plan[tuple[Hold, ...]]:
+        """Return the holds that are in force."""
+        reply = yield from self.send(Request(method="GET", path="/holds"))
+        return tuple(answers.hold(one) for one in answers.listed(reply.json(), "holds"))
+
+    def release(self, hold_id: str) -> Plan[None]:
+        """Let new starts through again."""
+        sending = self.send(Request(method="DELETE", path=f"/holds/{quote(hold_id, safe='')}", subject=hold_id))
+        was_unclear = False
+        step = next(sending)
+        while True:
+            try:
+                reply = yield step
+            except Disconnected as error:
+                was_unclear = True
+                step = sending.throw(error)
+                continue
+            try:
+                step = sending.send(reply)
+            except StopIteration:
+                return
+            except HoldNotFound:
+                if was_unclear:
+                    return  # the try that broke off has done it
+                raise
+
+    def audit(self, after: int, limit: int) -> Plan[tuple[AuditEntry, ...]]:
+        """Return who stopped, held and released what."""
+        params = [("after", str(after)), ("limit", str(limit))]
+        reply = yield from self.send(Request(method="GET", path="/audit", params=params))
+        return tuple(_wire.load(AuditEntry, one) for one in answers.listed(reply.json(), "entries"))
+
+    def events(self, run_id: str, after: int) -> Request:
+        """Return the request for what happened after an event."""
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        return Request(method="GET", path=f"{_run(run_id)}/events", headers=headers, subject=run_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What may be said about a run when it is started."""
+
+    run_id: str
+    owner: str | None = None
+    labels: Mapping[str, str] | None = None
+    limits: Limits | None = None
+    policy: Policy | None = None
+    isolation: str | None = None
+    on_disconnect: str | None = None
+
+    def body(self, agent: str, given: Any) -> dict[str, Any]:
+        """Return the JSON of the request."""
+        return {
+            "agent": agent,
+            **({} if given is None else {"input": given}),
+            **_given(
+                {
+                    "runId": self.run_id,
+                    "owner": self.owner,
+                    "labels": None if self.labels is None else dict(self.labels),
+                    "limits": None if self.limits is None else to_json(self.limits),
+                    "policy": None if self.policy is None else to_json(self.policy),
+                    "isolation": self.isolation,
+                    "onDisconnect": self.on_disconnect,
+                }
+            ),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which runs a list shows."""
+
+    status: Sequence[Status | str] = ()
+    agent: str | None = None
+    owner: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    parent: str | None = None
+    cursor: str | None = None
+    limit: int = 100
+
+    def params(self) -> list[tuple[str, str]]:
+        """Return the query of the request."""
+        pairs = [("status", Status(one).value) for one in self.status]
+        pairs += [("label", f"{key}:{value}") for key, value in self.labels.items()]
+        single = {
+            "agent": self.agent,
+            "owner": self.owner,
+            "parent": self.parent,
+            "cursor": self.cursor,
+            "limit": str(self.limit),
+        }
+        return pairs + list(_given(single).items())
+
+
+def _run(run_id: str) -> str:
+    return f"/runs/{quote(run_id, safe='')}"
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _selector(selector: Selector) -> dict[str, Any]:
+    wire = to_json(selector)
+    wire["agent"] = wire.pop("name")
+    return {name: value for name, value in wire.items() if value}
+
+
+def _retry_after(reply: Reply) -> float:
+    text = reply.headers.get("retry-after", "")
+    return min(float(text), _LONGEST_PAUSE) if text.isdecimal() else 0.0
+
+
+def encoded(body: Any) -> bytes:
+    """Return a body as JSON."""
+    return json.dumps(body).encode()

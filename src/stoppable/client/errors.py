@@ -1,0 +1,37 @@
+"""What goes wrong between a client and a server; everything else is raised as the supervisor raises it."""
+
+from __future__ import annotations
+
+from stoppable.errors import StoppableError
+
+
+class ServerUnreachable(StoppableError, ConnectionError):
+    """No server answers, though it was asked again for a while; whether it heard a request is not known."""
+
+    def __init__(self, url: str, detail: str = "") -> None:
+        super().__init__(url, detail)
+        self.url = url
+        self.detail = detail
+
+    def __str__(self) -> str:
+        why = f" ({self.detail})" if self.detail else ""
+        return (
+            f"no stoppable server answers at {self.url}{why}: start one with `stoppable serve`, "
+            "or say where it is with STOPPABLE_URL"
+        )
+
+
+class NotAllowed(StoppableError, PermissionError):
+    """The server wants a key, or this key may not do it."""
+
+
+class ServerError(StoppableError):
+    """The server answered what no server of ours should; ``status`` and ``code`` are what it said."""
+
+    def __init__(self, message: str, status: int, code: str = "") -> None:
+        super().__init__(message, status, code)
+        self.status = status
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -1,0 +1,66 @@
+"""Where the server is, and what both clients tell httpx."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from stoppable._core.policy import seconds
+from stoppable.client.calls import Request, encoded
+from stoppable.errors import InvalidArgument
+
+DEFAULT_URL = "http://127.0.0.1:8420"
+
+_STREAM_SILENCE = 60.0  # servers send a comment every few seconds: longer silence is a dead connection
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+def server_url(url: str | None) -> str:
+    """Return the base URL that was given, or STOPPABLE_URL, or the address that ``stoppable serve`` takes by itself."""
+    found = (url or os.environ.get("STOPPABLE_URL") or DEFAULT_URL).rstrip("/")
+    parts = urlsplit(found)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InvalidArgument(f"{found!r} is no address of a server: write it as {DEFAULT_URL}")
+    return found
+
+
+def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
+    """Return the arguments for either client of httpx."""
+    key = api_key or os.environ.get("STOPPABLE_API_KEY")
+    return {
+        "base_url": url,
+        "headers": {"Authorization": f"Bearer {key}"} if key else {},
+        "timeout": seconds(timeout, "timeout"),
+        # Reading the certificates takes longer than a stop; without TLS nobody needs them.
+        "verify": url.startswith("https"),
+        # A proxy cannot reach this machine's own loopback.
+        "trust_env": urlsplit(url).hostname not in _LOOPBACK,
+    }
+
+
+def request_options(request: Request, timeout: float) -> dict[str, Any]:
+    """Return the arguments for one request."""
+    headers = dict(request.headers)
+    if request.body is not None:
+        headers["Content-Type"] = "application/json"
+    return {
+        "method": request.method,
+        "url": request.path,
+        "params": list(request.params),
+        "content": None if request.body is None else encoded(request.body),
+        "headers": headers,
+        "timeout": httpx.Timeout(timeout, read=timeout + request.patience),
+    }
+
+
+def stream_options(request: Request, timeout: float) -> dict[str, Any]:
+    """Return the arguments for a request whose answer goes on and on."""
+    return request_options(request, timeout) | {"timeout": httpx.Timeout(timeout, read=_STREAM_SILENCE)}
+
+
+def explained(error: Exception) -> str:
+    """Return what a connection died of, in a few words."""
+    return str(error).strip() or type(error).__name__

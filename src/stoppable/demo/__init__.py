@@ -1,0 +1,6 @@
+"""Agents that show every case of a stop, and the three-run scenario."""
+
+from stoppable.demo.agents import AGENTS
+from stoppable.demo.model import demo_model
+
+__all__ = ["AGENTS", "demo_model"]

@@ -1,0 +1,138 @@
+"""Opens the file with apsw, and says in our own words what went wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import apsw
+
+from stoppable.errors import InvalidArgument, StoppableError, StoreError
+from stoppable.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
+
+BUSY_SECONDS = 30.0
+"""How long a call waits for another process that writes; one that holds the file longer than this has hung."""
+
+_OLDEST = (3, 51, 3)  # older ones can damage the file when the log is reset: https://sqlite.org/wal.html#walresetbug
+
+_ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
+    (apsw.NotADBError, "it is not a SQLite database: give another path, or move the file away"),
+    (apsw.CorruptError, "the file is damaged: restore it from a backup, or move it away to begin a new one"),
+    (apsw.FullError, "the disk is full, or the file may not grow: make room and try again"),
+    (apsw.ReadOnlyError, "the file or its directory may not be written: change the permissions, or give another path"),
+    (apsw.CantOpenError, "the file cannot be opened or made: see its permissions and those of its directory"),
+    (apsw.BusyError, f"another process has held it for {BUSY_SECONDS:.0f} seconds: see which one has the file open"),
+)
+
+
+def open_writer(path: Path, synchronous: str) -> apsw.Connection:
+    """Return the connection that writes; makes the file, or brings its tables up to date."""
+    _refuse_old_sqlite()
+    try:
+        connection = apsw.Connection(str(path))
+        try:
+            _wait(connection)
+            _recognise(connection, path)
+            _use_wal(connection, path)
+            connection.pragma("synchronous", synchronous)
+            connection.pragma("wal_autocheckpoint", 4000)
+            connection.pragma("journal_size_limit", 64 << 20)
+            connection.pragma("cache_size", -16384)
+            _migrate(connection, path, MIGRATIONS)
+        except BaseException:
+            connection.close()
+            raise
+    except apsw.Error as error:
+        raise explain(error, path) from error
+    return connection
+
+
+def open_reader(path: Path) -> apsw.Connection:
+    """Return a connection that only reads."""
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        _wait(connection)
+        connection.pragma("query_only", True)  # noqa: FBT003 - the value of a pragma
+    except apsw.Error as error:
+        raise explain(error, path) from error
+    return connection
+
+
+def explain(error: Exception, path: Path) -> StoppableError:
+    """Return the error that tells a user what to do about one of SQLite's."""
+    if isinstance(error, StoppableError):
+        return error
+    if not isinstance(error, apsw.Error):  # a lone surrogate, a number of more than 64 bits
+        return InvalidArgument(f"a value that no SQLite file can hold: {type(error).__name__}: {error}"[:500])
+    what = next((text for kind, text in _ADVICE if isinstance(error, kind)), "see whether its disk is full or failing")
+    if isinstance(error, apsw.CantOpenError) and path.is_dir():
+        what = "it is a directory: give the path of a file"
+    elif isinstance(error, apsw.CantOpenError) and not path.parent.is_dir():
+        what = f"there is no directory {path.parent}: make it first"
+    return StoreError(f"{path}: {what} ({type(error).__name__}: {error})")
+
+
+def _refuse_old_sqlite() -> None:
+    version = apsw.sqlite_lib_version()
+    if tuple(int(part) for part in version.split(".")) < _OLDEST:
+        raise StoreError(
+            f"apsw {apsw.apsw_version()} has SQLite {version}, which can damage a file that several connections use: "
+            'pip install --upgrade "stoppable[sqlite]"'
+        )
+
+
+def _wait(connection: apsw.Connection) -> None:
+    milliseconds = int(BUSY_SECONDS * 1000)
+    connection.set_busy_timeout(milliseconds)
+    if hasattr(connection, "setlk_timeout"):  # asks every millisecond; the plain timeout sleeps up to a tenth
+        connection.setlk_timeout(milliseconds, 0)
+
+
+def _recognise(connection: apsw.Connection, path: Path) -> None:
+    """Refuse a file of another program, before anything in it is changed."""
+    if connection.pragma("application_id") == APPLICATION_ID:
+        return
+    if connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise StoreError(f"{path} is a database of another program: give another path")
+
+
+def _use_wal(connection: apsw.Connection, path: Path) -> None:
+    # The busy timeout does not cover this: two processes that make the file at once may meet here.
+    deadline = time.monotonic() + BUSY_SECONDS
+    pause = threading.Event()
+    while True:
+        try:
+            mode = connection.pragma("journal_mode", "wal")
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            pause.wait(0.01)
+        else:
+            break
+    if mode != "wal":
+        raise StoreError(f"{path}: its filesystem cannot be shared as SQLite needs it: use one of this machine's own")
+
+
+def _migrate(connection: apsw.Connection, path: Path, migrations: Sequence[str]) -> None:
+    while True:
+        version = connection.pragma("user_version")
+        assert isinstance(version, int)
+        if version > len(migrations):
+            raise StoreError(
+                f"{path} has schema {version}, this stoppable knows up to {len(migrations)}: upgrade stoppable"
+            )
+        if version == len(migrations):
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if connection.pragma("user_version") == version:  # and no other process was faster
+                connection.execute(migrations[version])
+                connection.pragma("application_id", APPLICATION_ID)
+                connection.pragma("user_version", version + 1)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise

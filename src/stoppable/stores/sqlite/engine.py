@@ -1,0 +1,134 @@
+"""A file while it is open: two connections, the threads that use them, and who is told."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, TypeVar, TypeVarTuple
+
+from stoppable.errors import StoreError
+from stoppable.stores.listeners import Listeners
+from stoppable.stores.reply import Reply, Settled, settle
+from stoppable.stores.sqlite import connection
+from stoppable.stores.sqlite.bells import Bells
+from stoppable.stores.sqlite.boot import boot_id
+from stoppable.stores.sqlite.lane import Lane
+from stoppable.stores.sqlite.leases import Leases
+from stoppable.stores.sqlite.locks import Locks
+from stoppable.stores.sqlite.transaction import Session, Transaction
+from stoppable.stores.sqlite.writer import Write, Writer
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+Read = tuple[Callable[[Session], Any], Reply[Any]]
+
+
+class Engine:
+    """What a SqliteStore has between open and close; belongs to one process."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        synchronous: str,
+        clock: Callable[[], float],
+        lease_clock: Callable[[], float],
+        events_kept: int,
+        hints: Listeners,
+        watchers: Listeners,
+    ) -> None:
+        self.pid = os.getpid()
+        self._path = path = Path(os.path.realpath(path))  # as SQLite does for its own files beside it
+        self._hints = hints
+        self._watchers = watchers
+        directory = path.with_name(path.name + "-workers")
+        with ExitStack() as undo:
+            self._writes = undo.enter_context(closing(connection.open_writer(path, synchronous)))
+            self._reads = undo.enter_context(closing(connection.open_reader(path)))
+            self._bells = Bells(directory, lambda worker: hints.tell([worker]))
+            undo.pop_all()
+        self.locks = Locks(directory)
+        self.leases = Leases(lease_clock, boot_id(), self.locks, self._bells)
+        transaction = Transaction(self._writes, clock, events_kept)
+        self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all)
+        self._session = Session(self._reads, clock)
+        self._reader: Lane[Read] = Lane("stoppable-sqlite-reader", self._answer)
+        self._writer.lane.start()
+        self._reader.start()
+        _open.add(self)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process opened it, and not the one that it was forked from."""
+        return self.pid == os.getpid()
+
+    def put(self, write: Write) -> None:
+        """Have a change made."""
+        if not self._writer.lane.put(write):
+            raise self._closed()
+
+    def read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
+        """Have something looked up, after every change that was asked for before."""
+        reply: Reply[T] = Reply()
+        read = (lambda session: call(session, *args)), reply
+        if not self._writer.follow(lambda: self._reader.put(read)) and not self._reader.put(read):
+            raise self._closed()
+        return reply
+
+    def look(self) -> None:
+        """See now whether other processes have written, and from now on again and again while anybody listens."""
+        self._writer.lane.nudge()
+
+    def close(self) -> None:
+        """Finish what was asked, and let go of the file."""
+        _open.discard(self)
+        self._writer.lane.close()
+        self._reader.close()
+        self._bells.close()
+        self._reads.close()
+        self._writes.close()
+
+    def _closed(self) -> StoreError:
+        return StoreError(f"{self._path} was closed")
+
+    def _answer(self, reads: list[Read]) -> None:
+        settle([self._looked_up(call, reply) for call, reply in reads])
+
+    def _looked_up(self, call: Callable[[Session], Any], reply: Reply[Any]) -> Settled:
+        try:
+            return reply, call(self._session), None
+        except Exception as error:
+            return reply, None, connection.explain(error, self._path)
+
+    def _tell(self, transaction: Transaction) -> None:
+        self._watchers.tell(transaction.touched)
+        self._hints.tell(transaction.woken)
+        self._bells.ring(transaction.woken.difference(self._hints.names()))
+
+    def _listening(self) -> bool:
+        return bool(self._hints or self._watchers)
+
+    def _tell_all(self) -> None:
+        self._hints.tell(self._hints.names())
+        self._watchers.tell(self._watchers.names())
+
+    def leak(self) -> None:
+        """Keep the connections of a parent process for ever: to close them in a forked child may harm the file."""
+        for one in (self._reads, self._writes):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
+_open: set[Engine] = set()
+
+
+def _after_fork() -> None:
+    for engine in _open:
+        engine.leak()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

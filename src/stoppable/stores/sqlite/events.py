@@ -1,0 +1,103 @@
+"""The logs of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stoppable.errors import Fenced, RunNotFound
+from stoppable.records import Draft, Event, EventType, RunRecord
+from stoppable.stores import rules
+from stoppable.stores.sqlite import rows
+from stoppable.stores.sqlite.rows import Lines
+from stoppable.stores.sqlite.transaction import Row, Session, Transaction
+
+_STATE = """SELECT number, epoch, ended_at IS NULL, (SELECT coalesce(max(seq), 0) FROM events WHERE run = number)
+ FROM runs WHERE id = ?"""
+_FEW = 16
+_TRUNCATED = Lines([Draft(type=EventType.TRUNCATED)]).rows[0]
+
+
+def _insert(lines: int) -> str:
+    return f"INSERT INTO events (run, seq, at, type, data) VALUES {', '.join(['(?, ?, ?, ?, ?)'] * lines)}"  # noqa: S608
+
+
+_INSERTS = [_insert(lines) for lines in range(1, _FEW + 1)]
+
+
+def append(tx: Transaction, run_id: str, epoch: int, lines: Lines) -> int:
+    """Add to a run's log."""
+    if lines.statuses:
+        rules.check_statuses(lines.statuses)
+    row = tx.one(_STATE, (run_id,))
+    if row is None:
+        raise RunNotFound(run_id)
+    number, known, is_live, last = row
+    if known != epoch or not is_live:
+        raise Fenced(run_id)
+    if lines.statuses:
+        _move(tx, number, lines.statuses)
+    tx.touched.add(run_id)
+    return add(tx, number, last, lines)
+
+
+def _move(tx: Transaction, number: int, statuses: Sequence[Draft]) -> None:
+    row = tx.one(f"SELECT {rows.RECORD} FROM runs WHERE number = ?", (number,))  # noqa: S608 - our own names
+    assert row is not None, "it was there"
+    before = rows.record(row)
+    after = moved(before, statuses, tx.now())
+    if after is not before:
+        tx.run("UPDATE runs SET status = ?, started_at = ? WHERE number = ?", (after.status, after.started_at, number))
+
+
+def moved(record: RunRecord, statuses: Iterable[Draft], now: float) -> RunRecord:
+    """Return a record after its status events."""
+    for draft in statuses:
+        record = rules.moved(record, draft, now)
+    return record
+
+
+def add(tx: Transaction, number: int, last: int, lines: Lines) -> int:
+    """Write to the log of a run that has so many events, and return how many it has then."""
+    found = lines.rows
+    if last + len(found) > tx.events_kept:
+        found = _within_cap(tx, number, last, found)
+    now = tx.now()
+    for at in range(0, len(found), _FEW):
+        values: list[object] = []
+        for when, kind, data in found[at : at + _FEW]:
+            last += 1
+            values += (number, last, now if when is None else when, kind, data)
+        tx.run(_INSERTS[len(values) // 5 - 1], values)
+    return last
+
+
+def _within_cap(
+    tx: Transaction, number: int, last: int, lines: Sequence[tuple[float | None, EventType, str]]
+) -> list[tuple[float | None, EventType, str]]:
+    """Return what a long log still takes: after one mark only the events of which a run has few."""
+    kept: list[tuple[float | None, EventType, str]] = []
+    is_marked = False
+    if last > tx.events_kept:
+        marked = "SELECT 1 FROM events WHERE run = ? AND seq > ? AND type = ? LIMIT 1"
+        is_marked = tx.one(marked, (number, tx.events_kept, EventType.TRUNCATED)) is not None
+    for line in lines:
+        if last + len(kept) < tx.events_kept or line[1] in rules.ALWAYS_KEPT:
+            kept.append(line)
+        elif not is_marked:
+            is_marked = True
+            kept.append(_TRUNCATED)
+    return kept
+
+
+def read(session: Session, run_id: str, after: int, limit: int) -> Sequence[Event]:
+    """Return a part of a run's log."""
+    found = session.all(
+        "SELECT seq, at, type, data FROM events WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?",
+        (session.number(run_id), max(after, 0), max(limit, 0)),
+    )
+    return [rows.event(run_id, row) for row in found]
+
+
+def last_of(row: Row) -> tuple[int, int]:
+    """Return the number of a run and of its last event, of a row with the columns RECORD."""
+    return row[-1], row[-2]

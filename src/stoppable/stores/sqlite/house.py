@@ -1,0 +1,100 @@
+"""Holds, the audit, and what is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from stoppable import _wire
+from stoppable._core.ids import new_id
+from stoppable.errors import HoldNotFound
+from stoppable.records import AuditEntry, Hold, Selector, StopIntent
+from stoppable.stores import rules
+from stoppable.stores.sqlite import rows
+from stoppable.stores.sqlite.transaction import Session, Transaction
+
+KEYS_KEPT = 86_400.0
+"""Seconds by which the key of a stop outlives the runs it stopped: whoever retries has given up by then."""
+
+
+def make(session: Session, selector: Selector, intent: StopIntent) -> Hold:
+    """Return a hold that is not yet kept."""
+    return Hold(id=new_id(), selector=selector, reason=intent.reason, created_at=session.now())
+
+
+def keep(tx: Transaction, hold: Hold) -> None:
+    """Refuse new starts."""
+    tx.run("INSERT INTO holds (id, hold) VALUES (?, ?)", (hold.id, rows.encode(hold)))
+
+
+def place_hold(tx: Transaction, selector: Selector, intent: StopIntent) -> Hold:
+    """Refuse new starts, and say who wanted it."""
+    hold = make(tx, selector, intent)
+    keep(tx, hold)
+    note(tx, "hold", intent, selector, {"hold": hold.id})
+    return hold
+
+
+def release(tx: Transaction, hold_id: str, actor: str | None) -> Hold:
+    """Take a hold away."""
+    row = tx.one("DELETE FROM holds WHERE id = ? RETURNING hold", (hold_id,))
+    if row is None:
+        raise HoldNotFound(hold_id)
+    hold = _wire.load(Hold, rows.decode(row[0]))
+    intent = StopIntent(reason=replace(hold.reason, actor=actor))
+    note(tx, "release", intent, hold.selector, {"hold": hold.id})
+    return hold
+
+
+def holds(session: Session) -> Sequence[Hold]:
+    """Return the holds that are in force."""
+    return [_wire.load(Hold, rows.decode(text)) for (text,) in session.all("SELECT hold FROM holds ORDER BY number")]
+
+
+def note(tx: Transaction, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]) -> None:
+    """Write down who did what."""
+    entry = rules.audit_entry(0, tx.now(), action, intent, target, result)
+    what = (entry.actor, entry.reason, entry.target, entry.result)
+    tx.run("INSERT INTO audit (at, action, entry) VALUES (?, ?, ?)", (entry.at, action, rows.encode(what)))
+
+
+def audit(session: Session, after: int, limit: int) -> Sequence[AuditEntry]:
+    """Return who did what."""
+    found = session.all(
+        "SELECT id, at, action, entry FROM audit WHERE id > ? ORDER BY id LIMIT ?", (max(after, 0), max(limit, 0))
+    )
+    return [_entry(*row) for row in found]
+
+
+def _entry(number: int, at: float, action: str, text: str) -> AuditEntry:
+    actor, reason, target, result = rows.decode(text)
+    return AuditEntry(id=number, at=at, action=action, actor=actor, reason=reason, target=target, result=result)
+
+
+_TREE = """
+WITH RECURSIVE tree (number, ended_at) AS (
+    SELECT number, ended_at FROM runs WHERE number = :root
+    UNION ALL
+    SELECT runs.number, runs.ended_at FROM runs JOIN tree ON runs.parent = tree.number
+)
+SELECT json_group_array(number), count(*), coalesce(sum(ended_at < :before), 0) FROM tree
+"""
+
+
+def purge(tx: Transaction, before: float, limit: int) -> int:
+    """Forget trees that ended before a time, and later on the keys of stops."""
+    tx.run("DELETE FROM answered WHERE at < ?", (before - KEYS_KEPT,))
+    roots = "SELECT number FROM runs WHERE parent IS NULL AND ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at"
+    forgotten = 0
+    for (root,) in tx.all(roots, (before,)):
+        if forgotten >= limit:
+            break
+        row = tx.one(_TREE, {"root": root, "before": before})
+        assert row is not None, "an aggregate has one row"
+        numbers, size, ended = row
+        if size == ended:  # a child may outlive its parent
+            tx.run("DELETE FROM events WHERE run IN (SELECT value FROM json_each(?))", (numbers,))
+            tx.run("DELETE FROM runs WHERE number IN (SELECT value FROM json_each(?))", (numbers,))
+            forgotten += size
+    return forgotten

@@ -1,0 +1,98 @@
+"""A thread that takes, each time, everything that waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger("stoppable")
+
+
+class Lane(Generic[T]):
+    """Hands what is put into it to one function, on one thread, in order, as many at once as there are."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[list[T]], object],
+        idle: Callable[[], float | None] = lambda: None,
+        most: int = 1000,
+    ) -> None:
+        """Call ``idle`` whenever nothing waits; it says after how many seconds it wants to be called again."""
+        self._work = work
+        self._idle = idle
+        self._most = most
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting: list[T] = []
+        self._is_working = False
+        self._is_asleep = False
+        self._is_nudged = False
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, item: T) -> bool:
+        """Add something; False once it was closed."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._waiting.append(item)
+            if self._is_asleep:
+                self._is_asleep = False
+                self._changed.notify()
+            return True
+
+    def put_behind(self, item: T) -> bool:
+        """Add something if there is anything that it has to wait for."""
+        with self._lock:
+            if self._is_working or self._waiting:
+                self._waiting.append(item)
+                return True
+            return False
+
+    def nudge(self) -> None:
+        """Have ``idle`` called."""
+        with self._lock:
+            self._is_nudged = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Finish what waits, and end the thread."""
+        with self._lock:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            batch = self._take()
+            if batch:
+                try:
+                    self._work(batch)
+                except Exception:  # a function that somebody hung on a reply: the others must not wait for ever
+                    _log.exception("stoppable: an error on the thread %s", self._thread.name)
+                continue
+            with self._lock:
+                if self._is_closed and not self._waiting:
+                    return
+                self._is_nudged = False
+            seconds = self._idle()
+            with self._lock:
+                if not (self._waiting or self._is_nudged or self._is_closed):
+                    self._is_asleep = True
+                    self._changed.wait(seconds)
+                    self._is_asleep = False
+
+    def _take(self) -> list[T]:
+        with self._lock:
+            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            self._is_working = bool(batch)
+            return batch

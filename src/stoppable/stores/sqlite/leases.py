@@ -1,0 +1,99 @@
+"""Workers: their leases, what they have to stop, and what becomes of their runs when they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stoppable.errors import Fenced
+from stoppable.records import RunRecord
+from stoppable.stores import rules
+from stoppable.stores.base import Intent, WorkerInfo
+from stoppable.stores.sqlite import events, rows, runs
+from stoppable.stores.sqlite.bells import Bells
+from stoppable.stores.sqlite.locks import Locks
+from stoppable.stores.sqlite.transaction import Transaction
+
+# A lease of an earlier start of the machine has run out; so has one that was given in the future, which is how a reboot
+# looks where the system has no name for its starts.
+_EXPIRED = "boot <> :boot OR until < :now OR until - ttl > :now + 1"
+_FENCED = "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM workers WHERE id = :id AND state <> 'open'"
+_TO_STOP = "SELECT id, mode, grace, reason FROM runs WHERE worker = ? AND ended_at IS NULL AND mode > acknowledged"
+_GONE = f"""SELECT {rows.RECORD}, state FROM runs JOIN (SELECT id AS gone, state FROM workers WHERE state <> 'open')
+ ON worker = gone WHERE ended_at IS NULL AND NOT (state = 'silent' AND ?) ORDER BY number LIMIT ?"""  # noqa: S608
+
+
+class Leases:
+    """The calls of and about workers."""
+
+    def __init__(self, clock: Callable[[], float], boot: str, locks: Locks, bells: Bells) -> None:
+        self._clock = clock
+        self._boot = boot
+        self._locks = locks
+        self._bells = bells
+
+    def open_worker(self, tx: Transaction, info: WorkerInfo, ttl: float) -> None:
+        """Give a process its lease; its lock comes first, so that a lease without one is of a dead worker."""
+        if tx.one(_FENCED, {"id": info.id}) is not None:
+            raise Fenced(info.id)
+        self._locks.take(info.id)
+        self._bells.hang(info.id)
+        tx.run(
+            "INSERT INTO workers (id, host, pid, boot, until, ttl, state) VALUES (?, ?, ?, ?, ?, ?, 'open') ON CONFLICT"
+            " (id) DO UPDATE SET boot = excluded.boot, until = excluded.until, ttl = excluded.ttl",
+            (info.id, info.host, info.pid, self._boot, self._clock() + ttl, ttl),
+        )
+
+    def heartbeat(self, tx: Transaction, worker: str, ttl: float) -> Sequence[Intent]:
+        """Renew a lease, and say what is to be stopped."""
+        renewed = tx.one(
+            "UPDATE workers SET boot = ?, until = ?, ttl = ? WHERE id = ? AND state = 'open' RETURNING 1",
+            (self._boot, self._clock() + ttl, ttl, worker),
+        )
+        if renewed is None:
+            raise Fenced(worker)
+        return [
+            Intent(run_id=run_id, stop=rows.stop_of(mode, grace, reason))
+            for run_id, mode, grace, reason in tx.all(_TO_STOP, (worker,))
+        ]
+
+    def close_worker(self, tx: Transaction, worker: str) -> None:
+        """Take a lease back."""
+        tx.run("UPDATE workers SET state = 'closed' WHERE id = ? AND state = 'open'", (worker,))
+        tx.later.append(lambda: self._goodbye(worker))
+
+    def _goodbye(self, worker: str) -> None:
+        self._bells.take_down(worker)
+        self._locks.drop(worker)
+
+    def reap(self, tx: Transaction, limit: int, expired: bool) -> Sequence[RunRecord]:  # noqa: FBT001 - the store names it
+        """End the runs of workers that are gone."""
+        self._mark_gone(tx, expired=expired)
+        found = tx.all(_GONE, (not expired, max(limit, 0)))
+        reaped = []
+        for *row, state in found:
+            number, last = events.last_of(tuple(row))
+            record = rules.given_up(rows.record(tuple(row)), tx.now(), proven_dead=state != "silent")
+            reaped.append(runs.end(tx, number, last, record))
+        self._forget(tx)
+        return reaped
+
+    def _mark_gone(self, tx: Transaction, *, expired: bool) -> None:
+        values = {"boot": self._boot, "now": self._clock()}
+        sql = f"SELECT id, {_EXPIRED} FROM workers WHERE state IN ('open', 'silent')"  # noqa: S608 - our own names
+        for worker, is_expired in tx.all(sql, values):
+            if self._locks.is_free(worker):
+                tx.run("UPDATE workers SET state = 'dead' WHERE id = ?", (worker,))
+            elif is_expired and expired:
+                tx.run("UPDATE workers SET state = 'silent' WHERE id = ?", (worker,))
+
+    def _forget(self, tx: Transaction) -> None:
+        """Forget workers that have neither a lease nor runs, and then their files."""
+        gone = tx.all(
+            "DELETE FROM workers WHERE state <> 'open' AND NOT EXISTS"
+            " (SELECT 1 FROM runs WHERE worker = workers.id AND ended_at IS NULL) RETURNING id"
+        )
+        if gone:
+            names = rows.encode([worker for (worker,) in gone])
+            tx.run("INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (names,))
+            known = [worker for (worker,) in tx.all("SELECT id FROM workers")]
+            tx.later.append(lambda: self._locks.sweep(known))

@@ -1,0 +1,121 @@
+"""A locked file for each worker: while any process holds the lock, the worker or a child of it may be alive.
+
+The descriptor is inheritable on purpose. A child that is given it keeps the lock, so that a free lock proves that the
+worker is dead and its children too. ``flock`` belongs to the open file and not to the process: to test a lock is to
+open the file anew, which never releases the lock of another.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from stoppable.errors import StoreError
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+_held: dict[Path, int] = {}  # of this process: a store that is closed leaves them to the next one over its file
+_TRIES = 20  # of ten milliseconds: whoever tests a lock has it for a few microseconds
+
+
+def file_name(worker: str) -> str:
+    """Return the name of a worker's files, whatever its id is."""
+    return worker if _PLAIN.fullmatch(worker) else hashlib.sha256(worker.encode(errors="replace")).hexdigest()[:32]
+
+
+class Locks:
+    """The locks of the workers of one store, and the tests of those of others."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._workers: list[str] = []
+        self._pause = threading.Event()
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What a child process has to be given (``pass_fds``)."""
+        return tuple(_held[path] for worker in list(self._workers) if (path := self._path(worker)) in _held)
+
+    def take(self, worker: str) -> None:
+        """Lock the file of a worker of this process."""
+        path = self._path(worker)
+        if worker not in self._workers:
+            self._workers.append(worker)
+        if path in _held:
+            return
+        try:
+            self._directory.mkdir(exist_ok=True)
+            descriptor = self._take(path, worker)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise StoreError(f"{path}: a worker needs a file of its own beside the database: {error}") from error
+        os.set_inheritable(descriptor, True)  # noqa: FBT003 - see above
+        _held[path] = descriptor
+
+    def _take(self, path: Path, worker: str) -> int:
+        for _ in range(_TRIES):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+            except BlockingIOError:
+                self._pause.wait(0.01)
+            except FileNotFoundError:  # somebody who swept saw it before we had locked it
+                pass
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+        raise StoreError(f"{path} is locked: another process is the worker {worker!r}; give each an id of its own")
+
+    def drop(self, worker: str) -> None:
+        """Give up the lock of a worker that has said goodbye."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+        descriptor = _held.pop(self._path(worker), None)
+        if descriptor is not None:
+            self._unlink(file_name(worker))
+            os.close(descriptor)
+
+    def is_free(self, worker: str) -> bool:
+        """Return whether a worker is proven dead, and its children too; a file that is missing proves nothing."""
+        return self._path(worker) not in _held and self._if_free(file_name(worker), unlink=False)
+
+    def sweep(self, known: Iterable[str]) -> None:
+        """Remove the files of workers that are dead, but for those that are still to be looked at."""
+        keep = {file_name(worker) for worker in known}
+        try:
+            names = {path.stem for path in self._directory.iterdir() if path.suffix == ".lock"}
+        except FileNotFoundError:
+            return
+        for name in names - keep:
+            self._if_free(name, unlink=True)
+
+    def _if_free(self, name: str, *, unlink: bool) -> bool:
+        try:
+            descriptor = os.open(self._directory / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if unlink:
+                self._unlink(name)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # for a child too that was forked in between
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _unlink(self, name: str) -> None:
+        for suffix in (".sock", ".lock"):
+            (self._directory / f"{name}{suffix}").unlink(missing_ok=True)
+
+    def _path(self, worker: str) -> Path:
+        return self._directory / f"{file_name(worker)}.lock"

@@ -1,0 +1,160 @@
+"""Records as rows, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from stoppable import _wire
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.reason import Reason
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Receipt
+from stoppable.errors import InvalidArgument
+from stoppable.records import Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
+from stoppable.stores.sqlite.transaction import Row
+
+encode = json.JSONEncoder(separators=(",", ":"), default=_wire.shallow).encode
+"""Return the text of anything in a record."""
+
+decode = json.loads
+
+MODES = tuple(Mode)
+_STATUSES = {status.value: status for status in Status}
+# Its constructor takes twice as long, and a bulk stop answers with thousands.
+_SETTERS = tuple(getattr(RunRecord, field.name).__set__ for field in dataclasses.fields(RunRecord))
+_TYPES = {kind.value: kind for kind in EventType}
+
+RECORD = """id, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
+ mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt,
+ (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""
+"""What ``record`` wants of a row of runs."""
+
+_COLUMNS = (
+    "id, request, parent, parent_id, root_id, name, owner, labels, spec, created_at, worker, status, epoch, started_at,"
+    " ended_at, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt"
+)
+INSERT = f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 22)}) RETURNING number"  # noqa: S608 - our own names
+"""Takes what ``values`` returns."""
+
+UPDATE = (
+    "UPDATE runs SET status = ?, epoch = ?, started_at = ?, ended_at = ?, mode = ?, grace = ?, reason = ?,"
+    " stop_requested_at = ?, acknowledged = ?, outcome = ?, receipt = ? WHERE number = ?"
+)
+"""Takes what ``changing`` returns, and the number."""
+
+
+def record(row: Row) -> RunRecord:
+    """Return the record of a row with the columns RECORD."""
+    (
+        id_, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
+        mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, last_event, _,
+    ) = row  # fmt: skip
+    isolation, on_disconnect, limits, policy, version = _spec_of(spec)
+    made = object.__new__(RunRecord)
+    for set_, value in zip(
+        _SETTERS,
+        (
+            id_, name, parent_id, root_id, owner, dict(_labels_of(labels)), _STATUSES[status], worker, epoch, isolation,
+            on_disconnect, limits, policy, created_at, started_at, ended_at,
+            None if mode < 0 else stop_of(mode, grace, reason),
+            stop_requested_at,
+            None if acknowledged < 0 else MODES[acknowledged],
+            None if outcome is None else _wire.load(OutcomeRecord, decode(outcome)),
+            None if receipt is None else _wire.load(Receipt, decode(receipt)),
+            last_event, version,
+        ),
+        strict=True,
+    ):  # fmt: skip
+        set_(made, value)
+    return made
+
+
+# Most runs of a program have the same few of these, and a bulk stop has one for all.
+
+
+@lru_cache(1024)
+def _spec_of(text: str) -> tuple[str, str, Limits | None, Policy, int]:
+    isolation, on_disconnect, limits, policy, version = decode(text)
+    return isolation, on_disconnect, limits and _wire.load(Limits, limits), _wire.load(Policy, policy), version
+
+
+@lru_cache(1024)
+def _labels_of(text: str) -> Mapping[str, str]:
+    found: Mapping[str, str] = decode(text)
+    return found
+
+
+@lru_cache(1024)
+def stop_of(mode: int, grace: float | None, reason: str) -> StopIntent:
+    """Return the stop that these columns tell of."""
+    return StopIntent(mode=MODES[mode], reason=_wire.load(Reason, decode(reason)), grace=grace)
+
+
+@lru_cache(1024)
+def _spec(isolation: str, on_disconnect: str, policy: Policy, version: int) -> str:
+    return encode((isolation, on_disconnect, None, policy, version))
+
+
+def values(record: RunRecord, request: str, parent: int | None) -> Row:
+    """Return what INSERT takes."""
+    if record.limits is None:
+        spec = _spec(record.isolation, record.on_disconnect, record.policy, record.version)
+    else:
+        spec = encode((record.isolation, record.on_disconnect, record.limits, record.policy, record.version))
+    status, epoch, *rest = changing(record)
+    return (
+        record.id, request, parent, record.parent_id, record.root_id, record.name, record.owner,
+        encode(record.labels) if record.labels else "{}",
+        spec, record.created_at, record.worker, status, epoch, *rest,
+    )  # fmt: skip
+
+
+def changing(record: RunRecord) -> Row:
+    """Return what UPDATE takes before the number."""
+    stop = record.stop
+    return (
+        record.status,
+        record.epoch,
+        record.started_at,
+        record.ended_at,
+        *((-1, None, None) if stop is None else (stop.mode.rank, stop.grace, encode(stop.reason))),
+        record.stop_requested_at,
+        -1 if record.acknowledged is None else record.acknowledged.rank,
+        None if record.outcome is None else encode(record.outcome),
+        None if record.receipt is None else encode(record.receipt),
+    )
+
+
+def event(run_id: str, row: Row) -> Event:
+    """Return the event of a row with seq, at, type and data."""
+    seq, at, kind, data = row
+    return Event(run_id=run_id, seq=seq, at=at, type=_TYPES[kind], data=decode(data))
+
+
+class Lines:
+    """Events that are ready to be written; made by the caller, so that one that has no JSON form fails alone."""
+
+    __slots__ = ("rows", "statuses")
+
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        self.rows: list[tuple[float | None, EventType, str]] = []
+        self.statuses: list[Draft] = []
+        for draft in drafts:
+            data = draft.data
+            try:
+                self.rows.append((draft.at, draft.type, encode(data) if data else "{}"))
+            except (TypeError, ValueError, RecursionError) as error:
+                raise InvalidArgument(f"the data of a {draft.type} event has no JSON form: {error}") from error
+            if draft.type is EventType.STATUS:
+                self.statuses.append(draft)
+
+    def then(self, more: Lines) -> Lines:
+        """Return these and more."""
+        if not self.rows:
+            return more
+        both = Lines(())
+        both.rows = self.rows + more.rows
+        return both

@@ -1,0 +1,134 @@
+"""How a run begins and ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from stoppable import _wire
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Receipt
+from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
+from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent
+from stoppable.stores import rules
+from stoppable.stores.base import Registered
+from stoppable.stores.sqlite import events, rows, stops
+from stoppable.stores.sqlite.rows import Lines
+from stoppable.stores.sqlite.transaction import Row, Session, Transaction
+
+_BY_ID = f"SELECT {rows.RECORD} FROM runs WHERE id = ?"  # noqa: S608 - our own names
+
+
+def row_of(session: Session, run_id: str) -> Row:
+    """Return the row of a run."""
+    row = session.one(_BY_ID, (run_id,))
+    if row is None:
+        raise RunNotFound(run_id)
+    return row
+
+
+def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
+    """Keep a new run."""
+    known = tx.one("SELECT request, owner FROM runs WHERE id = ?", (record.id,))
+    if known is not None:
+        if known != (request, record.owner):
+            raise RunConflict(record.id)
+        return Registered(record=rows.record(row_of(tx, record.id)), created=False)
+    if tx.one("SELECT 1 FROM workers WHERE id = ? AND state = 'open'", (record.worker,)) is None:
+        raise Fenced(record.worker)
+    above = None if record.parent_id is None else tx.one(_BY_ID, (record.parent_id,))
+    parent = None if above is None else rows.record(above)
+    if parent is None:
+        _refuse_held(tx, record)
+    now = tx.now()
+    record = replace(record, created_at=now, root_id=record.root_id if parent is None else parent.root_id)
+    has_begun = record.status is Status.RUNNING
+    record = rules.begun(record, parent, now) if has_begun else record
+    inserted = tx.one(rows.INSERT, rows.values(record, request, None if above is None else events.last_of(above)[0]))
+    assert inserted is not None, "it returns the number"
+    number = inserted[0]
+    tx.touched.add(record.id)
+    if has_begun:
+        last = events.add(tx, number, 0, Lines([rules.status_event(record.status, record)]))
+        record = replace(record, last_event=last)
+        if record.stop is not None and parent is not None and parent.worker != record.worker:
+            tx.woken.add(record.worker)
+    elif (first := _stop_that_came_first(tx, record, parent, now)) is not None:
+        record = end(tx, number, 0, rules.born_stopped(record, first, now))
+    return Registered(record=record, created=True)
+
+
+def _refuse_held(tx: Transaction, record: RunRecord) -> None:
+    for (text,) in tx.all("SELECT hold FROM holds ORDER BY number"):
+        hold = _wire.load(Hold, rows.decode(text))
+        if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name):
+            raise RunHeld(hold.id, hold.reason.message)
+
+
+def _stop_that_came_first(
+    tx: Transaction, record: RunRecord, parent: RunRecord | None, now: float
+) -> StopIntent | None:
+    if parent is not None and parent.stop is not None:
+        return parent.stop
+    if parent is not None and parent.over:
+        return rules.parent_is_over(parent, now)
+    first: StopIntent | None = None
+    waited = tx.all(
+        "DELETE FROM tombstones WHERE run_id = ? AND (owner IS NULL OR owner = ?) RETURNING owner, expires, stop",
+        (record.id, record.owner),
+    )
+    for _, expires, text in sorted(waited, key=lambda row: row[0] is not None):
+        if expires > now:
+            first = rules.raised(first, _wire.load(StopIntent, rows.decode(text)))
+    return first
+
+
+def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
+    """Note that a gate is closed."""
+    row = tx.one("SELECT epoch, ended_at IS NULL, number FROM runs WHERE id = ?", (run_id,))
+    if row is None:
+        raise RunNotFound(run_id)
+    known, is_live, number = row
+    if known != epoch or not is_live:
+        raise Fenced(run_id)
+    tx.run("UPDATE runs SET receipt = ? WHERE number = ?", (rows.encode(receipt), number))
+    stops.acknowledge(tx, number, mode)
+    tx.touched.add(run_id)
+
+
+def finish(
+    tx: Transaction, run_id: str, epoch: int, outcome: OutcomeRecord, receipt: Receipt | None, lines: Lines
+) -> RunRecord:
+    """Write the terminal status, if there is none."""
+    row = row_of(tx, run_id)
+    rules.check_end(outcome, lines.statuses)
+    number, last = events.last_of(row)
+    record = rows.record(row)
+    if record.over or record.epoch != epoch:
+        tx.touched.add(run_id)
+        late = Lines([rules.late_event(outcome)])
+        return replace(record, last_event=events.add(tx, number, last, late))
+    now = tx.now()
+    record = events.moved(record, lines.statuses, now)
+    return end(tx, number, last, rules.over(record, outcome, receipt, now), lines)
+
+
+def end(tx: Transaction, number: int, last: int, record: RunRecord, lines: Lines | None = None) -> RunRecord:
+    """Write a record that is over, and its last events."""
+    assert record.outcome is not None, "how it ended"
+    ends = _last_words(record.status, record.outcome.clean) if record.stop is None else _words(record, record.outcome)
+    last = events.add(tx, number, last, ends if lines is None else lines.then(ends))
+    tx.run(rows.UPDATE, (*rows.changing(record), number))
+    tx.touched.add(record.id)
+    object.__setattr__(record, "last_event", last)  # it is ours alone as yet, and to copy it takes longer than the rest
+    return record
+
+
+def _words(record: RunRecord, outcome: OutcomeRecord) -> Lines:
+    return Lines([rules.status_event(outcome.status, record), rules.done_event(outcome)])
+
+
+@lru_cache
+def _last_words(status: Status, clean: bool) -> Lines:  # noqa: FBT001 - a key
+    outcome = OutcomeRecord(status=status, clean=clean)
+    return Lines([rules.status_event(status), rules.done_event(outcome)])

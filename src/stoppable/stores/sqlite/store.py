@@ -1,0 +1,268 @@
+"""The Store protocol over a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar, TypeVarTuple
+
+from stoppable._core.state import Mode
+from stoppable._core.stop import Receipt
+from stoppable.errors import InvalidArgument, StoppableError, StoreError
+from stoppable.records import (
+    AuditEntry,
+    Draft,
+    Event,
+    Filter,
+    Hold,
+    OutcomeRecord,
+    Page,
+    RunRecord,
+    Selector,
+    StopIntent,
+    StopResult,
+)
+from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Subscription, WorkerInfo, wall_clock
+from stoppable.stores.listeners import Listeners
+from stoppable.stores.reply import Reply
+from stoppable.stores.sqlite import events as logs
+from stoppable.stores.sqlite import house, looks, runs, stops
+from stoppable.stores.sqlite.boot import boot_clock
+from stoppable.stores.sqlite.leases import Leases
+from stoppable.stores.sqlite.rows import Lines
+from stoppable.stores.sqlite.transaction import Session, Transaction
+
+if TYPE_CHECKING:
+    from stoppable.stores.sqlite.engine import Engine
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class SqliteStore:
+    """Keeps runs in one file, for several processes of one machine; needs ``pip install "stoppable[sqlite]"``.
+
+    One thread writes and one reads; calls that wait for the first share a transaction. ``synchronous="normal"`` loses
+    the last calls if the machine goes down, not if a process does; ``"full"`` loses nothing that was answered.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Literal["full", "normal"] = "full",
+        clock: Callable[[], float] = wall_clock,
+        lease_clock: Callable[[], float] = boot_clock,
+        events_kept: int = EVENTS_KEPT,
+    ) -> None:
+        if synchronous not in {"full", "normal"}:
+            raise InvalidArgument(f"synchronous is {synchronous!r}: use full or normal")
+        self.path = Path(path)
+        self._synchronous = synchronous
+        self._clock = clock
+        self._lease_clock = lease_clock
+        self._events_kept = events_kept
+        self._hints = Listeners()
+        self._watchers = Listeners()
+        self._engine: Engine | None = None
+
+    # Its life
+
+    def open(self) -> None:
+        """Open the file, or make it."""
+        if self._engine is not None:
+            if self._engine.is_ours:
+                return
+            self._hints, self._watchers = Listeners(), Listeners()  # we are a forked child: those are of our parent
+        try:
+            from stoppable.stores.sqlite.engine import Engine  # noqa: PLC0415 - apsw is needed now, and not before
+        except ModuleNotFoundError as error:
+            raise StoreError(f'runs in a file need apsw: pip install "stoppable[sqlite]" ({error})') from error
+        self._engine = Engine(
+            self.path,
+            synchronous=self._synchronous,
+            clock=self._clock,
+            lease_clock=self._lease_clock,
+            events_kept=self._events_kept,
+            hints=self._hints,
+            watchers=self._watchers,
+        )
+
+    def close(self) -> None:
+        """Finish what was asked, and close the file. A worker that did not say goodbye keeps its lock."""
+        engine, self._engine = self._engine, None
+        if engine is not None and engine.is_ours:
+            engine.close()
+
+    def now(self) -> float:
+        """Return the time."""
+        return self._clock()
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """The descriptors that children of our workers have to be given: while one lives, its worker is not dead."""
+        return () if self._engine is None else self._engine.locks.descriptors
+
+    def _opened(self) -> Engine:
+        engine = self._engine
+        if engine is None:
+            raise StoreError(f"{self.path} is not open: call open() first, and close() last")
+        if not engine.is_ours:
+            raise StoreError(f"{self.path} was opened by process {engine.pid}, before a fork: open a store of your own")
+        return engine
+
+    def _write(self, call: Callable[[Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+        reply: Reply[T] = Reply()
+        try:
+            self._opened().put((call, args, reply))
+        except StoppableError as error:
+            return Reply.failed(error)
+        return reply
+
+    def _lease(self, call: Callable[[Leases, Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+        try:
+            leases = self._opened().leases  # now: by the time that it is used the store may be closing
+        except StoppableError as error:
+            return Reply.failed(error)
+        return self._write(lambda tx: call(leases, tx, *args))
+
+    def _read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
+        try:
+            return self._opened().read(call, *args)
+        except StoppableError as error:
+            return Reply.failed(error)
+
+    # Workers
+
+    def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
+        """Give a process its lease."""
+        return self._lease(Leases.open_worker, info, ttl)
+
+    def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
+        """Renew a lease, and say what is to be stopped."""
+        return self._lease(Leases.heartbeat, worker, ttl)
+
+    def close_worker(self, worker: str) -> Reply[None]:
+        """Take a lease back."""
+        return self._lease(Leases.close_worker, worker)
+
+    def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
+        """Call a function when there may be a stop for a worker."""
+        engine = self._opened()
+        subscription = self._hints.add(worker, wake)
+        engine.look()
+        return subscription
+
+    def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
+        """End the runs of workers that are gone."""
+        return self._lease(Leases.reap, limit, expired)
+
+    # Runs
+
+    def register(self, record: RunRecord, request: str) -> Reply[Registered]:
+        """Keep a new run."""
+        return self._write(runs.register, record, request)
+
+    def request_stop(
+        self,
+        target: str | Selector,
+        intent: StopIntent,
+        *,
+        key: str | None = None,
+        hold: bool = False,
+        dry_run: bool = False,
+        owner: str | None = None,
+        if_unknown_hold: bool = False,
+    ) -> Reply[StopResult]:
+        """Keep a stop, then tell the workers."""
+        request = stops.Request(
+            target=target,
+            intent=intent,
+            key=key,
+            hold=hold,
+            dry_run=dry_run,
+            owner=owner,
+            if_unknown_hold=if_unknown_hold,
+        )
+        return self._write(stops.request_stop, request)
+
+    def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> Reply[None]:
+        """Note that a gate is closed."""
+        return self._write(runs.acknowledge, run_id, epoch, mode, receipt)
+
+    def finish(
+        self,
+        run_id: str,
+        epoch: int,
+        outcome: OutcomeRecord,
+        receipt: Receipt | None,
+        events: Sequence[Draft] = (),
+    ) -> Reply[RunRecord]:
+        """Write the terminal status, if there is none."""
+        try:
+            lines = Lines(events)
+        except InvalidArgument as error:
+            return Reply.failed(error)
+        return self._write(runs.finish, run_id, epoch, outcome, receipt, lines)
+
+    # Events
+
+    def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> Reply[int]:
+        """Add to a run's log."""
+        try:
+            lines = Lines(events)
+        except InvalidArgument as error:
+            return Reply.failed(error)
+        return self._write(logs.append, run_id, epoch, lines)
+
+    def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Reply[Sequence[Event]]:
+        """Return a part of a run's log."""
+        return self._read(logs.read, run_id, after, limit)
+
+    def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
+        """Call a function when a run may have changed."""
+        engine = self._opened()
+        subscription = self._watchers.add(run_id, wake)
+        engine.look()
+        return subscription
+
+    # Looking
+
+    def get(self, run_id: str) -> Reply[RunRecord]:
+        """Return a record."""
+        return self._read(looks.get, run_id)
+
+    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Page]:
+        """Return the runs that match, newest first."""
+        return self._read(looks.query, wanted, cursor, limit)
+
+    def tree(self, run_id: str) -> Reply[Sequence[RunRecord]]:
+        """Return a run and all its descendants."""
+        return self._read(looks.tree, run_id)
+
+    def counts(self) -> Reply[Mapping[str, int]]:
+        """Return how many runs have each status."""
+        return self._read(looks.counts)
+
+    # Holds, audit, retention
+
+    def place_hold(self, selector: Selector, intent: StopIntent) -> Reply[Hold]:
+        """Refuse new starts."""
+        return self._write(house.place_hold, selector, intent)
+
+    def release(self, hold_id: str, actor: str | None = None) -> Reply[Hold]:
+        """Take a hold away."""
+        return self._write(house.release, hold_id, actor)
+
+    def holds(self) -> Reply[Sequence[Hold]]:
+        """Return the holds that are in force."""
+        return self._read(house.holds)
+
+    def audit(self, after: int = 0, limit: int = 100) -> Reply[Sequence[AuditEntry]]:
+        """Return who did what."""
+        return self._read(house.audit, after, limit)
+
+    def purge(self, before: float, limit: int = 1000) -> Reply[int]:
+        """Forget trees that ended before a time."""
+        return self._write(house.purge, before, limit)

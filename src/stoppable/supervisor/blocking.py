@@ -1,0 +1,318 @@
+"""The supervisor for blocking code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, TypeVarTuple, overload
+
+from stoppable._core.outcome import Outcome
+from stoppable._core.policy import Limits, Policy
+from stoppable._core.policy import seconds as checked_seconds
+from stoppable._core.reason import Reason
+from stoppable._core.run import Run
+from stoppable._core.state import Mode
+from stoppable._core.stop import Receipt
+from stoppable._engine.blocking import BlockingHandle
+from stoppable._engine.handle import RunHandle
+from stoppable._engine.open_run import edge_around
+from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector
+from stoppable.stores.base import Store
+from stoppable.supervisor.bulk import BulkStop
+from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
+from stoppable.supervisor.handles import raise_unless_completed
+from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
+from stoppable.supervisor.recorder import Log
+from stoppable.supervisor.signals import shutdown_on_sigterm
+from stoppable.supervisor.translate import outcome_of
+from stoppable.supervisor.waiting import events_sync, record_when_sync
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Ts = TypeVarTuple("Ts")
+
+
+class Supervisor:
+    """``stoppable.Supervisor`` for blocking code: the same names, and every call waits on its thread."""
+
+    def __init__(self, store: str | Store | None = None, *, ttl: float = 30.0, keep_days: float | None = None) -> None:
+        self._desk = Desk(store, ttl=ttl, keep_days=keep_days)
+
+    def __enter__(self) -> Self:
+        self._desk.open()
+        self._signals = contextlib.ExitStack()
+        self._signals.enter_context(shutdown_on_sigterm(self._desk))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the runs that this process still executes, wait for their end, and disconnect."""
+        self._desk.wait_for_end(self._desk.shut_down())
+        self._desk.close()
+        self._signals.close()
+
+    # Starting
+
+    @overload
+    def start(
+        self,
+        agent: Callable[[*Ts], Awaitable[T]],
+        *args: *Ts,
+        name: str | None = ...,
+        owner: str | None = ...,
+        labels: Mapping[str, str] | None = ...,
+        run_id: str | None = ...,
+        limits: Limits | None = ...,
+        policy: Policy | None = ...,
+        isolation: Isolation = ...,
+        on_disconnect: OnDisconnect = ...,
+    ) -> BlockingHandle[T]: ...
+    @overload
+    def start(
+        self,
+        agent: Callable[[*Ts], T],
+        *args: *Ts,
+        name: str | None = ...,
+        owner: str | None = ...,
+        labels: Mapping[str, str] | None = ...,
+        run_id: str | None = ...,
+        limits: Limits | None = ...,
+        policy: Policy | None = ...,
+        isolation: Isolation = ...,
+        on_disconnect: OnDisconnect = ...,
+    ) -> BlockingHandle[T]: ...
+    def start(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
+        self,
+        agent: Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        run_id: str | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        isolation: Isolation = "auto",
+        on_disconnect: OnDisconnect = "keep",
+    ) -> BlockingHandle[Any]:
+        """Start an agent as a run, on a thread of its own; it is in the store when this returns."""
+        options = Options(
+            name=name,
+            owner=owner,
+            labels=labels,
+            run_id=run_id,
+            limits=limits,
+            policy=policy,
+            isolation=isolation,
+            on_disconnect=on_disconnect,
+        )
+        job = Job.of(agent, args, options, in_loop=False)
+        log = self._register(job)
+        if log is None:
+            return self.handle(job.run.id)
+        return SupervisedHandle(self, job.launch(), log)
+
+    @contextlib.contextmanager
+    def open_run(
+        self,
+        name: str,
+        *,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        run_id: str | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        on_disconnect: OnDisconnect = "keep",
+    ) -> Iterator[Run]:
+        """Make a block of existing code a run that is kept; it ends as ``stoppable.open_run`` does."""
+        options = Options(
+            owner=owner, labels=labels, run_id=run_id, limits=limits, policy=policy, on_disconnect=on_disconnect
+        )
+        job = Job.around(name, options)
+        log = self._register(job)
+        if log is None:
+            job.refuse(self._desk.store.get(job.run.id).result())
+        try:
+            with edge_around(job.run, limits) as run:
+                yield run
+        finally:
+            if job.run.outcome is not None:
+                self._desk.recorder.kept(log).result()
+
+    def _register(self, job: Job) -> Log | None:
+        log, reply = self._desk.register(job)
+        try:
+            answer = reply.result()
+        except BaseException:
+            self._desk.abandon(log, reply)
+            raise
+        return log if self._desk.registered(log, answer) else None
+
+    # Stopping
+
+    def stop(
+        self,
+        run_id: str,
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+        *,
+        wait: float | None = None,
+        owner: str | None = None,
+        if_unknown_hold: bool = False,
+    ) -> Receipt:
+        """Stop a run with its subtree, wherever it is executed; the stop is durable when this returns (G14)."""
+        desk = self._desk
+        wait = None if wait is None else checked_seconds(wait, "wait")
+        intent = desk.intent(mode, reason, actor, grace)
+        result = desk.store.request_stop(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold).result()
+        receipt = desk.answer(run_id, result, intent)
+        seconds = desk.worth_waiting(receipt, wait)
+        if seconds is None:
+            return receipt
+        record = record_when_sync(desk.store, run_id, is_over if wait else is_acknowledged, seconds)
+        return desk.receipt(record, receipt.answer)
+
+    def stop_where(
+        self,
+        *,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+        all: bool = False,  # noqa: A002 - reads as what it means
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+        hold: bool = False,
+        dry_run: bool = False,
+        key: str | None = None,
+        within: str | None = None,
+    ) -> BulkStop:
+        """Stop every run that matches all that is given, with their subtrees, and return their receipts."""
+        desk = self._desk
+        intent = desk.intent(mode, reason, actor, grace)
+        selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
+        reply = desk.store.request_stop(selector, intent, key=key, hold=hold, dry_run=dry_run, owner=within)
+        return desk.bulk(reply.result(), intent, dry_run=dry_run)
+
+    def hold(
+        self,
+        *,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+        all: bool = False,  # noqa: A002 - reads as what it means
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+    ) -> Hold:
+        """Refuse new starts that match all that is given, and stop nothing."""
+        selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
+        intent = self._desk.intent(Mode.GRACEFUL, reason, actor, None)
+        return self._desk.store.place_hold(selector, intent).result()
+
+    def release(self, hold_id: str, actor: str | None = None) -> Hold:
+        """Let new starts through again."""
+        return self._desk.store.release(hold_id, actor).result()
+
+    # Looking
+
+    def get(self, run_id: str) -> RunRecord:
+        """Return what is kept of a run, or raise RunNotFound."""
+        return self._desk.store.get(run_id).result()
+
+    def handle(self, run_id: str) -> BlockingHandle[Any]:
+        """Return what holds any run of the store."""
+        return StoredHandle(self, run_id)
+
+    def events(self, run_id: str, after: int = 0) -> Iterator[Event]:
+        """Yield the events of a run after a sequence number: those that are there, then live, until it is over."""
+        return events_sync(self._desk.store, run_id, after)
+
+    def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Page:
+        """Return the runs that match, newest first."""
+        return self._desk.store.query(wanted or Filter(), cursor, limit).result()
+
+    def tree(self, run_id: str) -> Sequence[RunRecord]:
+        """Return a run and all its descendants, parents before children."""
+        return self._desk.store.tree(run_id).result()
+
+    def holds(self) -> Sequence[Hold]:
+        """Return the holds that are in force."""
+        return self._desk.store.holds().result()
+
+    def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
+        """Return who stopped, held and released what."""
+        return self._desk.store.audit(after, limit).result()
+
+
+class _Kept(BlockingHandle[T_co], Generic[T_co]):
+    """What both kinds of handle do through the store."""
+
+    __slots__ = ("_supervisor",)
+
+    _supervisor: Supervisor
+
+    def stop(
+        self,
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+    ) -> Receipt:
+        """Stop the run with its subtree; the stop is durable when this returns (G14)."""
+        return self._supervisor.stop(self.id, mode, reason, actor, grace)
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """Yield what happened and happens in the run, until it is over."""
+        return self._supervisor.events(self.id, after)
+
+    def record(self) -> RunRecord:
+        """Return what is kept of the run."""
+        return self._supervisor.get(self.id)
+
+
+class SupervisedHandle(_Kept[T_co], Generic[T_co]):
+    """A run that this process executes: its stops and its end are kept before they are told."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: Log) -> None:
+        super().__init__(held.run, held._channel)
+        self._supervisor = supervisor
+        self._log = log
+
+    def outcome(self) -> Outcome[T_co]:
+        """Wait for the end, until it is kept, and return it; never raises because the run was stopped."""
+        outcome = super().outcome()
+        self._supervisor._desk.recorder.kept(self._log).result()
+        return outcome
+
+
+class StoredHandle(_Kept[Any]):
+    """A run that is known by its id alone: another process executes it, or it is over."""
+
+    __slots__ = ("_id",)
+
+    def __init__(self, supervisor: Supervisor, run_id: str) -> None:
+        self._supervisor = supervisor
+        self._id = run_id
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"<StoredHandle {self._id}>"
+
+    def outcome(self) -> Outcome[Any]:
+        """Wait for the end and return it, as far as it was kept."""
+        return outcome_of(record_when_sync(self._supervisor._desk.store, self._id, is_over))
+
+    def result(self) -> Any:
+        """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost."""
+        return raise_unless_completed(self._id, self.outcome())

@@ -1,0 +1,49 @@
+"""SIGTERM as a graceful shutdown: the runs of this process are stopped and written down before it ends by the signal.
+
+Only where nobody else handles SIGTERM. A second one ends the process at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stoppable.supervisor.desk import Desk
+
+_desks: set[Desk] = set()
+
+
+@contextlib.contextmanager
+def shutdown_on_sigterm(desk: Desk) -> Iterator[None]:
+    """Shut a supervisor down on SIGTERM while the block lasts."""
+    _desks.add(desk)
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        _desks.discard(desk)
+        if is_main and not _desks and signal.getsignal(signal.SIGTERM) is _terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(_signum: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the next one, also our own at the end, is the system's
+    desks = [(desk, desk.shut_down()) for desk in list(_desks)]
+
+    def end() -> None:
+        for desk, seconds in desks:
+            with contextlib.suppress(Exception):  # nothing may keep the process from ending
+                desk.wait_for_end(seconds)
+                desk.close()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    # The main thread goes on: it may be what the runs need to end.
+    threading.Thread(target=end, name="stoppable-shutdown", daemon=True).start()

@@ -1,0 +1,24 @@
+"""The Store protocol as tests: every sentence of ``stoppable.stores.base``, for whoever writes a store.
+
+Only the standard library is imported; pytest collects and runs the methods of a subclass whose name begins with Test.
+"""
+
+from stoppable.testing.store_contract.durable import Durable
+from stoppable.testing.store_contract.events import Events
+from stoppable.testing.store_contract.finishing import Finishing
+from stoppable.testing.store_contract.harness import StoreClock
+from stoppable.testing.store_contract.looking import Looking
+from stoppable.testing.store_contract.registering import Registering
+from stoppable.testing.store_contract.stopping import Stopping
+from stoppable.testing.store_contract.together import Together
+from stoppable.testing.store_contract.workers import Workers
+
+__all__ = ["DurableStoreContract", "StoreClock", "StoreContract"]
+
+
+class StoreContract(Registering, Stopping, Finishing, Events, Workers, Looking, Together):
+    """What every store must do; give ``make_store``."""
+
+
+class DurableStoreContract(StoreContract, Durable):
+    """What a store must do besides that outlives its process; give ``another_store`` too."""

@@ -1,0 +1,230 @@
+"""Logs: dense, fenced, bounded, and read again without a gap."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from stoppable._core.state import Mode, Status
+from stoppable.errors import Fenced, InvalidArgument, RunNotFound
+from stoppable.records import Draft, Event, EventType
+from stoppable.stores.reply import Reply
+from stoppable.testing.store_contract.harness import (
+    ANSWERS_WITHIN,
+    StoreHarness,
+    answer,
+    is_dense,
+    listed,
+    progress,
+    refused,
+    status,
+    types_of,
+)
+
+
+class Events(StoreHarness):
+    """``append``, ``read`` and ``watch``."""
+
+    def test_events_get_dense_numbers_from_one_and_the_last_comes_back(self) -> None:
+        record = self.start("a", running=False)
+        assert self.append(record, progress(step=1), progress(step=2)) == 2
+        assert self.append(record, progress(step=3)) == 3
+        log = self.log("a")
+        assert is_dense(log)
+        assert [event.data["step"] for event in log] == [1, 2, 3]
+        assert {event.run_id for event in log} == {"a"}
+        assert self.get("a").last_event == 3
+
+    def test_to_add_nothing_returns_the_last_number(self) -> None:
+        record = self.start("a")
+        assert self.append(record) == 1
+        assert len(self.log("a")) == 1
+
+    def test_logs_of_two_runs_are_numbered_apart(self) -> None:
+        one, other = self.start("a"), self.start("b")
+        self.append(one, progress(), progress())
+        assert self.append(other, progress()) == 2
+
+    def test_an_event_has_the_time_of_the_store_or_its_own(self) -> None:
+        record = self.start("a", running=False)
+        self.advance(5)
+        self.append(record, progress(), Draft(type=EventType.LOG, at=3.5))
+        assert [event.at for event in self.log("a")] == [self.store.now(), 3.5]
+
+    def test_an_event_keeps_its_type_and_data(self) -> None:
+        record = self.start("a", running=False)
+        data = {"text": "ü \U0001f6d1 \x00", "list": [1, 2.5, None, True], "deep": {"er": {}}}
+        kinds = [EventType.PROGRESS, EventType.PARTIAL, EventType.ENTERED, EventType.LEFT, EventType.LOG]
+        self.append(record, *(Draft(type=kind, data=data) for kind in kinds))
+        assert [(event.type, event.data) for event in self.log("a")] == [(kind, data) for kind in kinds]
+
+    # Read
+
+    def test_a_reader_who_resumes_sees_every_event_once(self) -> None:
+        """I7."""
+        record = self.start("a", running=False)
+        self.append(record, *(progress(step=step) for step in range(25)))
+        seen: list[int] = []
+        while page := answer(self.store.read("a", len(seen), 7)):
+            seen += [event.data["step"] for event in page]
+        assert seen == list(range(25))
+
+    def test_there_is_nothing_after_the_last_event(self) -> None:
+        record = self.start("a")
+        last = self.append(record, progress())
+        assert listed(self.store.read("a", last)) == []
+        assert listed(self.store.read("a", last + 100)) == []
+
+    def test_the_log_of_an_unknown_run_is_not_found(self) -> None:
+        refused(RunNotFound, self.store.read, "a")
+        refused(RunNotFound, self.store.append, "a", 1, [progress()])
+
+    # The fence
+
+    def test_an_old_epoch_adds_nothing(self) -> None:
+        """I4."""
+        record = self.start("a")
+        over = self.finish(record)
+        log = self.log("a")
+        for epoch in (record.epoch, over.epoch, 0):
+            refused(Fenced, self.store.append, "a", epoch, [progress()])
+        assert self.log("a") == log
+
+    def test_an_epoch_that_is_not_the_runs_adds_nothing(self) -> None:
+        record = self.start("a")
+        refused(Fenced, self.store.append, "a", record.epoch + 1, [progress()])
+        assert len(self.log("a")) == 1
+
+    # Statuses
+
+    def test_a_status_event_moves_the_run_along_the_table(self) -> None:
+        record = self.start("a", running=False)
+        self.advance(2)
+        self.append(record, status(Status.RUNNING))
+        running = self.get("a")
+        assert (running.status, running.started_at) == (Status.RUNNING, self.store.now())
+        self.advance(2)
+        self.append(record, status(Status.STOPPING))
+        stopping = self.get("a")
+        assert (stopping.status, stopping.started_at) == (Status.STOPPING, running.started_at)
+
+    def test_a_status_event_never_moves_a_run_back_or_past_a_status(self) -> None:
+        record = self.start("a", running=False)
+        self.append(record, status(Status.STOPPING))
+        assert self.get("a").status is Status.PENDING
+        self.append(record, status(Status.RUNNING), status(Status.PENDING))
+        assert self.get("a").status is Status.RUNNING
+        self.append(record, status(Status.STOPPING), status(Status.RUNNING))
+        assert self.get("a").status is Status.STOPPING
+
+    def test_a_status_event_never_ends_a_run(self) -> None:
+        """An end has a call of its own, which compares before it sets."""
+        record = self.start("a")
+        for end in (Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST):
+            self.append(record, status(end))
+        kept = self.get("a")
+        assert (kept.status, kept.epoch, kept.outcome) == (Status.RUNNING, record.epoch, None)
+
+    def test_a_status_that_is_none_is_refused_with_all_that_came_with_it(self) -> None:
+        record = self.start("a")
+        log = self.log("a")
+        for bad in (status("bogus"), Draft(type=EventType.STATUS)):
+            refused(InvalidArgument, self.store.append, "a", record.epoch, [progress(), bad])
+            refused(InvalidArgument, self.store.append, "a", record.epoch, [status(Status.STOPPING), bad])
+        assert (self.get("a"), self.log("a")) == (record, log)
+
+    # A full log
+
+    def test_a_full_log_is_truncated_once_and_keeps_the_statuses(self) -> None:
+        record = self.start("a")
+        for at in range(0, self.events_kept + 10, 1000):
+            self.append(record, *(progress(step=at + step) for step in range(1000)))
+        assert types_of(self.log("a")[-2:]) == ["progress", "truncated"]
+        assert len(self.log("a")) == self.events_kept + 1
+        self.append(record, progress(), status(Status.STOPPING), progress())
+        over = self.finish(record, Status.STOPPED)
+        log = self.log("a")
+        assert types_of(log[self.events_kept :]) == ["truncated", "status", "status", "done"]
+        assert (over.status, over.last_event) == (Status.STOPPED, len(log))
+        assert is_dense(log)
+
+    # Watch
+
+    def test_whoever_watches_a_run_is_woken_by_its_events_its_stop_and_its_end(self) -> None:
+        record = self.start("a")
+        woken = threading.Event()
+        subscription = self.store.watch("a", woken.set)
+        changes = (
+            lambda: self.append(record, progress()),
+            lambda: self.stop("a"),
+            lambda: self.acknowledge(record, Mode.GRACEFUL),
+            lambda: self.finish(record, Status.STOPPED),
+        )
+        for change in changes:
+            woken.clear()
+            change()
+            assert woken.wait(ANSWERS_WITHIN)
+        subscription.close()
+
+    def test_whoever_watches_a_run_is_woken_when_it_is_reaped(self) -> None:
+        self.start("a")
+        woken = threading.Event()
+        subscription = self.store.watch("a", woken.set)
+        self.advance(1000)
+        self.reap()
+        assert woken.wait(ANSWERS_WITHIN)
+        subscription.close()
+
+    def test_what_changed_can_be_read_when_the_watcher_is_woken(self) -> None:
+        record = self.start("a")
+        read: list[int] = []
+        woken = threading.Event()
+
+        def look() -> None:
+            self.store.read("a", 1).then(note)
+
+        def note(reply: Reply[Sequence[Event]]) -> None:
+            read.append(len(reply.result()))
+            woken.set()
+
+        subscription = self.store.watch("a", look)
+        self.append(record, progress())
+        assert woken.wait(ANSWERS_WITHIN)
+        assert read[-1] == 1
+        subscription.close()
+
+    def test_a_closed_subscription_is_called_no_more(self) -> None:
+        record = self.start("a")
+        calls: list[int] = []
+        woken = threading.Event()
+        closed = self.store.watch("a", lambda: calls.append(1))
+        closed.close()
+        closed.close()
+        for step in range(10):
+            woken.clear()
+            witness = self.store.watch("a", woken.set)
+            self.append(record, progress(step=step))
+            assert woken.wait(ANSWERS_WITHIN)
+            witness.close()
+        assert len(calls) <= 1  # one may have been on its way
+
+    def test_a_watcher_that_fails_harms_nobody(self) -> None:
+        """As when it wakes an event loop that is closed by now."""
+        record = self.start("a")
+        woken, told = threading.Event(), threading.Event()
+
+        def fail() -> None:
+            raise RuntimeError("Event loop is closed")
+
+        subscriptions = [
+            self.store.watch("a", fail),
+            self.store.watch("a", woken.set),
+            self.store.hints("w", fail),
+            self.store.hints("w", told.set),
+        ]
+        self.stop("a")
+        assert woken.wait(ANSWERS_WITHIN)
+        assert told.wait(ANSWERS_WITHIN)
+        assert self.append(record, progress()) == 3
+        for subscription in subscriptions:
+            subscription.close()

@@ -1,0 +1,197 @@
+"""What the tests of the contract stand on: a store with a clock that obeys, and short ways to talk to it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from stoppable._core.reason import Reason
+from stoppable._core.state import Mode, Rung, Status
+from stoppable._core.stop import Answer, Receipt
+from stoppable.records import Draft, Event, EventType, OutcomeRecord, RunRecord, Selector, StopIntent, StopResult
+from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Store, WorkerInfo
+from stoppable.stores.reply import Reply
+
+E = TypeVar("E", bound=BaseException)
+
+ANSWERS_WITHIN = 15.0
+"""Seconds: a store that has not answered by then has lost the call."""
+
+TTL = 30.0
+
+
+class StoreClock:
+    """Seconds since 1970 that pass only when a test says so."""
+
+    def __init__(self, now: float = 1_000_000.0) -> None:
+        self._now = now
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move on."""
+        self._now += seconds
+
+
+class StoreHarness(ABC):
+    """A store for each test, made at its first use and closed after it."""
+
+    events_kept: int = EVENTS_KEPT
+    """After how many events the store truncates a log; a smaller one makes for quicker tests."""
+
+    _stores: list[Store]
+
+    @abstractmethod
+    def make_store(self, clock: StoreClock) -> Store:
+        """Return a new, empty store that goes by this clock, or whose clock ``advance()`` moves; not yet open."""
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for the store."""
+        self.clock.advance(seconds)
+
+    def setup_method(self) -> None:
+        """Begin a test."""
+        self._stores = []
+        self.clock = StoreClock()
+
+    def teardown_method(self) -> None:
+        """Close what the test opened."""
+        for store in self._stores:
+            store.close()
+
+    @property
+    def store(self) -> Store:
+        """The store under test."""
+        return self._stores[0] if self._stores else self.opened(self.make_store(self.clock))
+
+    def opened(self, store: Store) -> Store:
+        """Open a store that is closed after the test."""
+        store.open()
+        self._stores.append(store)
+        return store
+
+    # Workers and runs
+
+    def worker(self, worker: str = "w", ttl: float = TTL) -> str:
+        """Open a worker."""
+        answer(self.store.open_worker(WorkerInfo(id=worker, host="contract"), ttl))
+        return worker
+
+    def register(self, run_id: str, *, request: str = "r", worker: str = "w", **fields: Any) -> Registered:
+        """Register a run of a worker that is open."""
+        record = RunRecord(id=run_id, worker=worker, **{"name": "agent", **fields})
+        return answer(self.store.register(record, request))
+
+    def start(self, run_id: str, *, worker: str = "w", running: bool = True, **fields: Any) -> RunRecord:
+        """Open a worker or renew its lease, register a run of it, and let it run."""
+        self.worker(worker)
+        record = self.register(run_id, worker=worker, **fields).record
+        if running:
+            self.append(record, status(Status.RUNNING))
+        return self.get(run_id)
+
+    def append(self, record: RunRecord, *drafts: Draft) -> int:
+        """Add to a run's log."""
+        return answer(self.store.append(record.id, record.epoch, drafts))
+
+    def get(self, run_id: str) -> RunRecord:
+        """Return a record as it is now."""
+        return answer(self.store.get(run_id))
+
+    def log(self, run_id: str) -> Sequence[Event]:
+        """Return all events of a run."""
+        return answer(self.store.read(run_id, 0, 100_000))
+
+    # Stops and ends
+
+    def stop(
+        self, target: str | Selector, mode: Mode = Mode.GRACEFUL, message: str = "enough", **how: Any
+    ) -> StopResult:
+        """Ask for a stop."""
+        return answer(self.store.request_stop(target, intent(mode, message), **how))
+
+    def intents(self, worker: str = "w") -> dict[str, StopIntent]:
+        """Return what a heartbeat tells a worker to stop."""
+        found: Sequence[Intent] = answer(self.store.heartbeat(worker, TTL))
+        return {each.run_id: each.stop for each in found}
+
+    def acknowledge(self, record: RunRecord, mode: Mode = Mode.GRACEFUL) -> None:
+        """Close a gate."""
+        answer(self.store.acknowledge(record.id, record.epoch, mode, receipt(record)))
+
+    def finish(self, record: RunRecord, status: Status = Status.COMPLETED, **fields: Any) -> RunRecord:
+        """Report the end of a run."""
+        return answer(self.store.finish(record.id, record.epoch, OutcomeRecord(status=status, **fields), None))
+
+    def reap(self, limit: int = 100, *, expired: bool = True) -> dict[str, Status]:
+        """Reap, and return what became of whom."""
+        return {record.id: record.status for record in answer(self.store.reap(limit, expired=expired))}
+
+
+T = TypeVar("T")
+
+
+def answer(reply: Reply[T]) -> T:
+    """Return the answer of the store."""
+    return reply.result(ANSWERS_WITHIN)
+
+
+def listed(reply: Reply[Sequence[T]]) -> list[T]:
+    """Return the answer of the store as a list, whatever sequence it gave."""
+    return list(reply.result(ANSWERS_WITHIN))
+
+
+def refused(error: type[E], call: Callable[..., Reply[Any]], *args: Any, **kwargs: Any) -> E:
+    """Make a call that must be refused with an error, and return it."""
+    try:
+        result = answer(call(*args, **kwargs))
+    except error as refusal:
+        return refusal
+    raise AssertionError(f"it was not refused with {error.__name__}, and returned {result!r}")
+
+
+def intent(mode: Mode = Mode.GRACEFUL, message: str = "enough", actor: str = "ann") -> StopIntent:
+    """Return a stop."""
+    return StopIntent(mode=mode, reason=Reason(message=message, actor=actor, at=5.0))
+
+
+def receipt(record: RunRecord, *in_flight: str, mode: Mode = Mode.GRACEFUL) -> Receipt:
+    """Return what a worker says when it has closed a gate."""
+    return Receipt(
+        run_id=record.id, answer=Answer.ACCEPTED, status=Status.STOPPING, mode=mode, in_flight=in_flight or ("llm:ask",)
+    )
+
+
+def status(value: Status | str) -> Draft:
+    """Return the event of a status."""
+    return Draft(type=EventType.STATUS, data={"status": str(value)})
+
+
+def progress(**data: Any) -> Draft:
+    """Return an event of a run's own."""
+    return Draft(type=EventType.PROGRESS, data=data)
+
+
+def types_of(log: Sequence[Event]) -> list[str]:
+    """Return what the events of a log are."""
+    return [event.type.value for event in log]
+
+
+def is_dense(log: Sequence[Event]) -> bool:
+    """Whether the numbers of a log start at 1 and leave none out (I7)."""
+    return [event.seq for event in log] == list(range(1, len(log) + 1))
+
+
+def is_born_stopped(record: RunRecord, stop: StopIntent) -> bool:
+    """Whether the body of a run never runs, because of this stop."""
+    assert record.outcome is not None, f"{record.id} is {record.status}"
+    return (
+        (record.status, record.stop, record.acknowledged) == (Status.STOPPED, stop, stop.mode)
+        and (record.outcome.reason, record.outcome.rung) == (stop.reason, Rung.SIGNAL)
+        and record.started_at is None
+        and record.receipt is not None
+        and record.receipt.final
+    )

@@ -1,0 +1,233 @@
+"""Lists, trees and counts; holds, the audit, and what is forgotten."""
+
+from __future__ import annotations
+
+from stoppable._core.state import Mode, Status
+from stoppable.errors import HoldNotFound, InvalidArgument, RunNotFound
+from stoppable.records import Filter, Selector
+from stoppable.testing.store_contract.harness import StoreHarness, answer, intent, listed, refused
+
+
+class Looking(StoreHarness):
+    """``get``, ``query``, ``tree``, ``counts``, and all about holds, audit and retention."""
+
+    def test_an_unknown_run_is_not_found(self) -> None:
+        assert refused(RunNotFound, self.store.get, "a").run_id == "a"
+        refused(RunNotFound, self.store.tree, "a")
+
+    # Query
+
+    def test_the_newest_run_comes_first(self) -> None:
+        for run_id in "abc":
+            self.start(run_id)
+            self.advance(1)
+        self.finish(self.get("b"))
+        assert self.found(Filter()) == ["c", "b", "a"]
+
+    def test_runs_of_the_same_moment_have_an_order_too(self) -> None:
+        for run_id in "cab":
+            self.start(run_id)
+        assert self.found(Filter()) == ["b", "a", "c"]
+
+    def test_a_filter_shows_the_runs_that_everything_given_matches(self) -> None:
+        self.start("a", owner="ann", name="writer", labels={"team": "x", "env": "live"})
+        self.start("b", owner="bob", name="writer", labels={"team": "x"}, running=False)
+        self.start("c", owner="ann", name="mailer", parent_id="a")
+        self.finish(self.start("d", owner="ann", name="mailer", parent_id="a"))
+        for wanted, expected in (
+            (Filter(owner="ann"), "dca"),
+            (Filter(name="writer"), "ba"),
+            (Filter(parent_id="a"), "dc"),
+            (Filter(labels={"team": "x"}), "ba"),
+            (Filter(labels={"team": "x", "env": "live"}), "a"),
+            (Filter(labels={"team": "y"}), ""),
+            (Filter(status=frozenset({Status.RUNNING})), "ca"),
+            (Filter(status=frozenset({Status.PENDING, Status.COMPLETED})), "db"),
+            (Filter(owner="ann", name="mailer", status=frozenset({Status.RUNNING})), "c"),
+            (Filter(owner="nobody"), ""),
+        ):
+            assert self.found(wanted) == list(expected), wanted
+
+    def test_pages_show_every_run_once(self) -> None:
+        for number in range(11):
+            self.start(f"run {number}", owner="ann" if number % 2 else "bob", running=False)
+        assert self.pages(Filter(), 4) == [4, 4, 3]
+        assert self.pages(Filter(owner="ann"), 2) == [2, 2, 1]
+        assert self.pages(Filter(owner="ann"), 5) == [5]
+
+    def test_a_run_that_starts_or_ends_meanwhile_shifts_no_page(self) -> None:
+        for number in range(6):
+            self.start(f"run {number}")
+        first = answer(self.store.query(Filter(), None, 3))
+        self.start("newcomer")
+        self.finish(self.get("run 5"))
+        self.finish(self.get("run 2"))
+        second = answer(self.store.query(Filter(), first.cursor, 3))
+        assert [record.id for record in second.runs] == ["run 2", "run 1", "run 0"]
+        assert second.cursor is None
+
+    def test_a_cursor_that_is_none_of_ours_is_refused(self) -> None:
+        for cursor in ("", "x", "-1", "1.5", "9" * 5000, "1 OR 1"):
+            refused(InvalidArgument, self.store.query, Filter(), cursor)
+
+    def test_a_page_has_room_for_one_run_at_least(self) -> None:
+        for limit in (0, -1):
+            refused(InvalidArgument, self.store.query, Filter(), None, limit)
+
+    def found(self, wanted: Filter) -> list[str]:
+        """Return the ids of the runs that a list shows."""
+        return [record.id for record in answer(self.store.query(wanted)).runs]
+
+    def pages(self, wanted: Filter, limit: int) -> list[int]:
+        """Return how many runs each page shows; none of them twice."""
+        seen: list[str] = []
+        sizes: list[int] = []
+        cursor: str | None = None
+        while not sizes or cursor is not None:
+            page = answer(self.store.query(wanted, cursor, limit))
+            seen += [record.id for record in page.runs]
+            sizes.append(len(page.runs))
+            cursor = page.cursor
+        assert len(seen) == len(set(seen))
+        return sizes
+
+    # Tree and counts
+
+    def test_a_tree_has_parents_before_children_and_no_others(self) -> None:
+        self.start("root")
+        self.start("a", parent_id="root")
+        self.start("b", parent_id="root")
+        self.finish(self.start("aa", parent_id="a"))
+        self.start("aaa", parent_id="b")
+        self.start("stranger")
+        tree = answer(self.store.tree("root"))
+        places = {record.id: place for place, record in enumerate(tree)}
+        assert set(places) == {"root", "a", "b", "aa", "aaa"}
+        assert all(record.parent_id is None or places[record.parent_id] < places[record.id] for record in tree)
+        assert {record.id for record in answer(self.store.tree("a"))} == {"a", "aa"}
+        assert [record.id for record in answer(self.store.tree("aaa"))] == ["aaa"]
+
+    def test_counts_say_how_many_runs_have_each_status(self) -> None:
+        self.start("a")
+        self.start("b", running=False)
+        self.finish(self.start("c"))
+        self.finish(self.start("d"))
+        self.stop("a")
+        counts = {status: count for status, count in answer(self.store.counts()).items() if count}
+        assert counts == {"stopping": 1, "pending": 1, "completed": 2}
+
+    # Holds
+
+    def test_holds_are_listed_oldest_first_until_they_are_released(self) -> None:
+        first = answer(self.store.place_hold(Selector(owner="ann"), intent(message="one")))
+        self.advance(1)
+        second = answer(self.store.place_hold(Selector(all=True), intent(message="two")))
+        assert listed(self.store.holds()) == [first, second]
+        assert (second.selector, second.reason.message) == (Selector(all=True), "two")
+        assert second.created_at == self.store.now()
+        assert answer(self.store.release(first.id)) == first
+        assert listed(self.store.holds()) == [second]
+
+    def test_a_hold_that_is_not_there_is_not_found(self) -> None:
+        hold = answer(self.store.place_hold(Selector(owner="ann"), intent()))
+        answer(self.store.release(hold.id))
+        assert refused(HoldNotFound, self.store.release, hold.id).hold_id == hold.id
+        refused(HoldNotFound, self.store.release, "nothing")
+
+    def test_a_hold_alone_stops_nothing(self) -> None:
+        before = self.start("a", owner="ann")
+        answer(self.store.place_hold(Selector(owner="ann"), intent()))
+        assert self.get("a") == before
+
+    # Audit
+
+    def test_the_audit_says_who_stopped_held_and_released_what(self) -> None:
+        self.start("a", owner="ann")
+        self.stop("a", Mode.KILL, "runaway")
+        self.advance(1)
+        hold = answer(self.store.place_hold(Selector(owner="ann"), intent(message="incident")))
+        answer(self.store.release(hold.id, "bob"))
+        stop, held, released = listed(self.store.audit())
+        assert [entry.action for entry in (stop, held, released)] == ["stop", "hold", "release"]
+        assert [entry.actor for entry in (stop, held, released)] == ["ann", "ann", "bob"]
+        assert (stop.reason, stop.target["run"], stop.target["mode"]) == ("runaway", "a", "kill")
+        assert stop.result["runs"] == {"a": "accepted"}
+        assert stop.at == held.at - 1 == self.store.now() - 1
+        assert held.target["selector"]["owner"] == "ann"
+        assert held.result["hold"] == released.result["hold"] == hold.id
+
+    def test_the_audit_has_the_hold_of_a_bulk_stop_and_a_stop_that_waits_for_its_run(self) -> None:
+        result = self.stop(Selector(owner="ann"), hold=True)
+        assert result.hold is not None
+        self.stop("a", if_unknown_hold=True)
+        bulk, waiting = listed(self.store.audit())
+        assert (bulk.action, bulk.result["hold"]) == ("stop", result.hold.id)
+        assert (waiting.action, waiting.target["run"], waiting.result["runs"]) == ("stop", "a", {})
+
+    def test_a_stop_that_was_refused_is_not_in_the_audit(self) -> None:
+        refused(RunNotFound, self.store.request_stop, "a", intent())
+        assert listed(self.store.audit()) == []
+
+    def test_the_audit_is_read_on_from_a_number(self) -> None:
+        for owner in "abcde":
+            answer(self.store.place_hold(Selector(owner=owner), intent(message=owner)))
+        first = answer(self.store.audit(0, 2))
+        rest = answer(self.store.audit(first[-1].id, 100))
+        assert [entry.reason for entry in (*first, *rest)] == list("abcde")
+        ids = [entry.id for entry in (*first, *rest)]
+        assert ids == sorted(set(ids))
+        assert listed(self.store.audit(ids[-1])) == []
+
+    # Purge
+
+    def test_trees_that_ended_before_a_time_are_forgotten_with_their_events(self) -> None:
+        self.finish(self.start("old"))
+        self.finish(self.start("old child", parent_id="old", running=False))
+        self.advance(10)
+        between = self.store.now()
+        self.advance(10)
+        self.finish(self.start("young"))
+        self.start("alive")
+        assert answer(self.store.purge(between)) == 2
+        for gone in ("old", "old child"):
+            refused(RunNotFound, self.store.get, gone)
+            refused(RunNotFound, self.store.read, gone)
+        assert self.found(Filter()) == ["alive", "young"]
+        assert answer(self.store.purge(between)) == 0
+        assert self.start("old").status is Status.RUNNING
+        assert [event.seq for event in self.log("old")] == [1]
+
+    def test_a_tree_of_which_anything_lives_is_kept_whole(self) -> None:
+        record = self.start("a")
+        child = self.start("child", parent_id="a")
+        self.finish(record)
+        self.advance(100)
+        assert answer(self.store.purge(self.store.now())) == 0
+        self.finish(child)
+        assert answer(self.store.purge(self.store.now())) == 0  # the child ended now
+        self.advance(1)
+        assert answer(self.store.purge(self.store.now())) == 2
+
+    def test_what_is_left_by_a_limited_purge_is_forgotten_by_the_next(self) -> None:
+        for number in range(5):
+            self.finish(self.start(f"run {number}"))
+        self.advance(1)
+        forgotten = [answer(self.store.purge(self.store.now(), 2)) for _ in range(4)]
+        assert forgotten == [2, 2, 1, 0]
+
+    def test_the_key_of_a_stop_whose_run_is_forgotten_finds_no_run(self) -> None:
+        self.finish(self.start("a", owner="ann"))
+        self.stop("a", key="one")
+        self.advance(1)
+        answer(self.store.purge(self.store.now()))
+        refused(RunNotFound, self.store.request_stop, "a", intent(), key="one")
+
+    def test_the_key_of_a_bulk_stop_whose_runs_are_forgotten_stops_nothing_new(self) -> None:
+        record = self.start("a", owner="ann")
+        self.stop(Selector(owner="ann"), key="k")
+        self.finish(record, Status.STOPPED)
+        self.advance(1)
+        answer(self.store.purge(self.store.now() - 0.5))
+        self.start("b", owner="ann")
+        assert self.stop(Selector(owner="ann"), key="k").answers == ()
+        assert self.get("b").stop is None

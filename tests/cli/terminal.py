@@ -1,0 +1,91 @@
+"""A real terminal: a command on a pseudo-terminal, with a keyboard."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from pathlib import Path
+
+DEADLINE = 30
+CTRL_C = b"\x03"
+_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>78]|\r")
+TESTS = Path(__file__).parents[1]
+
+
+class Terminal:
+    """A command that believes a person is watching."""
+
+    def __init__(self, *arguments, columns=120, **environment):
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "COVERAGE"))
+        }
+        variables |= {"TERM": "xterm-256color", **environment}
+        for name in ("NO_COLOR", "COLUMNS", "FORCE_COLOR", "CI"):
+            if name not in environment:
+                variables.pop(name, None)
+        self.raw = b""
+        self._read_to = 0
+        self._pid, self._fd = pty.fork()
+        if self._pid == 0:  # pragma: no cover - the command
+            os.chdir(TESTS)
+            os.execve(sys.executable, [sys.executable, "-m", "stoppable", *arguments], variables)
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        os.close(self._fd)
+
+    @property
+    def text(self):
+        """Everything that was written, without colours and movements."""
+        return _SEQUENCES.sub("", self.raw.decode(errors="replace"))
+
+    def press(self, keys):
+        os.write(self._fd, keys if isinstance(keys, bytes) else keys.encode())
+
+    def signal(self, number):
+        os.kill(self._pid, number)
+
+    def see(self, pattern, within=DEADLINE):
+        """Read on until something appears that was not there before."""
+        deadline = time.monotonic() + within
+        while True:
+            found = re.compile(pattern).search(self.text, self._read_to)
+            if found:
+                self._read_to = found.end()
+                return found
+            if not self._read(deadline):
+                raise AssertionError(f"{pattern!r} does not appear after:\n{self.text[self._read_to :]}")
+
+    def end(self, within=DEADLINE):
+        """Read to the end and return the exit code."""
+        deadline = time.monotonic() + within
+        while self._read(deadline):
+            pass
+        if time.monotonic() > deadline:
+            raise AssertionError(f"it does not end:\n{self.text}")
+        _, status = os.waitpid(self._pid, 0)
+        self._pid = None
+        return os.waitstatus_to_exitcode(status)
+
+    def _read(self, deadline):
+        ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return False
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self.raw += data
+        return bool(data)

@@ -1,0 +1,216 @@
+"""The commands against a real server: what they print, as text and as JSON, and their exit codes."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from stoppable.cli.exits import EPILOG, MEANINGS, Exit
+from stoppable.records import EventType
+
+pytestmark = pytest.mark.timeout(60)
+
+ROOT = Path(__file__).parents[2]
+
+
+def running(client, agent, *given, **options):
+    """Start a run and wait until it runs."""
+    record = client.start(agent, *given, **options)
+    for event in client.events(record.id):
+        if event.type is EventType.STATUS and event.data["status"] == "running":
+            return record.id
+    raise AssertionError("it is over")
+
+
+def test_start_prints_the_id_alone_and_says_how_to_stop(stoppable, client, unique):
+    done = stoppable("start", "waiting", "--id", unique, "--owner", unique, "--label", "a:b", "--seconds", "60")
+    assert done.stdout == f"{unique}\n"
+    assert f"stoppable stop {unique}" in done.stderr
+    record = client.get(unique)
+    assert (record.owner, dict(record.labels), record.limits.seconds) == (unique, {"a": "b"}, 60)
+    assert stoppable.json("start", "waiting", "--id", unique, "--label", "a:b", "--owner", unique)["id"] == unique
+    client.stop(unique, "kill")
+
+
+def test_start_follow_shows_it_to_its_end(stoppable):
+    assert stoppable("start", "echo", '"hello"', "--follow").stdout == "hello\n"
+    assert stoppable("start", "echo", "not json", "-f").stdout == "not json\n"
+    assert json.loads(stoppable("start", "echo", '{"value": [1]}', "-f").stdout) == [1]
+    assert "ValueError: it went wrong" in stoppable("start", "failing", "-f", code=Exit.FAILED).stderr
+
+
+def test_ls_shows_children_below_their_parents(stoppable, client, unique):
+    run_id = running(client, "parent", owner=unique)
+    for _ in client.events(run_id):
+        if len(client.tree(run_id)) == 3:
+            break
+    head, *rows = stoppable("ls", "--owner", unique).stdout.splitlines()
+    assert head.split() == ["RUN", "AGENT", "OWNER", "STATUS", "TIME", "WHAT"]
+    assert [re.split(r"  +", row)[1] for row in rows] == ["parent", "└ waiting", "└ waiting"]
+    assert rows[0].startswith(run_id[:12])
+    assert len(stoppable.json("ls", "--owner", unique, "-n", "2")) == 2
+    assert "more" in stoppable("ls", "--owner", unique, "-n", "2").stderr
+    assert stoppable.json("ls", "--owner", unique, "--status", "completed") == []
+    tree = stoppable("tree", run_id[:10]).stdout
+    assert tree.count("waiting") == 2
+    assert tree.startswith(f"parent  {run_id[:12]}  ● running")
+    assert [one["name"] for one in stoppable.json("tree", run_id)] == ["parent", "waiting", "waiting"]
+    client.stop(run_id, wait=10)
+
+
+def test_stop_waits_and_prints_the_receipt(stoppable, client):
+    run_id = running(client, "calling", {"seconds": 0.05})
+    done = stoppable("stop", run_id[:8], "--reason", "enough", "--wait", "20")
+    assert "■ stopped" in done.stdout
+    assert "enough (local)" in done.stdout
+    assert "nobody" not in done.stdout
+    assert stoppable("receipt", run_id).stdout.split("stop  ")[0] == done.stdout.split("stop  ")[0]
+    assert stoppable.json("receipt", run_id)["reason"]["message"] == "enough"
+
+
+def test_pressing_again_climbs_and_the_last_press_asks(stoppable, client):
+    run_id = running(client, "stuck")
+    assert stoppable.json("stop", run_id)["mode"] == "graceful"
+    done = stoppable("stop", run_id)
+    assert "escalated: immediate" in done.stdout
+    assert "press harder (kill)" in done.stderr
+    asked = stoppable("stop", run_id, code=Exit.USAGE)
+    assert "Clean-up may not run" in asked.stderr
+    assert "--yes" in asked.stderr
+    assert stoppable.json("stop", run_id, "--yes", "--wait", "20", code=Exit.LOST)["mode"] == "kill"
+    assert "already_finished" in stoppable("stop", run_id).stdout
+
+
+def test_an_explicit_mode_is_repeatable(stoppable, client):
+    run_id = running(client, "stuck")
+    assert stoppable.json("stop", run_id, "--mode", "graceful")["answer"] == "accepted"
+    assert stoppable.json("stop", run_id, "--mode", "graceful")["answer"] == "already_stopping"
+    assert (
+        stoppable.json("stop", run_id, "--mode", "graceful", "--wait", "0.1", code=Exit.TIMEOUT)["mode"] == "graceful"
+    )
+    stoppable("stop", run_id, "--mode", "kill")
+
+
+def test_a_stop_of_many_previews_and_needs_a_yes(stoppable, client, unique):
+    ids = [running(client, "waiting", owner=unique) for _ in range(2)]
+    asked = stoppable("stop", "--owner", unique, code=Exit.USAGE)
+    assert "Stop 2 runs (graceful)?" in asked.stderr
+    assert all(run_id[:12] in asked.stderr for run_id in ids)
+    stoppable("stop", "--owner", unique, "--dry-run")
+    assert {client.get(run_id).status for run_id in ids} == {"running"}
+    assert len(stoppable.json("stop", "--owner", unique, "--dry-run")) == 2
+    done = stoppable("stop", "--owner", unique, "--yes", "--wait", "20", "--reason", "budget")
+    assert done.stdout.count("■ stopped") == 2
+    assert "2 runs told to stop" in done.stderr
+    assert "nothing to stop" in stoppable("stop", "--owner", unique).stderr
+
+
+def test_holds_refuse_starts_until_they_are_released(stoppable, unique):
+    stopped = stoppable.json("stop", "--label", f"team:{unique}", "--hold", "--yes", "--reason", "spend")
+    refused = stoppable("start", "waiting", "--label", f"team:{unique}", code=Exit.REFUSED)
+    assert f"release hold {stopped['hold']}" in refused.stderr
+    listed = stoppable("holds").stdout
+    assert stopped["hold"] in listed
+    assert f"label team:{unique}" in listed
+    assert "spend (local)" in listed
+    stoppable("release", stopped["hold"])
+    stoppable("release", stopped["hold"], code=Exit.NOT_FOUND)
+    assert stopped["hold"] not in [one["id"] for one in stoppable.json("holds")]
+
+
+def test_watch_of_one_run_ends_with_it(stoppable, client):
+    run_id = running(client, "talker", {"count": 3, "pause": 0.05})
+    lines = [json.loads(line) for line in stoppable("watch", run_id, "--json").stdout.splitlines()]
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert lines[-1]["type"] == "done"
+    assert "progress  told number=2" in stoppable("watch", run_id).stderr
+    stopped = running(client, "waiting")
+    client.stop(stopped, wait=10)
+    assert "■ stopped" in stoppable("watch", stopped, code=Exit.STOPPED).stderr
+
+
+def test_nothing_an_agent_says_reaches_the_terminal_as_control(stoppable, client):
+    record = client.start("hostile", owner="\x1b[31mred", labels={"a": "\x1b]0;x\x07"})
+    list(client.events(record.id))
+    for command in (["ls", "-n", "1"], ["tree", record.id], ["receipt", record.id], ["ls", "--json", "-n", "1"]):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", stoppable(*command).output)
+    watched = stoppable("watch", record.id, code=Exit.FAILED)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", watched.output)
+    assert r"\x1b[2J" in watched.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["stop", "no-such-run"], Exit.NOT_FOUND, "there is no run 'no-such-run'"),
+        (["tree", "x"], Exit.NOT_FOUND, "list the runs"),
+        (["release", "x"], Exit.NOT_FOUND, "list the holds"),
+        (["stop"], Exit.USAGE, "say which run"),
+        (["stop", "x", "--all"], Exit.USAGE, "say which run"),
+        (["stop", "x", "--hold"], Exit.USAGE, "--hold and --dry-run are for many"),
+        (["start", "nope"], Exit.USAGE, "there is no agent 'nope'"),
+        (["start", "echo", "{broken"], Exit.USAGE, "begins like JSON"),
+        (["start", "echo", '{"other": 1}'], Exit.USAGE, "other"),
+        (["ls", "--label", "x"], Exit.USAGE, "key:value"),
+        (["serve"], Exit.USAGE, "say what to serve"),
+        (["serve", "no_such_module"], Exit.NOT_FOUND, "no module 'no_such_module' here"),
+        (["serve", "json"], Exit.USAGE, "has no agents"),
+        (["serve", "json:dumps", "--host", "0.0.0.0"], Exit.USAGE, "STOPPABLE_API_KEY"),
+        (["serve", "json:dumps", "--store", "nosuch://x"], Exit.USAGE, "of no kind we know"),
+        (["run", "json:nope"], Exit.NOT_FOUND, "has no 'nope'"),
+        (["run", "json:__all__"], Exit.USAGE, "not an agent"),
+        (["run", "stoppable.demo.agents"], Exit.USAGE, "has several agents"),
+        (["run", "stoppable.demo.agents:stepper", '{"x": 1}'], Exit.USAGE, "takes other arguments"),
+    ],
+)
+def test_errors_are_one_sentence_that_says_what_to_do(stoppable, arguments, code, told):
+    done = stoppable(*arguments, code=code)
+    assert told in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_server_that_is_not_there(stoppable):
+    done = stoppable("ls", code=Exit.UNREACHABLE, STOPPABLE_URL="http://127.0.0.1:1")
+    assert "start one with `stoppable serve`" in done.stderr
+    assert "no address" in stoppable("ls", "--url", "nonsense", code=Exit.USAGE).stderr
+
+
+def test_a_demo_that_goes_wrong_exits_with_1(stoppable, monkeypatch):
+    assert "as it must be" in stoppable("demo", "--fast").stderr
+    assert {one["status"] for one in stoppable.json("demo", "--fast").values()} == {"completed", "stopped"}
+    monkeypatch.setattr("stoppable.demo.three_runs.EXPECTED", {"A": "stopped"})
+    assert "A is completed, not stopped" in stoppable("demo", "--fast", code=Exit.FAILED).stderr
+
+
+def test_exit_codes_are_documented():
+    page = (ROOT / "docs/cli.md").read_text()
+    for code, meaning in MEANINGS.items():
+        assert f"| {code.value} | {meaning} |" in page
+        assert meaning in EPILOG
+    assert set(MEANINGS) == set(Exit)
+
+
+def test_every_command_is_documented_and_helps(stoppable):
+    page = (ROOT / "docs/cli.md").read_text()
+    commands = ["serve", "demo", "run", "ls", "start", "stop", "holds", "release", "watch", "tree", "receipt"]
+    listed = stoppable("--help").stdout
+    for command in commands:
+        assert re.search(rf"^  {command} ", listed, re.MULTILINE)
+        helped = stoppable(command, "--help").stdout
+        assert "Usage:" in helped
+        assert f"`stoppable {command}" in page
+        for option in re.findall(r"--[a-z-]+", helped):
+            assert option in page or option == "--help", f"{command} {option}"
+
+
+def test_run_ids_and_agents_are_completed(served, client, monkeypatch):
+    from stoppable.cli import options
+
+    monkeypatch.setenv("STOPPABLE_URL", served)
+    run_id = client.start("echo").id
+    assert run_id in options._complete_runs(run_id[:5])
+    assert options._complete_agents("lon") == ["long_call"]
+    monkeypatch.setenv("STOPPABLE_URL", "http://127.0.0.1:1")
+    assert options._complete_runs("") == options._complete_agents("") == []

@@ -1,0 +1,121 @@
+"""`stoppable run` and `demo` in a real terminal: Ctrl-C once, twice, three times, never swallowed."""
+
+import signal
+
+import pytest
+
+from .terminal import CTRL_C, Terminal
+
+pytestmark = pytest.mark.timeout(90)
+
+UNSAFE = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))} - set("\n\r\x1b")
+
+
+def test_ctrl_c_once_lets_what_is_in_flight_finish():
+    with Terminal("run", "served_agents:calling") as terminal:
+        terminal.see("running")
+        terminal.see("in flight  llm:call")
+        terminal.see("Ctrl-C stops it")
+        terminal.press(CTRL_C)
+        terminal.see("what is in flight may finish; Ctrl-C again cuts it off")
+        assert terminal.end() == 130
+    for told in ("■ stopped", "graceful, highest rung signal", "reason +Ctrl-C", "llm call finished", "answer 0"):
+        assert terminal.see(told)
+
+
+def test_ctrl_c_twice_cuts_it_off_and_clean_up_runs():
+    with Terminal("run", "served_agents:long_call") as terminal:
+        terminal.see("in flight  llm:long")
+        terminal.press(CTRL_C)
+        terminal.see("stopping: .*cuts it off")
+        terminal.press(CTRL_C)
+        assert terminal.end() == 130
+    for told in ("■ stopped", "immediate, highest rung cancel", "llm long cancelled", "ran to its end", "cleaned up"):
+        assert terminal.see(told)
+
+
+def test_ctrl_c_three_times_kills_and_says_what_could_not_be_ended():
+    with Terminal("run", "served_agents:stuck") as terminal:
+        terminal.see("in flight  tool:stuck")
+        for told in ("Ctrl-C again cuts it off", "Ctrl-C again kills it", "killing; Ctrl-C again leaves"):
+            terminal.press(CTRL_C)
+            terminal.see(told)
+        assert terminal.end() == 7
+    for told in (r"lost \(unconfirmed\)", "kill, highest rung lost", r"served_agents\.py:\d+", "abandoned"):
+        assert terminal.see(told)
+
+
+def test_a_fourth_ctrl_c_leaves_at_once():
+    with Terminal("run", "served_agents:stuck") as terminal:
+        terminal.see("in flight  tool:stuck")
+        for told in ("Ctrl-C again cuts it off", "Ctrl-C again kills it", "Ctrl-C again leaves"):
+            terminal.press(CTRL_C)
+            terminal.see(told)
+        terminal.press(CTRL_C)
+        terminal.see("left at once")
+        assert terminal.end() == 130
+
+
+def test_in_a_process_even_what_is_stuck_is_ended():
+    with Terminal("run", "--process", "served_agents:stuck") as terminal:
+        terminal.see("about to block")
+        for told in ("Ctrl-C again cuts it off", "Ctrl-C again kills it"):
+            terminal.press(CTRL_C)
+            terminal.see(told)
+        terminal.press(CTRL_C)
+        assert terminal.end() == 130
+    terminal.see("■ stopped")
+    terminal.see("kill, highest rung kill")
+
+
+def test_a_term_is_a_graceful_stop_with_its_own_code():
+    with Terminal("run", "served_agents:waiting") as terminal:
+        terminal.see("latest  so far")
+        terminal.signal(signal.SIGTERM)
+        assert terminal.end() == 143
+    terminal.see("reason +SIGTERM")
+
+
+def test_a_result_is_shown_when_it_is_over():
+    with Terminal("run", "stoppable.demo.agents:stepper", '{"steps": 3, "seconds": 0.2}') as terminal:
+        terminal.see("2/3")
+        assert terminal.end() == 0
+    terminal.see("completed")
+    terminal.see("3 steps")
+
+
+def test_what_a_generator_yields_stays_when_it_is_stopped():
+    with Terminal("run", "served_agents:yielding", '{"count": 10000}') as terminal:
+        terminal.see("latest  .*word 1")
+        terminal.press(CTRL_C)
+        assert terminal.end() == 130
+    terminal.see("word 0 word 1 ")
+    terminal.see("■ stopped")
+
+
+def test_hostile_output_does_not_control_the_terminal():
+    with Terminal("run", "served_agents:hostile") as terminal:
+        terminal.see("in flight")
+        assert terminal.end() == 1
+    raw = terminal.raw.decode()
+    assert "\x1b]0;" not in raw
+    assert "\x1b[2J" not in raw
+    assert "\u202e" not in raw
+    assert not UNSAFE & set(raw)
+    assert r"from a process: \x1b[2J\x1b]0;owned\x07[red]bold[/red]" in terminal.text
+
+
+def test_the_demo_draws_bars_and_ends_well():
+    with Terminal("demo", "--fast") as terminal:
+        terminal.see("three runs of 10 steps")
+        terminal.see("━")
+        assert terminal.end() == 0
+    for told in (r"B +\w+ +■ stopped", "wrong topic", "B step 3/10", "as it must be"):
+        assert terminal.see(told)
+    assert "\x1b[36m" in terminal.raw.decode()
+
+
+def test_no_color_is_respected():
+    with Terminal("demo", "--fast", NO_COLOR="1") as terminal:
+        assert terminal.end() == 0
+    assert "\x1b[3" not in terminal.raw.decode()

@@ -1,0 +1,84 @@
+"""The command as programs call it: pipes, signals, a missing extra."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from .terminal import TESTS
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def command(*arguments, **options):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "COVERAGE"))}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=TESTS,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        **options,
+    )
+
+
+def ended(process):
+    out, err = process.communicate(timeout=40)
+    return process.returncode, out, err
+
+
+def test_a_result_goes_to_a_pipe_untouched_and_all_else_beside_it():
+    code, out, err = ended(command("-m", "stoppable", "run", "served_agents:echo", '"\\u001b[1m"'))
+    assert (code, out) == (0, "\x1b[1m\n")
+    assert "completed" in err
+
+
+def test_what_a_generator_yields_is_printed_as_it_comes():
+    code, out, err = ended(command("-m", "stoppable", "run", "served_agents:yielding"))
+    assert (code, out) == (0, "word 0 word 1 word 2 \n")
+    assert "completed" in err
+
+
+def test_an_interrupt_without_a_terminal_is_a_stop_too():
+    process = command("-m", "stoppable", "run", "served_agents:talker", '{"count": 10000, "pause": 0.1}')
+    for line in process.stderr:
+        if "told number=1" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    for line in process.stderr:
+        if "Ctrl-C again cuts it off" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    code, out, err = ended(process)
+    assert code == 130
+    assert out == ""
+    assert "■ stopped" in err
+
+
+def test_json_is_all_that_is_printed():
+    code, out, err = ended(command("-m", "stoppable", "run", "served_agents:failing", "--json"))
+    assert code == 1
+    assert json.loads(out)["outcome"]["error"]["type"] == "ValueError"
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "told"),
+    [
+        ("typer", ["--version"], 'pip install "stoppable[cli]"'),
+        ("httpx", ["ls"], 'pip install "stoppable[client]"'),
+        ("fastapi", ["serve", "--demo"], 'pip install "stoppable[server]"'),
+    ],
+)
+def test_a_missing_extra_is_one_clear_sentence(missing, arguments, told):
+    script = f"import sys; sys.modules[{missing!r}] = None; from stoppable.cli import main; main()"
+    code, out, err = ended(command("-c", script, *arguments))
+    assert (code != 0, out) == (True, "")
+    assert told in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1

@@ -1,0 +1,117 @@
+"""Real processes on one store, and what is done to them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stoppable import sync
+from stoppable.errors import HoldNotFound, StoreError
+from stoppable.stores.sqlite import SqliteStore
+
+TTL = 1.5
+NODE = Path(__file__).with_name("node.py")
+
+
+class Node:
+    """One process that executes runs."""
+
+    def __init__(self, path, ttl=TTL):
+        self._process = subprocess.Popen(
+            [sys.executable, str(NODE), str(path), str(ttl)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            restore_signals=True,
+        )
+        self.pid = self._process.pid
+        assert self._read()["ready"] == self.pid
+
+    def _read(self):
+        line = self._process.stdout.readline()
+        assert line, f"the process has ended with {self._process.wait(5)}"
+        return json.loads(line)
+
+    def ask(self, **message):
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def start(self, agent, *args, owner=None):
+        return self.ask(do="start", agent=agent, args=[str(arg) for arg in args], owner=owner)["started"]
+
+    def signal(self, signum):
+        os.kill(self.pid, signum)
+
+    def freeze(self, supervisor):
+        """Stop the process where it stands, but not while it writes: then nobody else could, and says so."""
+        store = supervisor._desk.store
+        while True:
+            self.signal(signal.SIGSTOP)
+            try:
+                store.release("nothing").result(2)
+            except HoldNotFound:
+                return
+            except StoreError:
+                self.signal(signal.SIGCONT)
+
+    def wait(self, within=15):
+        return self._process.wait(within)
+
+    def end(self):
+        if self._process.poll() is None:
+            self.signal(signal.SIGKILL)
+            self._process.wait(5)
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def node(path):
+    nodes = []
+
+    def start(ttl=TTL):
+        nodes.append(Node(path, ttl))
+        return nodes[-1]
+
+    yield start
+    for one in nodes:
+        one.end()
+
+
+@pytest.fixture
+def supervisor(path):
+    with sync.Supervisor(SqliteStore(path), ttl=TTL) as supervisor:
+        yield supervisor
+
+
+def until(condition, within=15.0):
+    """Wait for something that another process does, and return it."""
+    deadline = time.monotonic() + within
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {within} seconds"
+        time.sleep(0.01)
+    return found
+
+
+def over(supervisor, run_id, within=15.0):
+    """Return the record of a run that must end by itself."""
+    return until(lambda: (record := supervisor.get(run_id)).over and record, within)
+
+
+def is_alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"

@@ -1,0 +1,142 @@
+"""G2, G14, G15 and the invariants I1–I9 while processes are killed and frozen."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from .conftest import TTL, is_alive, over, until
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def grows(marks):
+    size = marks.stat().st_size if marks.exists() else 0
+    return lambda: marks.exists() and marks.stat().st_size > size
+
+
+def stands_still(marks, seconds=0.3):
+    size = marks.stat().st_size
+    time.sleep(seconds)  # nothing tells of what does not happen
+    return marks.stat().st_size == size
+
+
+def test_a_stop_from_another_process_reaches_the_worker_and_nobody_else(node, supervisor, tmp_path):
+    first, second = node(), node()
+    target, sibling = first.start("forever", tmp_path / "a"), first.start("forever", tmp_path / "b")
+    other = second.start("forever", tmp_path / "c")
+    until(grows(tmp_path / "a"))
+    assert second.ask(do="stop", run=target)["receipt"] == "accepted"
+    record = over(supervisor, target)
+    assert (record.status, record.receipt.final, record.outcome.clean) == ("stopped", True, True)
+    assert stands_still(tmp_path / "a")
+    assert [supervisor.get(run).status for run in (sibling, other)] == ["running", "running"]
+    until(grows(tmp_path / "b"))
+    until(grows(tmp_path / "c"))
+    receipt = supervisor.stop(other, wait=10)
+    assert (receipt.status, receipt.answer) == ("stopped", "accepted")
+    assert receipt.acknowledged_at is not None
+
+
+def test_a_worker_that_is_killed_leaves_failed_and_never_running_for_ever(node, supervisor, tmp_path):
+    worker = node()
+    runs = [worker.start("forever"), worker.start("in_worker", tmp_path / "marks")]
+    until(grows(tmp_path / "marks"))
+    worker.signal(signal.SIGKILL)
+    began = time.monotonic()
+    records = [over(supervisor, run) for run in runs]
+    assert time.monotonic() - began < TTL + 5
+    assert {(record.status, record.outcome.error.type) for record in records} == {("failed", "WorkerDied")}
+    assert stands_still(tmp_path / "marks")  # its worker process died with it
+    assert {record.status for run in runs for record in supervisor.tree(run)} == {"failed"}
+
+
+def test_a_worker_that_is_killed_while_a_stop_is_pending_leaves_stopped(node, supervisor):
+    worker = node(ttl=60)  # its death is proven by its lock, long before its lease runs out
+    run = worker.start("forever")
+    worker.freeze(supervisor)
+    assert supervisor.stop(run).acknowledged_at is None  # durable, and nobody has answered
+    worker.signal(signal.SIGKILL)
+    record = over(supervisor, run)
+    assert (record.status, record.outcome.clean, record.outcome.rung) == ("stopped", False, "kill")
+
+
+def test_a_worker_that_is_frozen_past_its_lease_is_lost_and_its_late_writes_change_nothing(node, supervisor, tmp_path):
+    worker = node()
+    polite, rude = worker.start("forever", tmp_path / "a"), worker.start("stubborn", tmp_path / "b")
+    until(grows(tmp_path / "b"))
+    worker.freeze(supervisor)
+    records = [over(supervisor, run, TTL * 4 + 10) for run in (polite, rude)]
+    assert [record.status for record in records] == ["lost", "lost"]
+    worker.signal(signal.SIGCONT)
+    until(lambda: supervisor.handle(polite).record().last_event > records[0].last_event)  # the late report
+    assert supervisor.get(polite).status == "lost"
+    types = [event.type for event in supervisor._desk.store.read(polite).result()]
+    assert types[types.index("done") :] == ["done", "late"]
+    assert stands_still(tmp_path / "a")
+    again = worker.start("forever")  # it goes on with a new lease
+    assert supervisor.stop(again, wait=10).status == "stopped"
+
+
+@pytest.mark.parametrize("moment", ["before the datagram", "datagrams are lost"])
+def test_a_stop_whose_author_dies_before_anybody_was_told_still_happens(node, supervisor, path, moment):
+    worker = node()
+    run = worker.start("forever")
+    script = f"""
+import os, signal
+from stoppable.records import StopIntent
+from stoppable.stores.sqlite import SqliteStore
+from stoppable.stores.sqlite.bells import Bells
+Bells.ring = lambda self, *args: {"os.kill(os.getpid(), signal.SIGKILL)" if "before" in moment else "None"}
+store = SqliteStore({str(path)!r})
+store.open()
+store.request_stop({run!r}, StopIntent()).result()
+"""
+    author = subprocess.run([sys.executable, "-c", script], timeout=20, check=False)
+    assert author.returncode == (-signal.SIGKILL if "before" in moment else 0)
+    assert over(supervisor, run).status == "stopped"
+
+
+def test_sigterm_stops_the_runs_and_writes_them_down_before_the_process_ends(node, supervisor, tmp_path):
+    worker = node()
+    runs = [worker.start("forever"), worker.start("in_worker", tmp_path / "marks")]
+    until(grows(tmp_path / "marks"))
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == -signal.SIGTERM
+    for run in runs:
+        record = supervisor.get(run)
+        assert (record.status, record.stop.reason.kind) == ("stopped", "shutdown")
+
+
+def test_a_second_sigterm_ends_the_process_at_once(node, supervisor, tmp_path):
+    worker = node()
+    run = worker.start("stubborn", tmp_path / "marks")
+    until(grows(tmp_path / "marks"))
+    worker.signal(signal.SIGTERM)
+    until(lambda: supervisor.get(run).stop is not None)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(5) == -signal.SIGTERM
+    assert over(supervisor, run).status == "stopped"  # proven dead, and a stop was pending
+
+
+def test_a_hold_and_a_bulk_stop_reach_every_process(node, supervisor):
+    workers = [node(), node()]
+    mine = [worker.start("forever", owner="me") for worker in workers for _ in range(3)]
+    other = workers[0].start("forever", owner="you")
+    receipts = supervisor.stop_where(owner="me", hold=True)
+    assert {receipt.run_id for receipt in receipts} == set(mine)
+    assert {over(supervisor, run).status for run in mine} == {"stopped"}
+    assert supervisor.get(other).status == "running"
+
+
+def test_the_commands_of_a_worker_that_is_killed_are_not_left_running(node, supervisor, tmp_path):
+    worker = node()
+    pids = tmp_path / "pids"
+    run = worker.start("commands", pids)
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    found = [int(pid) for pid in pids.read_text().split()]
+    worker.signal(signal.SIGKILL)
+    until(lambda: not any(is_alive(pid) for pid in found))
+    assert over(supervisor, run).status == "failed"

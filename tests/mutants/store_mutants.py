@@ -1,0 +1,214 @@
+"""Deliberate mistakes in the store in memory and in the rules that all stores share.
+
+The contract sees each of them, and so do the random lives where nearly every life comes to it.
+"""
+
+from functools import partial
+
+from .mutants import Mutant
+
+MEMORY = "stores/memory.py"
+RULES = "stores/rules.py"
+CONTRACT = "tests/stores/test_memory.py::TestMemoryStore::"
+StoreMutant = partial(Mutant, machine="tests/stores/test_memory_machine.py")
+
+STORE_MUTANTS = (
+    StoreMutant(
+        name="an end is written without a comparison",
+        breaks="I1, G2",
+        file=MEMORY,
+        snippet="if kept.record.over or kept.record.epoch != epoch:",
+        replacement="if False:",
+        caught_by=(
+            CONTRACT + "test_the_second_end_changes_nothing_and_becomes_a_late_event",
+            CONTRACT + "test_of_many_ends_at_once_one_wins",
+        ),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a late report overwrites the end",
+        breaks="I1, G2",
+        file=MEMORY,
+        snippet="            self._add(kept, [rules.late_event(outcome)])\n",
+        replacement="""\
+            self._add(kept, [rules.late_event(outcome)])
+            kept.record = replace(kept.record, status=outcome.status, outcome=outcome)
+""",
+        caught_by=(CONTRACT + "test_a_reaped_worker_is_fenced_and_so_is_all_that_it_writes",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="nothing is fenced",
+        breaks="I4, G15",
+        file=MEMORY,
+        snippet="if kept.record.epoch != epoch or kept.record.over:",
+        replacement="if False:",
+        caught_by=(
+            CONTRACT + "test_an_old_epoch_adds_nothing",
+            CONTRACT + "test_an_acknowledgement_with_another_epoch_is_fenced",
+        ),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="an end leaves the epoch as it was",
+        breaks="I4, G15",
+        file=RULES,
+        snippet="epoch=record.epoch + 1,",
+        replacement="epoch=record.epoch,",
+        caught_by=(CONTRACT + "test_an_end_bumps_the_epoch",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a child is born blind to the stop of its parent",
+        breaks="I5, G4",
+        file=MEMORY,
+        snippet="""\
+            if above.stop is not None:
+                return above.stop
+""",
+        replacement="",
+        caught_by=(
+            CONTRACT + "test_a_child_of_a_stopping_parent_is_born_stopped_with_its_stop",
+            CONTRACT + "test_a_child_that_is_born_while_its_tree_is_stopped_does_not_slip_through",
+        ),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a child is born to a parent that is over",
+        breaks="I5, G4",
+        file=MEMORY,
+        snippet="            if above.over:\n",
+        replacement="            if False:\n",
+        caught_by=(CONTRACT + "test_a_child_of_a_parent_that_has_ended_by_itself_is_born_stopped",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a stop forgets the subtree",
+        breaks="I5, G4",
+        file=MEMORY,
+        snippet="for node in kept.subtree():",
+        replacement="for node in [kept]:",
+        caught_by=(CONTRACT + "test_a_stop_marks_the_whole_subtree_and_nothing_else",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="the lease begins with the first heartbeat",
+        breaks="I2",
+        file=MEMORY,
+        snippet="self._leases[info.id] = self.now() + ttl",
+        replacement='self._leases[info.id] = float("inf")',
+        caught_by=(CONTRACT + "test_a_worker_that_dies_before_its_first_heartbeat_is_seen",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a heartbeat does not renew the lease",
+        breaks="I9",
+        file=MEMORY,
+        snippet="self._leases[worker] = self.now() + ttl",
+        replacement="pass",
+        caught_by=(CONTRACT + "test_a_worker_that_renews_in_time_is_never_reaped",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a worker that was reaped keeps its lease",
+        breaks="I4, G15",
+        file=MEMORY,
+        snippet="                del self._leases[worker]\n",
+        replacement="                pass\n",
+        caught_by=(CONTRACT + "test_a_worker_that_was_reaped_starts_nothing",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="stopped on an expired lease",
+        breaks="G8",
+        file=RULES,
+        snippet="    if not proven_dead:\n",
+        replacement="    if not proven_dead and record.stop is None:\n",
+        caught_by=(CONTRACT + "test_an_expired_lease_proves_nothing_and_leaves_lost",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="an expired lease counts though nobody asked for it",
+        breaks="I9",
+        file=MEMORY,
+        snippet="        if expired:\n",
+        replacement="        if True:\n",
+        caught_by=(CONTRACT + "test_without_expired_only_the_proven_dead_are_reaped",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a hold is placed after the runs were listed",
+        breaks="G14",
+        file=MEMORY,
+        snippet="""\
+        placed = None if held is None else self._place(held, intent, dry_run=dry_run)
+        chosen = self._chosen(target, owner)
+""",
+        # With the moment between the two that two statements of a database have.
+        replacement="""\
+        chosen = self._chosen(target, owner)
+        if held is not None:
+            self._lock.release()
+            threading.Event().wait(0.001)
+            self._lock.acquire()
+        placed = None if held is None else self._place(held, intent, dry_run=dry_run)
+""",
+        caught_by=(CONTRACT + "test_a_run_that_starts_while_all_are_stopped_and_held_does_not_slip_through",),
+    ),
+    StoreMutant(
+        name="the mode of a stop can fall",
+        breaks="G6",
+        file=RULES,
+        snippet="    if intent.mode <= earlier.mode:\n",
+        replacement="    if intent.mode == earlier.mode:\n",
+        caught_by=(
+            CONTRACT + "test_a_stop_that_is_no_harder_changes_nothing",
+            CONTRACT + "test_of_many_stops_at_once_the_hardest_mode_stays",
+        ),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a harder stop brings its own reason",
+        breaks="G3",
+        file=RULES,
+        snippet="    return replace(earlier, mode=intent.mode, grace=intent.grace)\n",
+        replacement="    return intent\n",
+        caught_by=(CONTRACT + "test_a_harder_stop_escalates_and_the_first_reason_and_time_stay",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a stop is told once and not when it gets harder",
+        breaks="I2, G14",
+        file=MEMORY,
+        snippet="if record.acknowledged is None or record.acknowledged < record.stop.mode",
+        replacement="if record.acknowledged is None",
+        caught_by=(CONTRACT + "test_a_stop_that_was_acknowledged_comes_again_when_it_gets_harder",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a key is forgotten",
+        breaks="I8, G10",
+        file=MEMORY,
+        snippet="if key is not None and (owner, key) in self._answered:",
+        replacement="if False:",
+        caught_by=(CONTRACT + "test_the_same_key_again_returns_the_first_answer_and_changes_nothing",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a stop reaches the runs of another owner",
+        breaks="I6",
+        file=MEMORY,
+        snippet="return None if kept is None or owner not in {None, kept.record.owner} else [kept]",
+        replacement="return None if kept is None else [kept]",
+        caught_by=(CONTRACT + "test_a_run_of_another_owner_is_not_found",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a log that is full ends without a word",
+        breaks="I7",
+        file=MEMORY,
+        snippet="draft = Draft(type=EventType.TRUNCATED)  # noqa: PLW2901 - in its place",
+        replacement="continue",
+        caught_by=(CONTRACT + "test_a_full_log_is_truncated_once_and_keeps_the_statuses",),
+    ),
+)

@@ -1,0 +1,92 @@
+"""Agents that the tests of the client and the command line serve."""
+
+import asyncio
+import subprocess
+import time
+
+import stoppable
+
+
+@stoppable.agent
+async def echo(value=None):
+    """Return the input."""
+    return value
+
+
+@stoppable.agent
+async def failing():
+    """Raise."""
+    raise ValueError("it went wrong")
+
+
+@stoppable.agent
+async def waiting():
+    """Wait for a stop."""
+    stoppable.set_partial("so far")
+    await stoppable.sleep(600)
+
+
+@stoppable.agent
+async def calling(seconds=0.3):
+    """Make one model call after another."""
+    for number in range(1000):
+        async with stoppable.boundary("llm", "call"):
+            await asyncio.sleep(seconds)
+        stoppable.append_partial(f"answer {number}\n")
+
+
+@stoppable.agent
+async def long_call():
+    """Make a call that takes for ever, and clean up after it."""
+    try:
+        async with stoppable.boundary("llm", "long"):
+            await asyncio.sleep(600)
+    finally:
+        stoppable.append_partial("cleaned up")
+
+
+@stoppable.agent
+def stuck():
+    """Block a thread, which nobody can end."""
+    print("about to block", flush=True)
+    with stoppable.boundary("tool", "stuck"):
+        time.sleep(600)
+
+
+@stoppable.agent
+async def talker(count=20, pause=0.0):
+    """Tell many things, with line ends in them that are none."""
+    for number in range(count):
+        stoppable.emit("told", number=number, text="a\u2028b\x85c\r\nd")
+        await asyncio.sleep(pause)
+
+
+@stoppable.agent
+async def parent():
+    """Start two children that wait."""
+    handles = [await stoppable.spawn(waiting) for _ in range(2)]
+    for handle in handles:
+        await handle.result()
+
+
+@stoppable.agent
+async def yielding(count=3, pause=0.05):
+    """Yield words."""
+    for number in range(count):
+        await stoppable.sleep(pause)
+        yield f"word {number} "
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] \u202eevil\x9b31m"
+
+
+@stoppable.agent
+async def hostile():
+    """Say things that would take over a careless terminal."""
+    print(HOSTILE)
+    subprocess.run(["printf", "%s\\n", "from a process: " + HOSTILE], check=True)
+    stoppable.emit("told", message=HOSTILE)
+    stoppable.append_partial(HOSTILE)
+    async with stoppable.boundary("tool", HOSTILE):
+        await stoppable.sleep(0.3)
+    raise RuntimeError(HOSTILE)

@@ -1,0 +1,41 @@
+"""A file with runs, and stores over it."""
+
+import os
+
+import pytest
+
+from stoppable.stores.sqlite import SqliteStore, locks
+
+
+@pytest.fixture(autouse=True)
+def _locks():
+    """Let go of the locks of workers that did not say goodbye: this process outlives them."""
+    yield
+    while locks._held:
+        os.close(locks._held.popitem()[1])
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def open_store(path):
+    """Open one more store over the file, as another process would."""
+    opened = []
+
+    def open_(**settings):
+        store = SqliteStore(settings.pop("path", path), **settings)
+        store.open()
+        opened.append(store)
+        return store
+
+    yield open_
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store()

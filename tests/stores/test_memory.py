@@ -1,0 +1,47 @@
+"""The store in memory keeps the contract of stores."""
+
+from stoppable import Mode
+from stoppable.records import Draft, EventType, RunRecord, StopIntent
+from stoppable.stores.base import TOMBSTONE_SECONDS, WorkerInfo
+from stoppable.stores.memory import MemoryStore
+from stoppable.testing import DurableStoreContract, StoreClock
+
+
+class TestMemoryStore(DurableStoreContract):
+    """It is gone with its process, but may be opened and closed, and shared, within it."""
+
+    events_kept = 300  # more than any other test adds
+
+    def make_store(self, clock):
+        self.kept = MemoryStore(clock, events_kept=self.events_kept)
+        return self.kept
+
+    def another_store(self, clock):
+        return self.kept
+
+
+def answered(reply):
+    return reply.result(10)
+
+
+def test_the_first_moment_of_a_clock_is_a_time_like_any_other():
+    """Zero is not nothing: what happened then does not happen again later."""
+    clock = StoreClock(0.0)
+    store = MemoryStore(clock)
+    answered(store.open_worker(WorkerInfo(id="w"), 100))
+    answered(store.register(RunRecord(id="a", name="agent", worker="w"), "r"))
+    answered(store.append("a", 1, [Draft(type=EventType.STATUS, data={"status": "running"})]))
+    answered(store.request_stop("a", StopIntent(mode=Mode.GRACEFUL)))
+    clock.advance(5)
+    answered(store.request_stop("a", StopIntent(mode=Mode.KILL)))
+    record = answered(store.get("a"))
+    assert (record.started_at, record.stop_requested_at) == (0.0, 0.0)
+
+
+def test_stops_that_waited_in_vain_are_forgotten():
+    clock = StoreClock()
+    store = MemoryStore(clock)
+    for number in range(100):
+        answered(store.request_stop(f"never {number}", StopIntent(), if_unknown_hold=True))
+        clock.advance(TOMBSTONE_SECONDS / 4)
+    assert len(store._tombstones) < 10

@@ -1,0 +1,265 @@
+"""How calls are made: together, in order, each for itself, and never by a forked child."""
+
+import asyncio
+import threading
+
+import apsw
+import pytest
+
+from stoppable._core.reason import Reason
+from stoppable._core.state import Mode
+from stoppable.errors import InvalidArgument, RunNotFound, StoreError
+from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent
+from stoppable.stores.base import WorkerInfo
+from stoppable.stores.sqlite import SqliteStore
+
+from .sqlite_tools import Script, done, progress, reaped, started
+
+
+class Gate:
+    """Keeps the writer busy, so that calls have to wait for each other."""
+
+    def __init__(self, store):
+        self.event = threading.Event()
+        self.reply = store._write(lambda _: self.event.wait(10))
+
+    def open(self):
+        self.event.set()
+        assert self.reply.result(10)
+
+
+def test_calls_that_wait_share_a_transaction(store):
+    started(store)
+    commits = []
+    store._engine._writes.set_commit_hook(lambda: bool(commits.append(1)))
+    gate = Gate(store)
+    replies = [store.append("a", 1, progress(step=step)) for step in range(200)]
+    gate.open()
+    assert [reply.result(10) for reply in replies] == list(range(2, 202))
+    assert len(commits) <= 2
+
+
+def test_a_call_that_fails_fails_alone(store):
+    started(store)
+
+    def breaks(tx):
+        tx.run("UPDATE runs SET name = 'broken' WHERE id = 'a'")
+        raise ZeroDivisionError
+
+    gate = Gate(store)
+    before = store.append("a", 1, progress())
+    culprit, unknown, surrogate = store._write(breaks), store.append("b", 1, progress()), store.get("a\ud800")
+    after = store.append("a", 1, progress())
+    gate.open()
+    assert (before.result(10), after.result(10)) == (2, 3)
+    with pytest.raises(InvalidArgument, match="ZeroDivisionError"):
+        culprit.result(10)
+    with pytest.raises(RunNotFound):
+        unknown.result(10)
+    with pytest.raises(InvalidArgument):
+        surrogate.result(10)
+    assert store.get("a").result(10).name == "agent"
+    assert len(store.read("a").result(10)) == 3
+
+
+def test_nobody_is_told_of_what_was_rolled_back(store):
+    started(store)
+
+    def breaks(tx):
+        tx.touched.add("a")
+        tx.woken.add("w")
+        raise ZeroDivisionError
+
+    told = []
+    subscriptions = [store.watch("a", lambda: told.append("a")), store.hints("w", lambda: told.append("w"))]
+    store.append("a", 1, progress()).result(10)
+    Gate(store).open()
+    told.clear()
+    with pytest.raises(InvalidArgument):
+        store._write(breaks).result(10)
+    assert told == []
+    for subscription in subscriptions:
+        subscription.close()
+
+
+def test_a_read_sees_every_change_that_was_asked_for_before(store):
+    started(store)
+    gate = Gate(store)
+    change, look = store.append("a", 1, progress()), store.read("a")
+    gate.open()
+    assert change.result(10) == len(look.result(10)) == 2
+
+
+async def test_event_loops_and_threads_wait_alike(store):
+    started(store)
+    replies = [store.append("a", 1, progress()) for _ in range(10)]
+
+    async def answer(reply):
+        return await reply
+
+    assert await asyncio.gather(*map(answer, replies)) == list(range(2, 12))
+    with pytest.raises(RunNotFound):
+        await store.get("b")
+
+
+def test_close_finishes_what_was_asked(open_store):
+    store = open_store()
+    started(store)
+    gate = Gate(store)
+    replies = [store.append("a", 1, progress()) for _ in range(20)]
+    look = store.read("a")
+    gate.event.set()
+    store.close()
+    assert [reply.result(0) for reply in replies] == list(range(2, 22))
+    assert len(look.result(0)) == 21
+    with pytest.raises(StoreError, match="not open"):
+        store.append("a", 1, progress()).result(0)
+    assert len(open_store().read("a").result(10)) == 21
+
+
+def test_threads_are_daemons_with_names_and_end_with_the_store(open_store):
+    store = open_store()
+    started(store)
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("stoppable-sqlite-")]
+    assert {thread.name for thread in ours} == {f"stoppable-sqlite-{each}" for each in ("writer", "reader", "bells")}
+    assert all(thread.daemon for thread in ours)
+    store.close()
+    assert not any(thread.is_alive() for thread in ours)
+
+
+def test_a_store_may_be_opened_and_closed_again_and_again(open_store, path):
+    store = open_store()
+    started(store)
+    for step in range(3):
+        store.close()
+        store.close()
+        store.open()
+        store.open()
+        assert store.append("a", 1, progress()).result(10) == step + 2
+
+
+def test_a_forked_child_is_told_to_open_a_store_of_its_own(path):
+    code = """
+store.open_worker(WorkerInfo(id="w"), 30).result(10)
+store.register(RunRecord(id="a", name="agent", worker="w"), "r").result(10)
+child = os.fork()
+if child == 0:
+    try:
+        store.append("a", 1, [Draft(type=EventType.LOG)]).result(10)
+    except OSError as error:
+        say("before a fork" in str(error))
+    store.close()
+    mine = SqliteStore(sys.argv[1])
+    mine.open()
+    say(mine.append("a", 1, [Draft(type=EventType.LOG)]).result(10))
+    mine.close()
+    store.open()
+    say(store.append("a", 1, [Draft(type=EventType.LOG)]).result(10))
+    store.close()
+    os._exit(0)
+say(os.waitpid(child, 0)[1])
+say(store.append("a", 1, [Draft(type=EventType.LOG)]).result(10))
+store.close()
+"""
+    with Script(code, path) as script:
+        assert [script.hears() for _ in range(5)] == ["True", "1", "2", "0", "3"]
+        assert script.ends() == 0
+
+
+# Leases
+
+
+def test_after_a_reboot_every_lease_has_run_out(store, path):
+    started(store)
+    assert reaped(store, expired=True) == {}
+    file = apsw.Connection(str(path))
+    file.execute("UPDATE workers SET boot = 'an earlier one'")
+    file.close()
+    assert reaped(store) == {}
+    assert reaped(store, expired=True) == {"a": "lost"}  # its lock is held: it may live
+
+
+def test_a_clock_that_began_anew_ends_leases_too(open_store):
+    times = [1000.0]
+    store = open_store(lease_clock=lambda: times[0])
+    started(store, ttl=10)
+    times[0] = 5.0
+    assert reaped(store, expired=True) == {"a": "lost"}
+
+
+def test_the_wall_clock_ends_no_lease(open_store):
+    times = [1000.0]
+    store = open_store(clock=lambda: times[0])
+    started(store, ttl=10)
+    times[0] = 1e9
+    assert reaped(store, expired=True) == {}
+
+
+def test_worker_ids_that_are_no_file_names_work(store, path):
+    for number, worker in enumerate(("../../up", "a/b", "x" * 300, "", ".hidden", "ä ö")):
+        started(store, f"run{number}", worker)
+    assert reaped(store) == {}
+    assert {file.parent for file in path.parent.rglob("*.lock")} == {path.with_name("runs.db-workers")}
+    for number, worker in enumerate(("../../up", "a/b", "x" * 300, "", ".hidden", "ä ö")):
+        store.close_worker(worker).result(10)
+        assert reaped(store) == {f"run{number}": "failed"}
+
+
+def test_a_worker_whose_id_is_taken_is_refused(store, path):
+    code = "store.open_worker(WorkerInfo(id='w'), 30).result(10); say('up'); told()"
+    with Script(code, path) as other:
+        assert other.hears() == "up"
+        with pytest.raises(StoreError, match="give each an id of its own"):
+            started(store)
+
+
+def test_labels_of_any_text_select(store):
+    started(store)
+    labels = {'a"b': "c'd", "x.y": "[1]", "$": ""}
+    store.register(RunRecord(id="b", name="agent", worker="w", labels=labels), "r").result(10)
+    for key, value in labels.items():
+        result = store.request_stop(Selector(labels={key: value}), StopIntent(), dry_run=True).result(10)
+        assert [answer.record.id for answer in result.answers] == ["b"]
+    assert not store.request_stop(Selector(labels={"x": "[1]"}), StopIntent()).result(10).answers
+
+
+def test_a_stop_is_kept_whatever_its_reason_says(store):
+    started(store)
+    reason = Reason(message="a\ud800b\0c", actor="\udfff")
+    store.request_stop("a", StopIntent(reason=reason), key="k").result(10)
+    assert store.get("a").result(10).stop.reason == reason
+    assert store.read("a", 1).result(10)[0].data["reason"] == reason.message
+    assert store.audit().result(10)[0].actor == reason.actor
+
+
+def test_a_harder_stop_of_a_run_that_was_stopped_before_it_ran_tells_the_first_reason(store):
+    store.open_worker(WorkerInfo(id="w"), 30).result(10)
+    store.register(RunRecord(id="a", name="agent", worker="w"), "r").result(10)
+    store.request_stop("a", StopIntent(reason=Reason(message="first"))).result(10)
+    store.append("a", 1, [Draft(type=EventType.STATUS, data={"status": "running"})]).result(10)
+    store.request_stop("a", StopIntent(mode=Mode.KILL, reason=Reason(message="second"))).result(10)
+    assert store.read("a").result(10)[-1].data == {
+        "status": "stopping",
+        "mode": "kill",
+        "reason": "first",
+        "actor": None,
+    }
+
+
+def test_a_bulk_stop_reaches_thousands_and_nobody_else(open_store):
+    store = open_store(synchronous="normal")
+    started(store)
+    replies = [
+        store.register(RunRecord(id=f"run{number}", name="agent", worker="w", owner="ann"), "r")
+        for number in range(2000)
+    ]
+    assert all(reply.result(15).created for reply in replies)
+    result = store.request_stop(Selector(owner="ann"), StopIntent()).result(15)
+    assert len(result.answers) == 2000
+    assert len(store.heartbeat("w", 30).result(10)) == 2000
+    assert store.finish("a", 1, done(), None).result(10).stop is None
+
+
+def test_the_settings_are_checked(path):
+    with pytest.raises(InvalidArgument):
+        SqliteStore(path, synchronous="off")
