@@ -67,7 +67,7 @@ def create_app(
         title="stoppable",
         version=stoppable.__version__,
         description=_DESCRIPTION,
-        lifespan=lambda _: _living(desk),
+        lifespan=lambda _: living(desk),
         docs_url=None,  # its scripts would come from somewhere else
         redoc_url=None,
     )
@@ -100,7 +100,8 @@ def create_app(
 
 
 @contextlib.asynccontextmanager
-async def _living(desk: FrontDesk) -> AsyncIterator[None]:
+async def living(desk: FrontDesk) -> AsyncIterator[None]:
+    """Open what a server needs, unless it is open, and close it again."""
     async with contextlib.AsyncExitStack() as stack:
         if desk.agent_loop is not None:
             await to_thread(desk.agent_loop.open)
