@@ -224,7 +224,6 @@ def test_a_head_that_never_ends_is_cut_off():
 @pytest.mark.parametrize(
     "body",
     [
-        {"agent": "nobody"},
         {"agent": ""},
         {"agent": "x" * 300},
         {"agent": "echo", "labels": {f"k{n}": "v" for n in range(33)}},
@@ -258,6 +257,13 @@ async def test_a_start_that_makes_no_sense_is_422_and_starts_nothing(shared, bod
         assert (response.status_code, response.json()["error"]["code"]) == (422, "invalid_argument"), response.text
         assert len(response.text) < 1000
         assert (await client.get("/runs")).json()["runs"] == []
+
+
+async def test_a_start_of_an_agent_that_is_not_there_is_404_and_names_those_that_are(shared):
+    async with client_of(shared) as client:
+        response = await client.post("/runs", json={"agent": "nobody"})
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "agent_not_found")
+        assert "echo" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

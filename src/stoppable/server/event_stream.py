@@ -167,13 +167,13 @@ class EventStream(Response):
 
 def _joined(feed: Feed, events: Sequence[Event]) -> tuple[bytes, Event]:
     """Return events as they are sent, as many as fit into one piece, up to the end, and the last of them."""
-    chunks, size = [], 0
-    for event in events:
-        chunks.append(feed.encode(event))
+    chunks, size, last = [], 0, events[0]
+    for last in events:
+        chunks.append(feed.encode(last))
         size += len(chunks[-1])
-        if size >= _SEND_BYTES or event.type is EventType.DONE:
+        if size >= _SEND_BYTES or last.type is EventType.DONE:
             break
-    return b"".join(chunks), event
+    return b"".join(chunks), last
 
 
 def _marker(name: str, **data: object) -> bytes:
