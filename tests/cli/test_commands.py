@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -171,7 +172,20 @@ def test_errors_are_one_sentence_that_says_what_to_do(stoppable, arguments, code
     assert done.stderr.count("\n") == 1
 
 
-def test_a_server_that_is_not_there(stoppable):
+@pytest.mark.parametrize(
+    ("missing", "extra", "arguments"), [("httpx", "client", ["ls"]), ("fastapi", "server", ["serve", "--demo"])]
+)
+def test_a_missing_extra_is_one_clear_sentence(stoppable, monkeypatch, missing, extra, arguments):
+    for name in [name for name in sys.modules if name.startswith(f"stoppable.{extra}")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    done = stoppable(*arguments, code=Exit.USAGE)
+    assert done.stderr.startswith("error: ")
+    assert f'pip install "stoppable[{extra}]"' in done.stderr
+
+
+def test_a_server_that_is_not_there(stoppable, monkeypatch):
+    monkeypatch.setattr("stoppable.cli.options._RETRY_SECONDS", 0.1)
     done = stoppable("ls", code=Exit.UNREACHABLE, STOPPABLE_URL="http://127.0.0.1:1")
     assert "start one with `stoppable serve`" in done.stderr
     assert "no address" in stoppable("ls", "--url", "nonsense", code=Exit.USAGE).stderr

@@ -21,6 +21,7 @@ def test_ctrl_c_once_lets_what_is_in_flight_finish():
         assert terminal.end() == 130
     for told in ("■ stopped", "graceful, highest rung signal", "reason +Ctrl-C", "llm call finished", "answer 0"):
         assert terminal.see(told)
+    assert b"\x1b[36m" in terminal.raw
 
 
 def test_ctrl_c_twice_cuts_it_off_and_clean_up_runs():
@@ -76,14 +77,6 @@ def test_a_term_is_a_graceful_stop_with_its_own_code():
     terminal.see("reason +SIGTERM")
 
 
-def test_a_result_is_shown_when_it_is_over():
-    with Terminal("run", "stoppable.demo.agents:stepper", '{"steps": 3, "seconds": 0.2}') as terminal:
-        terminal.see("2/3")
-        assert terminal.end() == 0
-    terminal.see("completed")
-    terminal.see("3 steps")
-
-
 def test_what_a_generator_yields_stays_when_it_is_stopped():
     with Terminal("run", "served_agents:yielding", '{"count": 10000}') as terminal:
         terminal.see("latest  .*word 1")
@@ -105,17 +98,12 @@ def test_hostile_output_does_not_control_the_terminal():
     assert r"from a process: \x1b[2J\x1b]0;owned\x07[red]bold[/red]" in terminal.text
 
 
-def test_the_demo_draws_bars_and_ends_well():
-    with Terminal("demo", "--fast") as terminal:
+def test_the_demo_draws_bars_and_ends_well_and_respects_no_color():
+    with Terminal("demo", "--fast", NO_COLOR="1") as terminal:
         terminal.see("three runs of 10 steps")
         terminal.see("━")
+        terminal.see("10/10")
         assert terminal.end() == 0
     for told in (r"B +\w+ +■ stopped", "wrong topic", "B step 3/10", "as it must be"):
         assert terminal.see(told)
-    assert "\x1b[36m" in terminal.raw.decode()
-
-
-def test_no_color_is_respected():
-    with Terminal("demo", "--fast", NO_COLOR="1") as terminal:
-        assert terminal.end() == 0
     assert "\x1b[3" not in terminal.raw.decode()

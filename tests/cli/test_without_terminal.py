@@ -67,18 +67,8 @@ def test_json_is_all_that_is_printed():
     assert err == ""
 
 
-@pytest.mark.parametrize(
-    ("missing", "arguments", "told"),
-    [
-        ("typer", ["--version"], 'pip install "stoppable[cli]"'),
-        ("httpx", ["ls"], 'pip install "stoppable[client]"'),
-        ("fastapi", ["serve", "--demo"], 'pip install "stoppable[server]"'),
-    ],
-)
-def test_a_missing_extra_is_one_clear_sentence(missing, arguments, told):
-    script = f"import sys; sys.modules[{missing!r}] = None; from stoppable.cli import main; main()"
-    code, out, err = ended(command("-c", script, *arguments))
-    assert (code != 0, out) == (True, "")
-    assert told in err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
+def test_without_its_extra_the_command_is_one_clear_sentence():
+    script = "import sys; sys.modules['typer'] = None; from stoppable.cli import main; main()"
+    code, out, err = ended(command("-c", script, "--version"))
+    assert (code, out) == (1, "")
+    assert err == 'error: the command line needs typer, which is not installed: pip install "stoppable[cli]"\n'
