@@ -136,6 +136,11 @@ class Desk:
         """Carry out the stop of many runs, or tell what it would be."""
         if dry_run:
             return BulkStop((self.receipt(one.record, one.answer) for one in result.answers), result.hold)
+        # All are told first: what there is to write and to say about each can wait.
+        for one in result.answers:
+            log = self.recorder.logs.get(one.record.id)
+            if log is not None:
+                self._stop_here(log, intent)
         return BulkStop((self._carry_out(one, intent) for one in result.answers), result.hold)
 
     @staticmethod
@@ -155,30 +160,27 @@ class Desk:
         log = self.recorder.logs.get(record.id)
         if log is None or record.over:
             return self.receipt(record, answered.answer)
-        receipt = self._stop_here(log, intent)
-        if receipt.answer is not Answer.ALREADY_FINISHED:
-            receipt = replace(receipt, answer=answered.answer)
-        return shifted(receipt, self.recorder.offset())
+        self._stop_here(log, intent)
+        self.recorder.acknowledge(log.run, intent.mode)
+        # It may have finished on its own since the store was asked: then nothing of the stop is noted on it.
+        answer = answered.answer if log.run.token.stopped else Answer.ALREADY_FINISHED
+        return shifted(write(log.run, answer), log.offset)
 
     def _deliver(self, intents: Sequence[Intent]) -> None:
-        for intent in intents:
-            log = self.recorder.logs.get(intent.run_id)
-            if log is not None:
-                self._stop_here(log, intent.stop)
+        found = [(log, intent.stop) for intent in intents if (log := self.recorder.logs.get(intent.run_id)) is not None]
+        for log, stop in found:
+            self._stop_here(log, stop)
+        for log, stop in found:
+            self.recorder.acknowledge(log.run, stop.mode)
 
-    def _stop_here(self, log: Log, intent: StopIntent) -> Receipt:
+    def _stop_here(self, log: Log, intent: StopIntent) -> None:
         """Stop a run of this process as the store says; once is enough."""
         run = log.run
         if log.known_mode is None or log.known_mode < intent.mode:
             log.known_mode = intent.mode  # so that the recorder does not tell the store what it knows
         stops = run._stops()
         if not stops or max(stop.mode.rank for stop in stops) < intent.mode.rank:
-            reason = shifted_reason(intent.reason, -self.recorder.offset())
-            receipt = run.stop(intent.mode, reason, grace=intent.grace)
-        else:
-            receipt = write(run, Answer.ALREADY_STOPPING)
-        self.recorder.acknowledge(run, intent.mode)
-        return receipt
+            run.stop(intent.mode, shifted_reason(intent.reason, -log.offset), grace=intent.grace)
 
     def roots(self) -> list[Run]:
         """Return the runs that were started here and are not part of another one here."""

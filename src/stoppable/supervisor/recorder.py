@@ -36,6 +36,7 @@ class Log:
 
     __slots__ = (
         "acknowledged",
+        "acknowledging",
         "drafts",
         "dropped",
         "epoch",
@@ -44,17 +45,20 @@ class Log:
         "is_busy",
         "is_registered",
         "known_mode",
+        "offset",
         "run",
     )
 
-    def __init__(self, run: Run, *, is_registered: bool) -> None:
+    def __init__(self, run: Run, offset: float, *, is_registered: bool) -> None:
         self.run = run
+        self.offset = offset  # from our own clock to the store's: one for all that is said of the run
         self.epoch = 1
         self.is_registered = is_registered
         self.is_busy = False
         self.drafts: list[Draft] = []
         self.dropped = 0
         self.known_mode: Mode | None = None  # of the stop that the store has
+        self.acknowledging: Mode | None = None  # the hardest stop whose closed gate was told, or is about to be
         self.acknowledged: tuple[Mode, Receipt] | None = None
         self.hook: Callback | None = None
         self.finished: Reply[None] | None = None  # made for whoever waits until the end is kept
@@ -71,15 +75,14 @@ class Recorder(Sink):
         self._lock = threading.Lock()
         self.logs: dict[str, Log] = {}
 
-    def offset(self) -> float:
-        """Return the seconds from our own clock to the store's."""
-        return self._store.now() - clock.now()
+    def _log(self, run: Run, *, is_registered: bool) -> Log:
+        return Log(run, self._store.now() - clock.now(), is_registered=is_registered)
 
     # A run of its own
 
     def follow(self, run: Run) -> Log:
         """Keep a log of a run that is about to be registered."""
-        log = Log(run, is_registered=True)
+        log = self._log(run, is_registered=True)
         self.logs.setdefault(run.id, log)  # a start that is repeated does not take the place of the first
         return log
 
@@ -102,7 +105,7 @@ class Recorder(Sink):
         """Note a status, and keep a log of a child."""
         log = self.logs.get(run.id)
         if log is None:
-            log = self.logs[run.id] = Log(run, is_registered=False)
+            log = self.logs[run.id] = self._log(run, is_registered=False)
             self._advance(log)
         else:
             self._note(run, status_event(Status.RUNNING))
@@ -146,11 +149,12 @@ class Recorder(Sink):
     def acknowledge(self, run: Run, mode: Mode) -> None:
         """Say that the gate of a run is closed, once it is, with what is in flight."""
         log = self.logs.get(run.id)
-        if log is None:
+        if log is None or (log.acknowledging is not None and log.acknowledging >= mode):
             return
+        log.acknowledging = mode
 
         def closed() -> None:
-            log.acknowledged = (mode, shifted(write(run, Answer.ACCEPTED), self.offset()))
+            log.acknowledged = (mode, shifted(write(run, Answer.ACCEPTED), log.offset))
             self._advance(log)
 
         stops = run._stops()
@@ -181,7 +185,7 @@ class Recorder(Sink):
         strongest = max(stops, key=lambda stop: stop.mode.rank)
         if log.known_mode is not None and log.known_mode >= strongest.mode:
             return None
-        reason = shifted_reason(stops[0].reason, self.offset())
+        reason = shifted_reason(stops[0].reason, log.offset)
         return StopIntent(mode=strongest.mode, reason=reason, grace=strongest.grace)
 
     # Writing
@@ -253,7 +257,7 @@ class Recorder(Sink):
         self._when_done(log, self._store.append(log.run.id, log.epoch, log.drafts[:count]), appended)
 
     def _finish(self, log: Log) -> None:
-        run, offset = log.run, self.offset()
+        run, offset = log.run, log.offset
         outcome = run.outcome
         assert outcome is not None, "it has ended"
         receipt = None if run.receipt is None else shifted(run.receipt, offset)
