@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -X dev -m pytest -q
+# two at a time: most tests wait for something
+PARALLEL := -n 2 --dist worksteal
+PYTEST := $(BIN)/python -X dev -m pytest -q $(PARALLEL)
 SHELL := bash
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks
@@ -30,7 +32,7 @@ demo: ## serve agents that show every case of a stop; prints an address and what
 test: ## run the tests, with coverage of the core and the engine
 	$(call environment,$(VENV),dev)
 	$(BIN)/coverage erase
-	$(BIN)/python -m coverage run -m pytest -q $(APART)
+	$(BIN)/python -m coverage run -m pytest -q $(PARALLEL) $(APART)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include 'src/stoppable/_core/*' --fail-under 100
 	$(BIN)/coverage report --include 'src/stoppable/_engine/*' --fail-under 95

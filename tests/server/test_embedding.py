@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import contextvars
 import hashlib
 import hmac
 import json
@@ -44,7 +45,7 @@ def who(claims: Annotated[dict, Depends(session)]) -> Principal:
 @contextlib.contextmanager
 def running(app):
     """Serve any app as its author would: with uvicorn, on a socket."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=3))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none", timeout_graceful_shutdown=3))
     thread = threading.Thread(target=server.run, name="app")
     thread.start()
     try:
@@ -153,16 +154,19 @@ async def test_runs_that_a_handler_starts_itself_are_shown_and_stopped_too():
 
 async def test_create_app_opens_the_supervisor_and_a_loop_for_the_agents():
     seen = {}
+    variable = contextvars.ContextVar("variable")
 
     @contextlib.asynccontextmanager
     async def resources():
         seen["lifespan"] = asyncio.get_running_loop()
+        variable.set("of the lifespan")
         seen["thread"] = threading.current_thread().name
         yield
         seen["left"] = asyncio.get_running_loop()
 
     async def agent():
         seen["agent"] = asyncio.get_running_loop()
+        seen["variable"] = variable.get(None)
 
     supervisor = Supervisor()
     with running(create_app(supervisor, agent, agent_loop=AgentLoop(resources))) as url:
@@ -171,6 +175,7 @@ async def test_create_app_opens_the_supervisor_and_a_loop_for_the_agents():
             await ended(client, await started(client, "agent"))
     assert seen["lifespan"] is seen["agent"] is seen["left"]
     assert seen["thread"] == "stoppable-agents"
+    assert seen["variable"] == "of the lifespan"
     assert not supervisor.is_open
 
 

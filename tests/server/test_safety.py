@@ -347,6 +347,11 @@ async def test_the_openapi_document_names_every_route_and_error():
                 if int(status) >= 400:
                     assert response["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorBody")
     assert document["components"]["schemas"]["StartBody"]["examples"]
+    assert "security" not in document
+    guarded = create_app(Supervisor(), [sleeper], api_key=KEY).openapi()
+    assert guarded["security"] == [{"key": []}]
+    assert guarded["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert guarded["paths"]["/healthz"]["get"]["security"] == []
 
 
 def test_two_agents_of_one_name_are_refused():
@@ -387,6 +392,8 @@ async def test_readyz_tells_when_the_store_does_not_answer(service):
 
 async def test_agents_are_described(shared):
     async with client_of(shared) as client:
+        response = await client.post("/runs", json={"agent": "nobody"})
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "agent_not_found")
         agents = {agent["name"]: agent for agent in (await client.get("/agents")).json()["agents"]}
         assert agents["echo"]["parameters"] == [{"name": "value", "type": None, "required": False}]
         assert agents["sleeper"]["kind"] == "async def"

@@ -13,7 +13,9 @@ import httpx
 import pytest
 
 from stoppable import InvalidArgument
+from stoppable.errors import StoreError
 from stoppable.server import Service
+from stoppable.stores.memory import MemoryStore
 
 from .serving import RawStream, client_of, event, in_process, started
 
@@ -97,6 +99,24 @@ def test_a_port_that_is_taken_is_said_in_one_sentence():
         service = Service([], port=taken.getsockname()[1])
         with pytest.raises(InvalidArgument, match=r"cannot listen on 127\.0\.0\.1:"):
             service.run()
+
+
+def test_what_goes_wrong_at_the_start_is_raised(capfd):
+    class Refusing(MemoryStore):
+        def open(self):
+            raise StoreError("the disk is full: make room")
+
+    with pytest.raises(StoreError, match="make room"):
+        Service([], port=0, store=Refusing()).run()
+
+    @contextlib.asynccontextmanager
+    async def broken():
+        raise LookupError("no database")
+        yield
+
+    with pytest.raises(LookupError, match="no database"):
+        Service([], port=0, lifespan=broken).run()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_missing_extra_is_a_clear_error_at_use():

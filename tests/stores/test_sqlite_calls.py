@@ -11,6 +11,7 @@ from stoppable._core.state import Mode
 from stoppable.errors import InvalidArgument, RunNotFound, StoreError
 from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent
 from stoppable.stores.base import WorkerInfo
+from stoppable.stores.reply import Reply
 from stoppable.stores.sqlite import SqliteStore
 
 from .sqlite_tools import Script, done, progress, reaped, started
@@ -263,3 +264,27 @@ def test_a_bulk_stop_reaches_thousands_and_nobody_else(open_store):
 def test_the_settings_are_checked(path):
     with pytest.raises(InvalidArgument):
         SqliteStore(path, synchronous="off")
+
+
+def test_a_heartbeat_does_not_wait_for_what_was_asked_before(tmp_path):
+    """A lease must not run out because its process has much to write."""
+    order = []
+    store = SqliteStore(tmp_path / "runs.db")
+    store.open()
+    try:
+        store.open_worker(WorkerInfo(id="w"), 60).result(15)
+        entered, go = threading.Event(), threading.Event()
+        store._engine._writer.lane.put((lambda tx: (entered.set(), go.wait(15)), (), Reply()))
+        assert entered.wait(15)
+        for number in range(2000):  # more than one transaction takes
+            record = RunRecord(id=str(number), name="x", worker="w")
+            store.register(record, "x").then(lambda _, number=number: order.append(number))
+        beaten = store.heartbeat("w", 60)
+        beaten.then(lambda _: order.append("beat"))
+        go.set()
+        beaten.result(15)
+        store.counts().result(15)
+        assert order[0] == "beat"
+        assert order[1:] == list(range(2000))
+    finally:
+        store.close()

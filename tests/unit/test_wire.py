@@ -159,7 +159,7 @@ def test_what_is_json_already_is_kept(value):
         ({1: "a", None: "b", False: "c", 1.5: "d"}, {"1": "a", "null": "b", "false": "c", "1.5": "d"}),
         ([Colour.RED, {"deep": Point(2, dt.date(2026, 1, 2))}], ["red", {"deep": {"x": 2, "at": "2026-01-02"}}]),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_values_that_have_a_json_form_get_it(value, form):
     assert _wire.plain(value, 1000) == (form, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -123,7 +123,8 @@ def _wait_for(client: Client, receipt: Receipt, wait: float) -> Receipt:
     deadline = clock.now() + wait
     while not receipt.status.terminal and (left := deadline - clock.now()) > 0:
         again = client.stop(receipt.run_id, receipt.mode or Mode.GRACEFUL, wait=min(left, _LONGEST_WAIT))
-        receipt = again if again.status.terminal else receipt
+        if again.status.terminal:
+            receipt = replace(again, answer=receipt.answer)  # what the first press changed
     return receipt
 
 

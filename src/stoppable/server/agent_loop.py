@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 T = TypeVar("T")
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 2.0
 
 
 class AgentLoop:
@@ -33,8 +34,12 @@ class AgentLoop:
         return self._opened.result(0)
 
     def call(self, function: Callable[[T], object], argument: T) -> None:
-        """Call a function on the loop, once it has time, and do not wait for it."""
-        self.loop.call_soon_threadsafe(function, argument)
+        """Call a function on the loop, once it has time, and do not wait for it.
+
+        It sees the context variables of the lifespan, and none of the request that asks for it: those would be kept
+        for as long as the run lasts.
+        """
+        self.loop.call_soon_threadsafe(function, argument, context=self._context.copy())
 
     def open(self) -> None:
         """Start the loop and enter the lifespan; blocks until that is done and raises what it raises."""
@@ -64,5 +69,6 @@ class AgentLoop:
     async def _live(self) -> None:
         self._closing = asyncio.Event()
         async with self._lifespan():
+            self._context = contextvars.copy_context()
             self._opened.set_result(asyncio.get_running_loop())
             await self._closing.wait()

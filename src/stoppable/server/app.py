@@ -9,6 +9,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, Response
@@ -66,7 +67,7 @@ def create_app(
         title="stoppable",
         version=stoppable.__version__,
         description=_DESCRIPTION,
-        lifespan=lambda _: _living(desk),
+        lifespan=lambda _: living(desk),
         docs_url=None,  # its scripts would come from somewhere else
         redoc_url=None,
     )
@@ -93,11 +94,14 @@ def create_app(
         app.include_router(made)
     _add_health(app, desk)
     _add_errors(app, made)
+    if api_key is not None:
+        _document_key(app)
     return app
 
 
 @contextlib.asynccontextmanager
-async def _living(desk: FrontDesk) -> AsyncIterator[None]:
+async def living(desk: FrontDesk) -> AsyncIterator[None]:
+    """Open what a server needs, unless it is open, and close it again."""
     async with contextlib.AsyncExitStack() as stack:
         if desk.agent_loop is not None:
             await to_thread(desk.agent_loop.open)
@@ -106,6 +110,14 @@ async def _living(desk: FrontDesk) -> AsyncIterator[None]:
             await stack.enter_async_context(desk.supervisor)
         stack.callback(desk.streams.close)
         yield
+
+
+def _document_key(app: FastAPI) -> None:
+    document = app.openapi()
+    document.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"key": []}]
+    for path in ("/healthz", "/readyz"):
+        document["paths"][path]["get"]["security"] = []
 
 
 def _add_health(app: FastAPI, desk: FrontDesk) -> None:
@@ -143,7 +155,7 @@ def _add_errors(app: FastAPI, made: APIRouter) -> None:
             return error.to_response()
         headers = error.headers
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers = {"Allow": _methods(request.scope["path"], [*app.routes, *made.routes])}
+            headers = {"Allow": _methods(get_route_path(request.scope), [*app.routes, *made.routes])}
         return problem_of_status(error.status_code, str(error.detail), headers).to_response()
 
     async def own_error(_: Request, error: Exception) -> Response:

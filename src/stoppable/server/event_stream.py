@@ -96,10 +96,13 @@ class EventStream(Response):
             if not self._is_slow or self._task.uncancel() > 0:
                 raise
             last = _marker("dropped", after=self._after, message="you read too slowly: resume after the last event")
+        except OSError:  # some servers tell in this way that the client is gone
+            self._is_gone, last = True, b""
         finally:
             watcher.cancel()
             self._streams.leave(self, is_gone=self._is_gone or self._is_slow)
-        await self._send_last(send, last)
+        if not self._is_gone:
+            await self._send_last(send, last)
 
     async def _send_last(self, send: Send, last: bytes) -> None:
         # It goes out once there is room; a client that still takes nothing finds the connection closed.

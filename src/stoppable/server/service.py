@@ -18,7 +18,7 @@ from stoppable._core.state import Mode
 from stoppable.errors import InvalidArgument
 from stoppable.server import logs
 from stoppable.server.agent_loop import AgentLoop, Lifespan
-from stoppable.server.app import create_app
+from stoppable.server.app import create_app, living
 from stoppable.server.desk import FrontDesk
 from stoppable.server.limits import ServerLimits
 from stoppable.server.protocol import bounded_protocol
@@ -80,6 +80,7 @@ class Service:
             proxy_headers=False,
             http=bounded_protocol(bounds),
             ws="none",
+            lifespan="off",  # ours is entered by hand: uvicorn would log an error of it and exit
             limit_concurrency=bounds.connections,
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
@@ -145,12 +146,13 @@ class _Server(uvicorn.Server):
         self._desk = desk
         self._listening = listening
         self._presses = 0
+        self._opened = contextlib.AsyncExitStack()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tell that it listens."""
+        """Open what is needed, or raise what is wrong with it; then tell that it listens."""
+        await self._opened.enter_async_context(living(self._desk))
         await super().startup(sockets)
-        if self.started:
-            self._listening()
+        self._listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, let the runs end while their streams tell so, then end the rest."""
@@ -162,6 +164,8 @@ class _Server(uvicorn.Server):
         draining.cancel()
         self._desk.streams.drain()
         await super().shutdown(sockets)
+        if not self.force_exit:
+            await self._opened.aclose()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -66,9 +66,9 @@ class Engine:
         """Whether this process opened it, and not the one that it was forked from."""
         return self.pid == os.getpid()
 
-    def put(self, write: Write) -> None:
-        """Have a change made."""
-        if not self._writer.lane.put(write):
+    def put(self, write: Write, *, first: bool = False) -> None:
+        """Have a change made, after those that wait or before them."""
+        if not self._writer.lane.put(write, first=first):
             raise self._closed()
 
     def read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:

@@ -39,12 +39,12 @@ class Lane(Generic[T]):
         """Start the thread."""
         self._thread.start()
 
-    def put(self, item: T) -> bool:
-        """Add something; False once it was closed."""
+    def put(self, item: T, *, first: bool = False) -> bool:
+        """Add something, behind all that waits or before it; False once it was closed."""
         with self._lock:
             if self._is_closed:
                 return False
-            self._waiting.append(item)
+            self._waiting.insert(0 if first else len(self._waiting), item)
             if self._is_asleep:
                 self._is_asleep = False
                 self._changed.notify()

@@ -120,12 +120,15 @@ class SqliteStore:
             return Reply.failed(error)
         return reply
 
-    def _lease(self, call: Callable[[Leases, Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+    def _lease(self, call: Callable[[Leases, Transaction, *Ts], T], *args: *Ts, first: bool = False) -> Reply[T]:
+        reply: Reply[T] = Reply()
         try:
-            leases = self._opened().leases  # now: by the time that it is used the store may be closing
+            engine = self._opened()
+            leases = engine.leases  # now: by the time that it is used the store may be closing
+            engine.put((lambda tx: call(leases, tx, *args), (), reply), first=first)
         except StoppableError as error:
             return Reply.failed(error)
-        return self._write(lambda tx: call(leases, tx, *args))
+        return reply
 
     def _read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
         try:
@@ -141,7 +144,8 @@ class SqliteStore:
 
     def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
         """Renew a lease, and say what is to be stopped."""
-        return self._lease(Leases.heartbeat, worker, ttl)
+        # Before all that waits: a lease must not run out because this process has much to write.
+        return self._lease(Leases.heartbeat, worker, ttl, first=True)
 
     def close_worker(self, worker: str) -> Reply[None]:
         """Take a lease back."""
