@@ -34,6 +34,7 @@ class Terminal:
         self._pid, self._fd = pty.fork()
         if self._pid == 0:  # pragma: no cover - the command
             os.chdir(TESTS)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores it for what runs in the background
             os.execve(sys.executable, [sys.executable, "-m", "stoppable", *arguments], variables)
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 

@@ -12,6 +12,7 @@ from stoppable.cli import load, options, screen, show
 from stoppable.cli.exits import told
 from stoppable.cli.following import follow
 from stoppable.cli.options import AgentArgument, InputArgument, Json, Labels, RunArgument, Url
+from stoppable.cli.text import safe
 from stoppable.records import RunRecord
 from stoppable.stores.base import wall_clock
 
@@ -92,7 +93,7 @@ def start(
     if as_json:
         screen.print_json(record)
         return
-    typer.echo(record.id)
+    typer.echo(safe(record.id))
     screen.say(f"{record.name} is {record.status}; stop it with `stoppable stop {show.short(record.id)}`")
 
 

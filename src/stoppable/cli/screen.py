@@ -10,7 +10,9 @@ from functools import cache
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
+from stoppable.cli.text import safe
 from stoppable.records import to_json
 
 _WIDE = 200  # in a file or pipe nothing needs to fit a screen
@@ -55,8 +57,8 @@ def show(what: RenderableType) -> None:
 
 
 def say(message: str) -> None:
-    """Print a line about what is going on, beside the output proper."""
-    err().print(message, soft_wrap=True)
+    """Print a line about what is going on, beside the output proper; whatever is in it is harmless."""
+    err().print(Text(safe(message)), soft_wrap=True)
 
 
 def print_json(value: Any, *, one_line: bool = False) -> None:

@@ -14,6 +14,7 @@ from stoppable._core.stop import Answer, Receipt
 from stoppable.cli import options, screen, show
 from stoppable.cli.exits import CommandError, Exit, of_status, told
 from stoppable.cli.options import Json, Labels, OptionalRun, Url
+from stoppable.cli.text import safe
 from stoppable.records import RunRecord, Selector
 from stoppable.stores.base import wall_clock
 from stoppable.supervisor import BulkStop
@@ -137,7 +138,7 @@ def _code_of_wait(receipt: Receipt) -> Exit:
 def _confirm(question: str, instead: str) -> None:
     if not sys.stdin.isatty():
         raise CommandError(f"{question} Nobody is here to ask: add --yes, or {instead}")
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(safe(question), err=True):
         raise CommandError("nothing was stopped", Exit.REFUSED)
 
 
@@ -207,7 +208,7 @@ class _Bulk:
             line = show.status(one.status)
             line.append(f"  {show.short(one.run_id)}  {one.answer}")
             if one.in_flight:
-                line.append(f"  in flight: {', '.join(one.in_flight)}", style="dim")
+                line.append(safe(f"  in flight: {', '.join(one.in_flight)}"), style="dim")
             screen.show(line)
         screen.say(f"{_counted(len(receipts))} told to stop")
         if hold_id is not None:

@@ -14,6 +14,7 @@ from stoppable.cli import options, screen, show
 from stoppable.cli.exits import Exit, told
 from stoppable.cli.following import follow
 from stoppable.cli.options import Json, OptionalRun, Url
+from stoppable.cli.text import first
 from stoppable.records import RunRecord
 from stoppable.stores.base import wall_clock
 
@@ -77,5 +78,5 @@ def _lines(client: Client, interval: float, limit: int, *, as_json: bool) -> Non
             else:
                 line = Text.assemble(f"{show.short(record.id)}  ")
                 line.append_text(show.status(record.status))
-                screen.show(line.append(f"  {show.what(record)}"))
+                screen.show(line.append(f"  {first(show.what(record))}"))
         threading.Event().wait(interval)
