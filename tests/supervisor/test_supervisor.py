@@ -165,6 +165,42 @@ class SlowStore:
             settle([(reply, call().result(), None)])
 
 
+async def test_a_start_that_is_refused_inside_a_run_leaves_nothing_that_the_run_would_wait_for(store):
+    async def parent(supervisor):
+        await supervisor.hold(name="steps")
+        with pytest.raises(RunConflict):
+            await supervisor.start(forever, run_id="taken")
+        with pytest.raises(RunHeld):
+            with stoppable.detached():
+                await supervisor.start(steps, 1)
+        return "done"
+
+    async with Supervisor(store) as supervisor:
+        taken = await supervisor.start(steps, 1, run_id="taken")
+        await taken.outcome()
+        async with asyncio.timeout(5):
+            assert await (await supervisor.start(parent, supervisor)).result() == "done"
+
+
+@pytest.mark.parametrize("isolation", ["auto", "thread", "process"])
+async def test_what_a_generator_agent_yields_is_in_its_events(store, isolation):
+    async with Supervisor(store) as supervisor:
+        for agent in (counts, counts_blocking):
+            handle = await supervisor.start(agent, 3, isolation=isolation)
+            assert [item async for item in handle.stream()] == [0, 1, 2]
+            told = [event.data async for event in handle.events() if event.type == "progress"]
+            assert told == [{"name": "item", "data": {"value": number}} for number in range(3)]
+
+
+async def counts(count):
+    for number in range(count):
+        yield number
+
+
+def counts_blocking(count):
+    yield from range(count)
+
+
 # Stopping
 
 

@@ -23,13 +23,16 @@ class Channel(Generic[T]):
     """
 
     def __init__(self, run: Run) -> None:
+        self._run = run
         self._items: deque[T] = deque()
         self._is_over = False
         self._bell = Bell()
         run._when_ended(self._close)
 
     def put(self, item: T) -> None:
-        """Hand an item over."""
+        """Hand an item over, also to whoever keeps a record of the run."""
+        if self._run._sink is not None:
+            self._run._sink.event(self._run, "item", {"value": item})
         self._items.append(item)
         self._bell.ring()
 

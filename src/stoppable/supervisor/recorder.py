@@ -95,9 +95,10 @@ class Recorder(Sink):
         run._add_hook(log.hook)
 
     def drop(self, log: Log) -> None:
-        """Forget a run that was not registered after all."""
+        """Forget a run that was not registered after all; it never begins, and nobody waits for it."""
         if self.logs.get(log.run.id) is log:
             del self.logs[log.run.id]
+        log.run._skip()
 
     # What the runs tell
 
