@@ -112,6 +112,10 @@ class Store(Protocol):
         """Renew the lease and return every stop that is not yet acknowledged; raises Fenced once it was reaped."""
         ...
 
+    def intents(self, worker: str) -> Reply[Sequence[Intent]]:
+        """Return every stop that is not yet acknowledged, as a heartbeat does, and renew nothing: for a hint."""
+        ...
+
     def close_worker(self, worker: str) -> Reply[None]:
         """Give the lease back; runs that it leaves behind have nobody and are reaped at once, as proven dead."""
         ...

@@ -96,6 +96,7 @@ class MemoryStore:
         self._numbers = itertools.count(1)
         self._runs: dict[str, _Kept] = {}
         self._live: dict[str, _Kept] = {}
+        self._unacknowledged: dict[str, _Kept] = {}  # those of them whose worker has not answered a stop
         self._leases: dict[str, float] = {}
         self._closed: set[str] = set()  # workers that gave their lease back
         self._silent: set[str] = set()  # workers whose lease ran out: fenced
@@ -140,11 +141,18 @@ class MemoryStore:
         if worker not in self._leases:
             raise Fenced(worker)
         self._leases[worker] = self.now() + ttl
+        return self._to_stop(worker)
+
+    @_atomic
+    def intents(self, worker: str) -> Sequence[Intent]:
+        """Say what is to be stopped."""
+        return self._to_stop(worker)
+
+    def _to_stop(self, worker: str) -> list[Intent]:
         return [
             Intent(run_id=record.id, stop=record.stop)
-            for kept in self._live.values()
+            for kept in self._unacknowledged.values()
             if (record := kept.record).worker == worker and record.stop is not None
-            if record.acknowledged is None or record.acknowledged < record.stop.mode
         ]
 
     @_atomic
@@ -199,6 +207,8 @@ class MemoryStore:
         if record.status is Status.RUNNING:
             kept.record = rules.begun(kept.record, None if parent is None else parent.record, now)
             self._add(kept, [rules.status_event(kept.record.status, kept.record)])
+            if not rules.is_answered(kept.record):
+                self._unacknowledged[record.id] = kept
             if kept.record.stop is not None and parent is not None and parent.record.worker != record.worker:
                 self._woken.add(record.worker)
         elif (stop := self._stop_that_came_first(kept.record, parent, now)) is not None:
@@ -298,6 +308,7 @@ class MemoryStore:
         if record.over or stop is record.stop:
             return
         requested = self.now() if record.stop_requested_at is None else record.stop_requested_at
+        self._unacknowledged[record.id] = kept
         kept.record = replace(record, stop=stop, stop_requested_at=requested)
         if record.status is Status.RUNNING:
             self._add(kept, [rules.status_event(Status.STOPPING, kept.record)])
@@ -314,6 +325,8 @@ class MemoryStore:
             if node is kept or rules.is_closed_with(node.record, kept.record):
                 known = node.record.acknowledged
                 node.record = replace(node.record, acknowledged=mode if known is None else max(known, mode))
+                if rules.is_answered(node.record):
+                    self._unacknowledged.pop(node.record.id, None)
 
     @_atomic
     def finish(
@@ -338,6 +351,7 @@ class MemoryStore:
         assert record.outcome is not None, "how it ended"
         kept.record = record
         self._live.pop(record.id, None)
+        self._unacknowledged.pop(record.id, None)
         self._add(kept, [rules.status_event(record.status, record), rules.done_event(record.outcome)])
 
     # Events

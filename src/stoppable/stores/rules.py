@@ -69,6 +69,13 @@ def begun(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
     )
 
 
+def is_answered(record: RunRecord) -> bool:
+    """Return whether the gate is known to be closed for every stop that a run was given."""
+    if record.stop is None:
+        return True
+    return record.acknowledged is not None and record.acknowledged >= record.stop.mode
+
+
 def is_closed_with(record: RunRecord, above: RunRecord) -> bool:
     """Return whether the stop that closed the gate of a run above has closed this one's too."""
     return record.worker == above.worker and record.stop is not None and not record.over

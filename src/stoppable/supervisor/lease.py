@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,6 +53,8 @@ class Lease:
         self._timer: control.Timer | None = None
         self._hints: Subscription | None = None
         self._is_beating = False
+        self._looking = threading.Lock()
+        self._is_looking = False
         self._is_hinted = False
         self._is_closed = False
         self._is_taken = False
@@ -89,6 +92,7 @@ class Lease:
             hints.close()
         self._renewed_at = _boot_clock()
         self._is_taken = True
+        self.hint()
 
     def close(self) -> bool:
         """Give the lease back, once; blocks until the store knows, or does not answer."""
@@ -106,9 +110,25 @@ class Lease:
         return True
 
     def hint(self) -> None:
-        """Look for stops now, and once more if one is being looked for."""
-        self._is_hinted = True
-        self._beat()
+        """Look for stops now, and once more if they are being looked for."""
+        with self._looking:
+            if self._is_looking or self._is_closed or not self._is_taken:
+                self._is_hinted = True
+                return
+            self._is_looking, self._is_hinted = True, False
+        self._store.intents(self.worker).then(self._looked)
+
+    def _looked(self, reply: Reply[Sequence[Intent]]) -> None:
+        try:
+            intents = reply.result()
+            if intents and not self._is_closed:
+                self._deliver(intents)
+        except Exception as error:
+            _logger.warning("could not see what is to be stopped: %s", error)  # the next heartbeat does
+        with self._looking:
+            self._is_looking, again = False, self._is_hinted
+        if again:
+            self.hint()
 
     def _beat_later(self) -> None:
         if not self._is_closed:
@@ -129,7 +149,7 @@ class Lease:
     def _beat(self) -> None:
         if self._is_beating or self._is_closed or not self._is_taken:
             return
-        self._is_beating, self._is_hinted = True, False
+        self._is_beating = True
         sent_at = _boot_clock()
         self._store.heartbeat(self.worker, self._ttl).then(lambda reply: self._answered(reply, sent_at))
 
@@ -153,8 +173,6 @@ class Lease:
             self._deliver(intents)
         self._beaten()
         self._reap(sent_at)
-        if self._is_hinted:
-            self._beat()
 
     def _reap(self, now: float) -> None:
         def reaped(reply: Reply[Any]) -> None:

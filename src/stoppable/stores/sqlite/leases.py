@@ -11,7 +11,7 @@ from stoppable.stores.base import Intent, WorkerInfo
 from stoppable.stores.sqlite import events, rows, runs
 from stoppable.stores.sqlite.bells import Bells
 from stoppable.stores.sqlite.locks import Locks
-from stoppable.stores.sqlite.transaction import Transaction
+from stoppable.stores.sqlite.transaction import Session, Transaction
 
 # A lease of an earlier start of the machine has run out; so has one that was given in the future, which is how a reboot
 # looks where the system has no name for its starts.
@@ -20,6 +20,14 @@ _FENCED = "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM worke
 _TO_STOP = "SELECT id, mode, grace, reason FROM runs WHERE worker = ? AND ended_at IS NULL AND mode > acknowledged"
 _GONE = f"""SELECT {rows.RECORD}, state FROM runs JOIN (SELECT id AS gone, state FROM workers WHERE state <> 'open')
  ON worker = gone WHERE ended_at IS NULL AND NOT (state = 'silent' AND ?) ORDER BY number LIMIT ?"""  # noqa: S608
+
+
+def intents(session: Session, worker: str) -> Sequence[Intent]:
+    """Say what a worker has to stop."""
+    return [
+        Intent(run_id=run_id, stop=rows.stop_of(mode, grace, reason))
+        for run_id, mode, grace, reason in session.all(_TO_STOP, (worker,))
+    ]
 
 
 class Leases:
@@ -51,10 +59,7 @@ class Leases:
         )
         if renewed is None:
             raise Fenced(worker)
-        return [
-            Intent(run_id=run_id, stop=rows.stop_of(mode, grace, reason))
-            for run_id, mode, grace, reason in tx.all(_TO_STOP, (worker,))
-        ]
+        return intents(tx, worker)
 
     def close_worker(self, tx: Transaction, worker: str) -> None:
         """Take a lease back."""

@@ -29,7 +29,7 @@ from stoppable.stores.reply import Reply
 from stoppable.stores.sqlite import events as logs
 from stoppable.stores.sqlite import house, looks, runs, stops
 from stoppable.stores.sqlite.boot import boot_clock
-from stoppable.stores.sqlite.leases import Leases
+from stoppable.stores.sqlite.leases import Leases, intents
 from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
@@ -146,6 +146,10 @@ class SqliteStore:
         """Renew a lease, and say what is to be stopped."""
         # Before all that waits: a lease must not run out because this process has much to write.
         return self._lease(Leases.heartbeat, worker, ttl, first=True)
+
+    def intents(self, worker: str) -> Reply[Sequence[Intent]]:
+        """Say what is to be stopped."""
+        return self._read(intents, worker)
 
     def close_worker(self, worker: str) -> Reply[None]:
         """Take a lease back."""

@@ -116,6 +116,8 @@ class StoreHarness(ABC):
     def intents(self, worker: str = "w") -> dict[str, StopIntent]:
         """Return what a heartbeat tells a worker to stop."""
         found: Sequence[Intent] = answer(self.store.heartbeat(worker, TTL))
+        seen: Sequence[Intent] = answer(self.store.intents(worker))
+        assert list(seen) == list(found), "a hint tells what a heartbeat does"
         return {each.run_id: each.stop for each in found}
 
     def acknowledge(self, record: RunRecord, mode: Mode = Mode.GRACEFUL) -> None:
