@@ -1,5 +1,8 @@
 """The specification is performed with every kind of participant."""
 
+import sys
+import threading
+
 import pytest
 
 from stoppable.testing import Groups, ParticipantContract, Tasks, Threads, Workers
@@ -18,3 +21,17 @@ def probe(kind, tmp_path):
     probe = kind.probe(tmp_path)
     yield probe
     probe.release()
+
+
+@pytest.fixture
+def restless():
+    """Threads that are switched every microsecond.
+
+    They are not traced for coverage: CPython 3.11 refuses to install a trace function while another thread does.
+    """
+    interval, trace = sys.getswitchinterval(), threading.gettrace()
+    threading.settrace(None)
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+    threading.settrace(trace)
