@@ -308,8 +308,9 @@ class MemoryStore:
         if record.over or stop is record.stop:
             return
         requested = self.now() if record.stop_requested_at is None else record.stop_requested_at
-        self._unacknowledged[record.id] = kept
         kept.record = replace(record, stop=stop, stop_requested_at=requested)
+        if not rules.is_answered(kept.record):
+            self._unacknowledged[record.id] = kept
         if record.status is Status.RUNNING:
             self._add(kept, [rules.status_event(Status.STOPPING, kept.record)])
         self._touched.add(record.id)
