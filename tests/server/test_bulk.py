@@ -46,7 +46,7 @@ async def test_a_preview_stops_nothing_and_the_same_key_again_answers_the_same()
                 "another request is another stop"
             )
 
-            assert (await client.get(f"/runs/{spared[0]}")).json()["status"] == "running"
+            assert (await client.get(f"/runs/{spared[0]}")).json()["status"] in {"pending", "running"}
             listed = await client.get("/runs", params={"label": "team:a", "agent": "sleeper", "status": "running"})
             assert [run["id"] for run in listed.json()["runs"]] in ([late], [])
             entries = (await client.get("/audit")).json()["entries"]

@@ -279,3 +279,8 @@ async def test_what_is_in_flight_is_told_at_any_moment():
             await stoppable.call(child)
             assert run.in_flight == ("llm:ask",)
         assert run.receipt is None
+
+
+def test_whoever_comes_while_another_thread_makes_the_members_gets_the_same():
+    run = Run("busy")
+    assert run._make_members() is run._make_members()
