@@ -243,11 +243,11 @@ class AsyncClient:
             try:
                 async with self._http.stream(**stream_options(following.request(), self._timeout)) as response:
                     if response.status_code == HTTPStatus.OK:
+                        # To its end, which follows the last event: a generator of httpx that is left in the middle is
+                        # closed by a task of its own, for which the loop may not live long enough.
                         async for data in response.aiter_bytes():
                             for event in following.feed(data):
                                 yield event
-                            if following.done:
-                                return
                     else:
                         following.refused(response.status_code, await response.aread())
             except httpx.TransportError as error:
