@@ -436,11 +436,11 @@ is_over = self._write(""",
         breaks="G12",
         file="_core/run.py",
         snippet="""\
-            port.climb(stop)
+                self._sink.stopping(stop)
             self._call(due.hooks)
 """,
         replacement="""\
-            port.climb(stop)
+                self._sink.stopping(stop)
             with lock:
                 self._call(due.hooks)
 """,

@@ -26,6 +26,8 @@ assert pathlib.Path(stoppable.__file__).is_relative_to({copy!r}), stoppable.__fi
 """
 # The machine has to find the mutant, and the same way every time; to shrink what it found would take minutes.
 FINDS = """
+import os
+os.environ["STOPPABLE_LIVES"] = "500"
 from hypothesis import Phase, settings
 settings.register_profile("finds", derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
 settings.load_profile("finds")

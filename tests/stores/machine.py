@@ -11,6 +11,7 @@ A store plugs in with a subclass that says how one is made:
     pytestmark = MAY_TAKE_LONG
 """
 
+import os
 import re
 
 import pytest
@@ -29,7 +30,8 @@ from stoppable.testing import StoreClock
 from .model import MODES, TERMINAL, Model, harder
 
 # Random on every run; what failed is printed as a blob that replays it.
-SETTINGS = settings(max_examples=120, stateful_step_count=40, deadline=None, print_blob=True)
+LIVES = int(os.environ.get("STOPPABLE_LIVES", "120"))  # more where a mistake has to be found
+SETTINGS = settings(max_examples=LIVES, stateful_step_count=40, deadline=None, print_blob=True)
 MAY_TAKE_LONG = pytest.mark.timeout(90)  # it takes four seconds where nobody else computes
 MAX_RUNS, MAX_WORKERS = 12, 5
 
@@ -235,8 +237,12 @@ class StoreMachine(RuleBasedStateMachine):
         worker=one_of(workers),
         parent=one_of(lambda machine: [None, None, *machine.model.runs]),
         owner=OWNERS,
+        has_begun=st.booleans(),
     )
-    def register(self, worker, parent, owner):
+    def register(self, worker, parent, owner, has_begun=False):
+        if has_begun and parent is not None and worker in self.model.leases:
+            self.register_begun(worker, parent)
+            return
         name = f"r{len(self.model.runs)}"
         if parent is not None:
             owner = self.model.runs[parent]["owner"]
@@ -251,9 +257,6 @@ class StoreMachine(RuleBasedStateMachine):
             self.model.add(name, parent, worker, owner, "request")
         self.see(name)
 
-    @needs(known)
-    @needs(open_workers)
-    @rule(worker=one_of(open_workers), parent=one_of(known))
     def register_begun(self, worker, parent):
         """A child that its worker has begun: it gets the stop of its parent, and its end from its worker."""
         name = f"r{len(self.model.runs)}"
