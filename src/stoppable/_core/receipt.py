@@ -72,7 +72,6 @@ def _nodes(stops: list[Stop], in_flight: dict[boundary, Run], is_within: Callabl
     for node, name in (pair for stop in stops for pair in stop.abandoned):
         if is_within(node):
             yield Node(run_id=node.id, kind="participant", name=name, fate=Fate.ABANDONED)
-    yield from (found for stop in stops for node, found in stop.reported if is_within(node))
     for boundary, node in in_flight.items():
         yield Node(run_id=node.id, kind=boundary.kind, name=boundary.name or "", fate=boundary.fate or Fate.ABANDONED)
 

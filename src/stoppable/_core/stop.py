@@ -77,7 +77,6 @@ class Stop:
         "mode",
         "nodes",
         "reason",
-        "reported",
         "requested_at",
         "target",
     )
@@ -95,7 +94,6 @@ class Stop:
         self.in_flight: list[tuple[Run, boundary]] = []
         self.after: list[tuple[Run, str]] = []
         self.abandoned: list[tuple[Run, str]] = []
-        self.reported: list[tuple[Run, Node]] = []
 
     def expect(self, remotes: int) -> None:
         """Wait for so many more gates to close."""

@@ -14,7 +14,6 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode
-from stoppable._core.stop import Node
 from stoppable.errors import InvalidArgument
 
 LIMIT = 64 * 1024 * 1024
@@ -39,9 +38,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """To the worker: stop, with the number to acknowledge."""
+    """To the worker: stop one of its runs, with the number to acknowledge."""
 
     number: int
+    run_id: str
     mode: Mode
     reason: Reason
     grace: float | None
@@ -54,10 +54,34 @@ class Acknowledged:
     number: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Born:
+    """From the worker: a run of it has a child; one that was stopped before it began never does."""
+
+    run_id: str
+    parent_id: str
+    name: str
+    owner: str | None
+    labels: Mapping[str, str]
+    policy: Policy
+    has_begun: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """From the worker: one of its runs was stopped there."""
+
+    run_id: str
+    mode: Mode
+    reason: Reason
+    grace: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Entered:
     """From the worker: a boundary was entered."""
 
+    run_id: str
     key: int
     kind: str
     name: str | None
@@ -74,8 +98,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """From the worker: what its run has so far."""
+    """From the worker: what one of its runs has so far."""
 
+    run_id: str
     value: object
     appended: bool
 
@@ -84,6 +109,7 @@ class Told:
 class Event:
     """From the worker: progress."""
 
+    run_id: str
     kind: str
     data: dict[str, object]
 
@@ -97,14 +123,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """From the worker: how its run ended, and what became of the nodes in it."""
+    """From the worker: how one of its runs ended."""
 
+    run_id: str
     outcome: Outcome[Any]
     delivered: bool
-    nodes: tuple[Node, ...] = ()
 
 
-Message: TypeAlias = Start | StopRequest | Acknowledged | Entered | Left | Told | Event | Item | Ended
+Message: TypeAlias = Start | StopRequest | Acknowledged | Born | Stopping | Entered | Left | Told | Event | Item | Ended
 
 
 class Line:

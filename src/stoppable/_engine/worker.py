@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -18,38 +19,135 @@ from collections.abc import Callable
 from typing import Any
 
 import stoppable._engine  # noqa: F401 - puts the engine under the core
+from stoppable._core import clock
 from stoppable._core.boundary import boundary
 from stoppable._core.outcome import Outcome
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
-from stoppable._core.state import Status
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Stop
+from stoppable._engine import control
 from stoppable._engine.agents import Kind, block, body_of, kind_of, pumped, start
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
 from stoppable._engine.processes.table import GROUPS, Members
-from stoppable._engine.wire import Acknowledged, Ended, Entered, Event, Item, Left, Line, Start, StopRequest, Told, pack
+from stoppable._engine.wire import (
+    Acknowledged,
+    Born,
+    Ended,
+    Entered,
+    Event,
+    Item,
+    Left,
+    Line,
+    Start,
+    Stopping,
+    StopRequest,
+    Told,
+    pack,
+)
+from stoppable._wire import plain
 from stoppable.errors import InvalidArgument
+
+_PLAIN_BYTES = 1_000_000
 
 
 class _Reporter(Sink):
-    """Sends what the run tells to the parent process."""
+    """Tells the parent process of everything that the run and the runs below it do."""
 
     def __init__(self, line: Line, root: Run) -> None:
         self._line = line
         self._root = root
+        self._runs = {root.id: root}
+        self._lock = threading.Lock()
+        self._known: dict[str, Mode] = {}  # the hardest stop of a run that the parent has heard of
+
+    # What the parent asks for
+
+    def stop(self, request: StopRequest) -> None:
+        """Stop a run here; one that has ended is not here any more."""
+        run = self._runs.get(request.run_id)
+        if run is not None:
+            self._is_news(run, request.mode)
+            run.stop(request.mode, request.reason, grace=request.grace)
+
+    def _is_news(self, run: Run, mode: Mode) -> bool:
+        with self._lock:
+            known = self._known.get(run.id)
+            is_news = known is None or known < mode
+            if is_news:
+                self._known[run.id] = mode
+            return is_news
+
+    # What the runs tell
+
+    def began(self, run: Run) -> None:
+        """Tell of a child."""
+        if run is not self._root:
+            self._runs[run.id] = run
+            self._tell_birth(run, has_begun=True)
+
+    def _tell_birth(self, run: Run, *, has_begun: bool) -> None:
+        assert run.parent is not None, "a child"
+        self._line.send(
+            Born(
+                run_id=run.id,
+                parent_id=run.parent.id,
+                name=run.name,
+                owner=run.owner,
+                labels=dict(run.labels),
+                policy=run.policy,
+                has_begun=has_begun,
+            )
+        )
+
+    def stopping(self, stop: Stop) -> None:
+        """Tell of a stop, from the control thread: a signal handler must not wait for a socket."""
+        control.get().call_at(clock.now(), lambda: self._tell_stop(stop))
+
+    def _tell_stop(self, stop: Stop) -> None:
+        if stop.target.id in self._runs and self._is_news(stop.target, stop.mode):
+            self._line.send(Stopping(stop.target.id, stop.mode, stop.reason, stop.grace))
+
+    def ended(self, run: Run) -> None:
+        """Tell how a child ended; what it returned goes as far as it has a JSON form: nobody there awaits it."""
+        if run is self._root:
+            return
+        if run.id not in self._runs:
+            self._tell_birth(run, has_begun=False)
+            return
+        assert run.outcome is not None, "it has ended"
+        self.tell_end(run, _sendable(run.outcome._replace(result=_plain(run.outcome.result), partial=None)))
+        del self._runs[run.id]
+
+    def tell_end(self, run: Run, outcome: Outcome[Any]) -> None:
+        """Tell how a run ended, and before that of its stops."""
+        for stop in run._stops():
+            if stop.target is run:
+                self._tell_stop(stop)
+        with contextlib.suppress(OSError):  # the parent has gone
+            self._line.send(Ended(run.id, outcome, run._delivered_at is not None))
 
     def entered(self, run: Run, boundary: boundary) -> None:
-        self._line.send(Entered(id(boundary), boundary.kind, boundary.name, run._closed))
+        """Tell of a boundary."""
+        self._line.send(Entered(run.id, id(boundary), boundary.kind, boundary.name, run._closed))
 
     def left(self, run: Run, boundary: boundary) -> None:  # noqa: ARG002 - the name of the protocol
+        """Tell of the end of a boundary."""
         self._line.send(Left(id(boundary), boundary.fate))
 
     def partial(self, run: Run, value: object, *, appended: bool) -> None:
-        if run is self._root:
-            self._line.send(Told(value, appended))
+        """Tell what a run has so far."""
+        self._line.send(Told(run.id, value if run is self._root else _plain(value), appended))
 
-    def event(self, run: Run, kind: str, data: dict[str, object]) -> None:  # noqa: ARG002 - the name of the protocol
-        self._line.send(Event(kind, data))
+    def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
+        """Tell of progress."""
+        self._line.send(Event(run.id, kind, data if run is self._root else {k: _plain(v) for k, v in data.items()}))
+
+
+def _plain(value: object) -> object:
+    form, omitted = plain(value, _PLAIN_BYTES)
+    return form if omitted is None else {"omitted": omitted}
 
 
 def main(descriptor: int) -> None:
@@ -58,16 +156,17 @@ def main(descriptor: int) -> None:
     message = line.receive()
     if isinstance(message, Start):
         sys.path[:] = message.path
-        run = _make_run(message, line)
-        threading.Thread(target=_listen, args=(line, run), name="stoppable-listen", daemon=True).start()
-        _say(line, _perform(run, message, line), run)
+        run = _make_run(message)
+        run._sink = reporter = _Reporter(line, run)
+        threading.Thread(target=_listen, args=(line, reporter), name="stoppable-listen", daemon=True).start()
+        reporter.tell_end(run, _sendable(_perform(run, message, line)))
     sys.stdout.flush()
     sys.stderr.flush()
     with _leaving:
         os._exit(0)
 
 
-def _make_run(message: Start, line: Line) -> Run:
+def _make_run(message: Start) -> Run:
     run = Run(
         message.name,
         run_id=message.run_id,
@@ -76,20 +175,19 @@ def _make_run(message: Start, line: Line) -> Run:
         limits=message.limits,
         policy=message.policy,
     )
-    run._sink = _Reporter(line, run)
     limit_time(run, message.limits)
     return run
 
 
-def _listen(line: Line, run: Run) -> None:
+def _listen(line: Line, reporter: _Reporter) -> None:
     """Pass stops on; when the parent has gone, die and take every process of the session along."""
     while True:
         match line.receive():
             case None:
                 _die()
-            case StopRequest(number, mode, reason, grace):
-                run.stop(mode, reason, grace=grace)
-                line.send(Acknowledged(number))
+            case StopRequest() as request:
+                reporter.stop(request)
+                line.send(Acknowledged(request.number))
             case _:
                 pass
 
@@ -135,36 +233,34 @@ def load(agent: str) -> Callable[..., Any]:
     return body_of(found)
 
 
-def _say(line: Line, outcome: Outcome[Any], run: Run) -> None:
-    """Tell how the run ended, and what became of the runs and boundaries in it."""
-    receipt = run.receipt
-    nodes = () if receipt is None else tuple(node for node in receipt.nodes if node.run_id != run.id)
-    with contextlib.suppress(OSError):  # the parent has gone
-        line.send(Ended(_sendable(outcome), run._delivered_at is not None, nodes))
-
-
 def _sendable(outcome: Outcome[Any]) -> Outcome[Any]:
     """Return an outcome that can be sent: what cannot be is replaced by an error that says so."""
-    error = outcome.error
-    if error is not None:
-        trace = "".join(traceback.format_exception(error))
-        if _refusal(Outcome(status=outcome.status, error=error)) is not None:
-            error = RuntimeError(f"{type(error).__name__}: {error}")
-        error.add_note(f"in the worker process:\n{trace}")
-        outcome = outcome._replace(error=error)
-    refusal = _refusal(outcome)
-    if refusal is None:
-        return outcome
-    status = Status.FAILED if outcome.status is Status.COMPLETED else outcome.status
-    return outcome._replace(status=status, result=None, partial=None, error=refusal)
-
-
-def _refusal(outcome: Outcome[Any]) -> InvalidArgument | None:
+    outcome = outcome._replace(error=None if outcome.error is None else _sendable_error(outcome.error))
     try:
-        pack(Ended(outcome, delivered=False))
+        pack(Ended("", outcome, delivered=False))
     except InvalidArgument as refusal:
-        return refusal
-    return None
+        status = Status.FAILED if outcome.status is Status.COMPLETED else outcome.status
+        return outcome._replace(status=status, result=None, partial=None, error=refusal)
+    return outcome
+
+
+def _sendable_error(error: BaseException) -> BaseException:
+    """Return a copy of an error that tells where it was raised; the error itself is still on its way, here."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+        copy.add_note(f"in the worker process:\n{trace}")
+    except Exception:  # its __init__ takes other arguments than it hands on, as many do; or it holds a lock, a socket …
+        copy = RuntimeError(f"{type(error).__name__}: {_text(error)}")
+        copy.add_note(f"in the worker process:\n{trace}")
+    return copy
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "it cannot be shown"
 
 
 if __name__ == "__main__":

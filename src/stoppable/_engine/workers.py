@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import signal
 import socket
@@ -13,31 +14,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from stoppable._core import clock, context
-from stoppable._core.boundary import boundary
 from stoppable._core.ids import new_id
-from stoppable._core.partial import Partial
-from stoppable._core.port import Participant, RemoteParticipant
+from stoppable._core.port import Participant
 from stoppable._core.run import Run
-from stoppable._core.state import Fate, Rung, Status
+from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
 from stoppable._engine import control, inherited
 from stoppable._engine.agents import body_of
+from stoppable._engine.mirror import Mirror, Process, note_delivery
 from stoppable._engine.processes.orphans import cookie
 from stoppable._engine.processes.table import Members, environment
-from stoppable._engine.wire import (
-    Acknowledged,
-    Ended,
-    Entered,
-    Event,
-    Item,
-    Left,
-    Line,
-    Message,
-    Start,
-    StopRequest,
-    Told,
-    pack,
-)
+from stoppable._engine.wire import Acknowledged, Ended, Item, Line, Start, StopRequest, pack
 from stoppable.errors import InvalidArgument, StoppableError
 
 Put: TypeAlias = Callable[[Any], object]
@@ -63,10 +50,21 @@ class WorkerDied(StoppableError):
         return f"the worker process of run {self.run_id} ended {how} before its agent returned"
 
 
-class Worker(RemoteParticipant):
+class Worker(Process):
     """A process that executes the body of a run. It climbs its own ladder; from here it is told, and killed."""
 
-    __slots__ = ("_boundaries", "_has_ended", "_line", "_members", "_next", "_process", "_put", "_run", "_told")
+    __slots__ = (
+        "_has_ended",
+        "_is_over",
+        "_line",
+        "_members",
+        "_mirror",
+        "_numbers",
+        "_process",
+        "_put",
+        "_run",
+        "_told",
+    )
 
     def __init__(self, run: Run, request: Start, put: Put | None = None) -> None:
         ours, theirs = socket.socketpair()
@@ -86,10 +84,10 @@ class Worker(RemoteParticipant):
         self._put = put
         self._line = Line(ours)
         self._members = Members(group, self._process.pid)
-        self._boundaries: dict[int, boundary] = {}
+        self._mirror = Mirror(run, self)
         self._told: dict[int, Stop] = {}
-        self._next = 0
-        self._has_ended = False
+        self._numbers = itertools.count()
+        self._has_ended = self._is_over = False
         live.add(self)
         with contextlib.suppress(OSError):  # it died at once: receive() will say so
             self._line.send(request)
@@ -97,11 +95,26 @@ class Worker(RemoteParticipant):
     # As a participant of the run
 
     def tell(self, stop: Stop) -> None:
-        """Pass a stop on, from the control thread: a signal handler must not wait for a socket."""
-        self._next += 1
-        self._told[self._next] = stop
-        request = StopRequest(self._next, stop.mode, stop.reason, stop.grace)
+        """Pass a stop on."""
+        self.pass_on(self._run, stop)
+
+    def pass_on(self, run: Run, stop: Stop) -> None:
+        """Tell of a stop, from the control thread: a signal handler must not wait for a socket."""
+        if self._mirror.heard(stop):
+            stop.acknowledge()
+            return
+        number = next(self._numbers)
+        self._told[number] = stop
+        if self._is_over:
+            self._acknowledge(number)
+            return
+        request = StopRequest(number, run.id, stop.mode, stop.reason, stop.grace)
         control.get().call_at(clock.now(), lambda: self._send(request))
+
+    def _acknowledge(self, number: int) -> None:
+        stop = self._told.pop(number, None)
+        if stop is not None:
+            stop.acknowledge()
 
     def _send(self, request: StopRequest) -> None:
         with contextlib.suppress(OSError):  # it has gone, or is about to
@@ -137,82 +150,32 @@ class Worker(RemoteParticipant):
             match self._line.receive():
                 case None:
                     return self._died()
-                case Ended() as ended:
+                case Ended(run_id) as ended if run_id == self._run.id:
                     return self._ended(ended)
                 case Acknowledged(number):
-                    self._told.pop(number).acknowledge()
+                    self._acknowledge(number)
+                case Item(value):
+                    if self._put is not None:
+                        self._put(value)
                 case message:
-                    self._mirror(message)
-
-    def _mirror(self, message: Message) -> None:
-        run = self._run
-        match message:
-            case Entered(key, kind, name, after_stop):
-                self._entered(key, kind, name, after_stop=after_stop)
-            case Left(key, fate):
-                self._left(key, fate)
-            case Told(value, appended):
-                self._partial(value, appended=appended)
-            case Event(kind, data) if run._sink is not None:
-                run._sink.event(run, kind, data)
-            case Item(value) if self._put is not None:
-                self._put(value)
-            case _:
-                pass  # nobody keeps a record
-
-    def _left(self, key: int, fate: Fate | None) -> None:
-        run, left = self._run, self._boundaries.pop(key)
-        run._withdraw(left)
-        if fate is not None:
-            left._fate = fate
-        if run._sink is not None:
-            run._sink.left(run, left)
-
-    def _entered(self, key: int, kind: str, name: str | None, *, after_stop: bool) -> None:
-        run = self._run
-        entered = self._boundaries[key] = boundary(kind, name)
-        entered.holder = self
-        run._admit(entered)
-        for stop in run._stops():
-            if after_stop:
-                stop.after.append((run, entered.label))
-            else:
-                stop.in_flight.append((run, entered))  # its news crossed the stop's
-        if run._budget is not None:
-            run._budget.spend(kind)
-        if run._sink is not None:
-            run._sink.entered(run, entered)
-
-    def _partial(self, value: object, *, appended: bool) -> None:
-        run = self._run
-        if not appended or run._partial is None:
-            run._partial = Partial(None if appended else value)
-        if appended:
-            run._partial.append(value)
-        if run._sink is not None:
-            run._sink.partial(run, value, appended=appended)
+                    self._mirror.show(message)
 
     def _ended(self, ended: Ended) -> Any:
-        run, outcome = self._run, ended.outcome
         self._has_ended = True
-        if outcome.status in {Status.STOPPED, Status.LOST} and run._stop is None:
-            run.stop(reason=outcome.reason)  # it stopped itself
-        if run._stop is not None:
-            run._stop.reported += [(run, node) for node in ended.nodes]
-        if ended.delivered:
-            run._deliver(raised=True)
-            # What hangs in the worker is ended with it; whether its clean-up ran is known only there.
-            run._cut = run._cut or not outcome.clean
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.result
+        note_delivery(self._run, ended)  # what hangs in the worker is ended with it
+        if ended.outcome.error is not None:
+            raise ended.outcome.error
+        return ended.outcome.result
 
     def _died(self) -> Any:
-        returncode = self._process.wait(_REAP_SECONDS)
+        error = self._death(self._run)
         if self._run._stop is not None:
             self._run._cut = True
             self._run._raise_stopped()
-        raise WorkerDied(self._run.id, returncode)
+        raise error
+
+    def _death(self, run: Run) -> WorkerDied:
+        return WorkerDied(run.id, self._process.wait(_REAP_SECONDS))
 
     def end(self) -> None:
         """Leave nothing of it behind, and say that its gate is closed for good."""
@@ -225,9 +188,13 @@ class Worker(RemoteParticipant):
             self._kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.05)
-        for stop in self._told.values():
-            stop.acknowledge()
-        self._told.clear()
+        self._is_over = True
+        for number in list(self._told):
+            self._acknowledge(number)
+        if not self.alive():
+            live.discard(self)
+            self._mirror.close(self._death)
+            self._run._withdraw(self)
 
 
 def _search_path(request: Start) -> str:
@@ -247,9 +214,6 @@ def perform_in_worker(request: Callable[[Run], Start], put: Put | None) -> Any:
         return worker.converse()
     finally:
         worker.end()
-        if not worker.alive():
-            live.discard(worker)
-            run._withdraw(worker)
 
 
 def as_worker_body(agent: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[Put | None], Any]:

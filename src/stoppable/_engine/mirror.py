@@ -1,0 +1,176 @@
+"""The runs inside a worker process as the tree here has them: each can be found, watched and stopped by its id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from stoppable._core.boundary import boundary
+from stoppable._core.partial import Partial
+from stoppable._core.port import Participant, RemoteParticipant
+from stoppable._core.reason import Reason
+from stoppable._core.run import Run
+from stoppable._core.state import Fate, Rung, Status
+from stoppable._core.stop import Stop
+from stoppable._engine.wire import Born, Ended, Entered, Event, Left, Message, Stopping, Told
+
+
+class Process(RemoteParticipant):
+    """The process around the runs inside."""
+
+    __slots__ = ()
+
+    def pass_on(self, run: Run, stop: Stop) -> None:
+        """Tell it to stop one of its runs; returns at once, from any thread and from a signal handler."""
+        raise NotImplementedError
+
+
+class Inner(RemoteParticipant):
+    """Whatever executes a run inside a worker process; the worker climbs for it, by itself."""
+
+    __slots__ = ("_process", "_run")
+
+    def __init__(self, run: Run, process: Process) -> None:
+        self._run = run
+        self._process = process
+
+    def tell(self, stop: Stop) -> None:
+        """Pass a stop of this run on; one of a run above it in the worker is told there once, and reaches it there."""
+        if stop.target is self._run:
+            self._process.pass_on(self._run, stop)
+        else:
+            stop.acknowledge()
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+        """Do nothing: to kill the process would hit the runs beside this one (G13)."""
+
+    def alive(self) -> bool:
+        """Return whether its process is: it is no participant any more once its end was told."""
+        return self._process.alive()
+
+    def describe(self) -> str:
+        """Name the run and its process."""
+        return f"{self._run.name} in {self._process.describe()}"
+
+
+class Mirror:
+    """Does to the tree here what a worker tells of its own."""
+
+    __slots__ = ("_boundaries", "_heard", "_process", "_root", "_runs")
+
+    def __init__(self, root: Run, process: Process) -> None:
+        self._root = root
+        self._process = process
+        self._runs: dict[str, tuple[Run, RemoteParticipant]] = {root.id: (root, process)}
+        self._boundaries: dict[int, tuple[Run, boundary]] = {}
+        self._heard: Reason | None = None
+
+    def heard(self, stop: Stop) -> bool:
+        """Return whether a stop came from the worker, which need not be told of it."""
+        return stop.reason is self._heard
+
+    def show(self, message: Message) -> None:
+        """Do what a message tells of; what it says of a run that is not here any more is old."""
+        match message:
+            case Born():
+                self._born(message)
+            case Stopping(run_id, mode, reason, grace) if run_id in self._runs:
+                self._heard = reason
+                self._runs[run_id][0].stop(mode, reason, grace=grace)
+            case Entered(run_id) if run_id in self._runs:
+                self._entered(*self._runs[run_id], message)
+            case Left(key, fate) if key in self._boundaries:
+                self._left(key, fate)
+            case Told(run_id, value, appended) if run_id in self._runs:
+                _tell_partial(self._runs[run_id][0], value, appended=appended)
+            case Event(run_id, kind, data) if run_id in self._runs:
+                run, _ = self._runs[run_id]
+                if run._sink is not None:
+                    run._sink.event(run, kind, data)
+            case Ended(run_id) if run_id in self._runs:
+                self._ended(message)
+            case _:
+                pass
+
+    def _born(self, born: Born) -> None:
+        parent, _ = self._runs[born.parent_id]
+        run = Run(
+            born.name,
+            parent,
+            run_id=born.run_id,
+            owner=born.owner,
+            labels=born.labels,
+            policy=born.policy,
+        )
+        if not born.has_begun:
+            run._skip()
+            return
+        seat = Inner(run, self._process)
+        self._runs[run.id] = run, seat
+        run._admit(seat)
+        run._begin(seat)
+
+    def _entered(self, run: Run, seat: RemoteParticipant, message: Entered) -> None:
+        entered = boundary(message.kind, message.name)
+        entered.holder = seat
+        self._boundaries[message.key] = run, entered
+        run._admit(entered)
+        for stop in run._stops():
+            if message.after_stop:
+                stop.after.append((run, entered.label))
+            else:
+                stop.in_flight.append((run, entered))  # its news crossed the stop's
+        if run._budget is not None:
+            run._budget.spend(message.kind)
+        if run._sink is not None:
+            run._sink.entered(run, entered)
+
+    def _left(self, key: int, fate: Fate | None) -> None:
+        run, left = self._boundaries.pop(key)
+        run._withdraw(left)
+        if fate is not None:
+            left._fate = fate
+        if run._sink is not None:
+            run._sink.left(run, left)
+
+    def _ended(self, message: Ended) -> None:
+        run, seat = self._runs[message.run_id]
+        outcome = message.outcome
+        if outcome.status is Status.LOST:
+            run._lose()  # it stays within reach until the process is gone
+            return
+        del self._runs[run.id]
+        run._withdraw(seat)
+        note_delivery(run, message)
+        run._end(outcome.result, outcome.error)
+
+    def close(self, error: Callable[[Run], Exception]) -> None:
+        """End what the worker did not see to its end: the process is dead."""
+        for key in list(self._boundaries):
+            self._left(key, Fate.KILLED)
+        del self._runs[self._root.id]  # its own edge is around this
+        for run, seat in reversed(self._runs.values()):
+            run._withdraw(seat)
+            if run._stop is None:
+                run._end(None, error(run))
+            else:
+                run._cut = True
+                run._deliver(raised=True)
+                run._end(None, None)
+        self._runs.clear()
+
+
+def note_delivery(run: Run, ended: Ended) -> None:
+    """Note that the stop was delivered in the worker; whether its clean-up ran is known only there."""
+    if ended.delivered:
+        run._deliver(raised=True)
+        run._cut = run._cut or not ended.outcome.clean
+
+
+def _tell_partial(run: Run, value: object, *, appended: bool) -> None:
+    if not appended or run._partial is None:
+        run._partial = Partial(None if appended else value)
+    if appended:
+        run._partial.append(value)
+    if run._sink is not None:
+        run._sink.partial(run, value, appended=appended)

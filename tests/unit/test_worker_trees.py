@@ -1,0 +1,235 @@
+"""Runs inside a worker process are nodes of the tree here: found, watched and stopped by their id."""
+
+import asyncio
+import sys
+import time
+
+import pytest
+
+import stoppable
+from stoppable import Supervisor
+from stoppable._core.run import Run
+
+AGENTS = """
+import asyncio, os, threading, time
+import stoppable
+
+@stoppable.agent
+async def waits(name, folder):
+    stoppable.set_partial({"name": name})
+    try:
+        async with stoppable.boundary("tool", name):
+            open(os.path.join(folder, name), "w").close()
+            await stoppable.sleep(60)
+    finally:
+        stoppable.emit("cleaned", name=name)
+
+async def three(folder):
+    handles = [await stoppable.spawn(waits, name, folder) for name in "abc"]
+    return [(await handle.outcome()).status.value for handle in handles]
+
+async def chain(folder):
+    return await stoppable.call(middle, folder)
+
+@stoppable.agent
+async def middle(folder):
+    await waits("deep", folder)
+
+@stoppable.agent
+def hangs(folder):
+    open(os.path.join(folder, "hung"), "w").close()
+    threading.Event().wait(60)
+
+async def with_one_that_hangs(folder):
+    stuck = await stoppable.spawn(hangs, folder)
+    outcome = await stuck.outcome()
+    return outcome.status.value
+
+async def stops_one_of_its_own(folder):
+    handle = await stoppable.spawn(waits, "mine", folder)
+    while not os.path.exists(os.path.join(folder, "mine")):
+        await asyncio.sleep(0.001)
+    await handle.stop("immediate", "not needed any more")
+    return (await handle.outcome()).status.value
+
+class Awkward(Exception):
+    def __init__(self, code, text):
+        super().__init__(f"{code}: {text}")
+
+@stoppable.agent
+def returns_a_lock():
+    stoppable.set_partial(threading.Lock())
+    stoppable.emit("odd", lock=threading.Lock())
+    return threading.Lock()
+
+@stoppable.agent
+def raises_awkwardly():
+    raise Awkward(7, "seven")
+
+async def has_odd_children():
+    returned = await (await stoppable.spawn(returns_a_lock)).outcome()
+    raised = await (await stoppable.spawn(raises_awkwardly)).outcome()
+    return [returned.status.value, raised.status.value]
+
+async def dies_with_a_child(folder):
+    await stoppable.spawn(waits, "child", folder)
+    while not os.path.exists(os.path.join(folder, "child")):
+        await asyncio.sleep(0.001)
+    os._exit(3)
+
+async def nested(folder):
+    return await (await stoppable.spawn(chain, folder, isolation="process")).outcome()
+"""
+
+
+@pytest.fixture
+def agents(tmp_path, monkeypatch):
+    (tmp_path / "tree_agents.py").write_text(AGENTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tree_agents", raising=False)
+    import tree_agents
+
+    yield tree_agents
+    sys.modules.pop("tree_agents", None)
+
+
+async def until(condition):
+    async with asyncio.timeout(15):
+        while not (found := condition()):
+            await asyncio.sleep(0.001)
+    return found
+
+
+def below(run: Run) -> dict[str, Run]:
+    """Return the live runs below one, by what their partial or name says."""
+    found, nodes = {}, [run]
+    for node in nodes:
+        nodes += node._offspring()
+        partial = node.partial
+        found[partial["name"] if isinstance(partial, dict) else node.name] = node
+    return found
+
+
+async def test_one_of_three_is_stopped_and_the_others_go_on(agents, tmp_path):
+    """G4: exactly that run, though all three live in one process."""
+    handle = await stoppable.spawn(agents.three, str(tmp_path), isolation="process")
+    await until(lambda: {"a", "b", "c"} <= set(below(handle.run)))
+    await until(lambda: (tmp_path / "c").exists() and len(handle.run.in_flight) == 3)
+    inner = below(handle.run)
+    receipt = inner["b"].stop("graceful", "enough of b")
+    assert (receipt.answer, receipt.in_flight) == ("accepted", ("tool:b",))
+    outcome = await until(lambda: inner["b"].outcome)
+    assert (outcome.status, outcome.reason.message, outcome.partial) == ("stopped", "enough of b", {"name": "b"})
+    assert outcome.clean
+    assert inner["b"].receipt.acknowledged_at is not None
+    assert [inner[name].status for name in "ac"] == ["running", "running"]
+    assert handle.run.status == "running"
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status == "stopped"
+    assert {inner[name].outcome.status for name in "ac"} == {"stopped"}
+
+
+async def test_a_chain_in_a_process_in_a_process_is_told_of_at_the_top(agents, tmp_path):
+    handle = await stoppable.spawn(agents.nested, str(tmp_path), isolation="process")
+    await until(lambda: "deep" in below(handle.run))
+    await until(lambda: handle.run.in_flight)
+    deep = below(handle.run)["deep"]
+    assert [run.name for run in deep._lineage()] == ["waits", "middle", "chain", "nested"]
+    await handle.stop("graceful")
+    await handle.outcome()
+    runs = {(node.name, node.fate) for node in handle.receipt.nodes if node.kind == "run"}
+    assert {name for name, _ in runs} == {"waits", "middle", "chain", "nested"}
+    assert {deep.status, deep.parent.status, deep.parent.parent.status} == {"stopped"}
+
+
+async def test_a_run_that_was_stopped_inside_is_stopped_here_with_its_mode_and_reason(agents, tmp_path):
+    handle = await stoppable.spawn(agents.stops_one_of_its_own, str(tmp_path), isolation="process")
+    mine = await until(lambda: below(handle.run).get("mine"))
+    assert (await handle.outcome()).result == "stopped"
+    assert mine.outcome.status == "stopped"
+    assert (mine.receipt.mode, mine.receipt.reason.message) == ("immediate", "not needed any more")
+    assert len(mine._stops()) == 1
+    assert handle.run._stop is None
+
+
+async def test_a_thread_that_hangs_inside_is_lost_and_the_process_goes_on(agents, tmp_path):
+    """G13: to kill the process would end the runs beside it."""
+    policy = stoppable.Policy(cancel=0.1, kill=0.1)
+    async with stoppable.open_run("policy", policy=policy):
+        handle = await stoppable.spawn(agents.with_one_that_hangs, str(tmp_path), isolation="process")
+        await until(lambda: (tmp_path / "hung").exists() and "hangs" in below(handle.run))
+        hangs = below(handle.run)["hangs"]
+        hangs.stop("immediate")
+        outcome = await handle.outcome()
+    assert (outcome.status, outcome.result) == ("completed", "lost")
+    assert hangs.outcome.status == "lost"
+    assert any("worker process" in node.name for node in hangs.receipt.nodes if node.kind == "participant")
+
+
+async def test_a_kill_of_the_worker_is_a_kill_of_what_was_in_flight_inside(agents, tmp_path):
+    handle = await stoppable.spawn(agents.chain, str(tmp_path), isolation="process")
+    await until(lambda: handle.run.in_flight)
+    inner = below(handle.run)
+    await handle.stop("kill")
+    assert (await handle.outcome()).rung == "kill"
+    assert {(run.outcome.status, run.outcome.clean) for run in inner.values()} == {("stopped", False)}
+    assert ("tool", "deep", "killed") in {(node.kind, node.name, node.fate) for node in handle.receipt.nodes}
+
+
+async def test_a_worker_that_dies_leaves_its_inner_runs_failed(agents, tmp_path):
+    handle = await stoppable.spawn(agents.dies_with_a_child, str(tmp_path), isolation="process")
+    child = await until(lambda: below(handle.run).get("child"))
+    assert (await handle.outcome()).status == "failed"
+    assert child.outcome.status == "failed"
+    assert "ended with code 3" in str(child.outcome.error)
+
+
+async def test_what_inner_runs_return_and_raise_cannot_harm_the_outer_one(agents):
+    """Nobody here awaits it: what cannot be sent is said so, and its status is what it was."""
+    seen = {}
+
+    class Told(stoppable._core.sink.Sink):
+        def ended(self, run):
+            seen[run.name] = run.outcome
+
+    async with stoppable.open_run("watched") as watched:
+        watched._sink = Told()
+        outcome = await (await stoppable.spawn(agents.has_odd_children, isolation="process")).outcome()
+    assert outcome.result == ["completed", "failed"]
+    assert "has no JSON form" in seen["returns_a_lock"].result["omitted"]
+    assert repr(seen["raises_awkwardly"].error) == "RuntimeError('Awkward: 7: seven')"
+    assert "in raises_awkwardly" in seen["raises_awkwardly"].error.__notes__[0]
+
+
+async def test_a_supervisor_finds_and_stops_a_run_inside_a_process_by_its_id(agents, tmp_path):
+    async with Supervisor() as supervisor:
+        handle = await supervisor.start(agents.three, str(tmp_path), isolation="process", owner="ada")
+
+        async def children():
+            _, *found = await supervisor.tree(handle.id)
+            return found
+
+        async with asyncio.timeout(15):
+            while len(found := await children()) < 3 or not all((tmp_path / name).exists() for name in "abc"):
+                await asyncio.sleep(0.005)
+        assert {record.owner for record in found} == {"ada"}
+        await supervisor.stop(found[1].id, reason="this one", wait=10)
+        one = await supervisor.get(found[1].id)
+        assert (one.status, one.outcome.reason.message) == ("stopped", "this one")
+        assert (await supervisor.get(handle.id)).status == "running"
+        await supervisor.stop(handle.id, mode="immediate", wait=10)
+        assert {record.status for record in await children()} == {"stopped"}
+
+
+async def test_a_stop_that_comes_when_the_worker_has_gone_is_acknowledged(agents, tmp_path):
+    """The stop has seen the worker among the members, and tells it after its end."""
+    handle = await stoppable.spawn(agents.chain, str(tmp_path), isolation="process")
+    await until(lambda: handle.run.in_flight)
+    worker = next(member for member in handle.run._members if hasattr(member, "_process"))
+    await handle.stop("kill")
+    await handle.outcome()
+    late = stoppable._core.stop.Stop(handle.run, stoppable.Mode.KILL, stoppable.Reason())
+    worker.tell(late)
+    assert late.acknowledged_at is not None
+    assert not worker._told
+    assert time.monotonic() >= late.acknowledged_at
