@@ -366,10 +366,11 @@ class Run(Place):
         if self.parent is not None and self.parent._ended is not None:
             self.parent._settle()
 
-    def _lose(self) -> None:
+    def _lose(self, abandoned: Sequence[str] | None = None) -> None:
         """Give up: something of it may still be alive, and the receipt names it."""
-        alive = [participant.describe() for participant in self._participants() if participant.alive()]
-        if self._conclude(_LOST, alive) and self.parent is not None:
+        if abandoned is None:
+            abandoned = [participant.describe() for participant in self._participants() if participant.alive()]
+        if self._conclude(_LOST, abandoned) and self.parent is not None:
             self.parent._settle()
 
     def _settle(self) -> None:

@@ -23,6 +23,10 @@ class Process(RemoteParticipant):
         """Tell it to stop one of its runs; returns at once, from any thread and from a signal handler."""
         raise NotImplementedError
 
+    def has_ended(self, run: Run) -> None:
+        """Note that one of its runs has ended there."""
+        raise NotImplementedError
+
 
 class Inner(RemoteParticipant):
     """Whatever executes a run inside a worker process; the worker climbs for it, by itself."""
@@ -137,10 +141,11 @@ class Mirror:
         run, seat = self._runs[message.run_id]
         outcome = message.outcome
         if outcome.status is Status.LOST:
-            run._lose()  # it stays within reach until the process is gone
+            run._lose(message.abandoned)  # it stays within reach until the process is gone
             return
         del self._runs[run.id]
         run._withdraw(seat)
+        self._process.has_ended(run)
         note_delivery(run, message)
         run._end(outcome.result, outcome.error)
 

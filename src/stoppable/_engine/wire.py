@@ -123,11 +123,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """From the worker: how one of its runs ended."""
+    """From the worker: how one of its runs ended, and what of it could not be."""
 
     run_id: str
     outcome: Outcome[Any]
     delivered: bool
+    abandoned: tuple[str, ...] = ()
 
 
 Message: TypeAlias = Start | StopRequest | Acknowledged | Born | Stopping | Entered | Left | Told | Event | Item | Ended

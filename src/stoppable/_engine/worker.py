@@ -59,6 +59,7 @@ class _Reporter(Sink):
         self._line = line
         self._root = root
         self._runs = {root.id: root}
+        self._ending = threading.Lock()  # one end is told at a time
         self._lock = threading.Lock()
         self._known: dict[str, Mode] = {}  # the hardest stop of a run that the parent has heard of
 
@@ -110,23 +111,35 @@ class _Reporter(Sink):
             self._line.send(Stopping(stop.target.id, stop.mode, stop.reason, stop.grace))
 
     def ended(self, run: Run) -> None:
-        """Tell how a child ended; what it returned goes as far as it has a JSON form: nobody there awaits it."""
-        if run is self._root:
-            return
+        """Tell how a child ended."""
         if run.id not in self._runs:
             self._tell_birth(run, has_begun=False)
-            return
-        assert run.outcome is not None, "it has ended"
-        self.tell_end(run, _sendable(run.outcome._replace(result=_plain(run.outcome.result), partial=None)))
-        del self._runs[run.id]
+        elif run is not self._root:
+            self._tell_child_end(run)
 
-    def tell_end(self, run: Run, outcome: Outcome[Any]) -> None:
-        """Tell how a run ended, and before that of its stops."""
+    def _tell_child_end(self, run: Run) -> None:
+        assert run.outcome is not None, "it has ended"
+        with self._ending:
+            if run.id in self._runs:
+                # As far as it has a JSON form: nobody there awaits it.
+                plain = run.outcome._replace(result=_plain(run.outcome.result), partial=None)
+                self._tell_end(run, _sendable(plain))
+                del self._runs[run.id]
+
+    def close(self, outcome: Outcome[Any]) -> None:
+        """Tell how the root ended: the last word."""
+        for run in list(self._runs.values()):
+            if run.outcome is not None and run is not self._root:
+                self._tell_child_end(run)  # whoever saw its outcome may be faster than the thread that tells of it
+        self._tell_end(self._root, outcome)
+
+    def _tell_end(self, run: Run, outcome: Outcome[Any]) -> None:
         for stop in run._stops():
             if stop.target is run:
                 self._tell_stop(stop)
+        abandoned = tuple(name for stop in run._stops() for lost, name in stop.abandoned if lost is run)
         with contextlib.suppress(OSError):  # the parent has gone
-            self._line.send(Ended(run.id, outcome, run._delivered_at is not None))
+            self._line.send(Ended(run.id, outcome, run._delivered_at is not None, abandoned))
 
     def entered(self, run: Run, boundary: boundary) -> None:
         """Tell of a boundary."""
@@ -159,7 +172,7 @@ def main(descriptor: int) -> None:
         run = _make_run(message)
         run._sink = reporter = _Reporter(line, run)
         threading.Thread(target=_listen, args=(line, reporter), name="stoppable-listen", daemon=True).start()
-        reporter.tell_end(run, _sendable(_perform(run, message, line)))
+        reporter.close(_sendable(_perform(run, message, line)))
     sys.stdout.flush()
     sys.stderr.flush()
     with _leaving:

@@ -85,7 +85,7 @@ class Worker(Process):
         self._line = Line(ours)
         self._members = Members(group, self._process.pid)
         self._mirror = Mirror(run, self)
-        self._told: dict[int, Stop] = {}
+        self._told: dict[int, tuple[Run, Stop]] = {}
         self._numbers = itertools.count()
         self._has_ended = self._is_over = False
         live.add(self)
@@ -104,7 +104,7 @@ class Worker(Process):
             stop.acknowledge()
             return
         number = next(self._numbers)
-        self._told[number] = stop
+        self._told[number] = run, stop
         if self._is_over:
             self._acknowledge(number)
             return
@@ -112,9 +112,15 @@ class Worker(Process):
         control.get().call_at(clock.now(), lambda: self._send(request))
 
     def _acknowledge(self, number: int) -> None:
-        stop = self._told.pop(number, None)
+        _, stop = self._told.pop(number, (None, None))
         if stop is not None:
             stop.acknowledge()
+
+    def has_ended(self, run: Run) -> None:
+        """Acknowledge what a run was told: its gate is closed for good, whatever its process says later."""
+        for number, (told, _) in list(self._told.items()):
+            if told is run:
+                self._acknowledge(number)
 
     def _send(self, request: StopRequest) -> None:
         with contextlib.suppress(OSError):  # it has gone, or is about to
@@ -162,6 +168,7 @@ class Worker(Process):
 
     def _ended(self, ended: Ended) -> Any:
         self._has_ended = True
+        self.has_ended(self._run)
         note_delivery(self._run, ended)  # what hangs in the worker is ended with it
         if ended.outcome.error is not None:
             raise ended.outcome.error
