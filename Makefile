@@ -17,11 +17,11 @@ APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --igno
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-# $(call environment,directory,extras): a fast installer, then the project with its extras
+# $(call environment,directory,extras,options): a fast installer, then the project with its extras
 define environment
 	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 	@test -x $(1)/bin/uv || $(1)/bin/python -m pip install -q --disable-pip-version-check uv
-	@VIRTUAL_ENV=$(abspath $(1)) $(1)/bin/uv pip install -q -e '.[$(2)]'
+	@VIRTUAL_ENV=$(abspath $(1)) $(1)/bin/uv pip install -q $(3) -e '.[$(2)]'
 endef
 
 DEMO_PORT ?= 8420
@@ -69,11 +69,10 @@ test-frameworks: ## run the stop through real agent frameworks
 	$(call environment,.venv-frameworks,dev$(comma)frameworks)
 	.venv-frameworks/bin/python -m pytest -q tests/frameworks
 
-test-lowest: ## run the tests of the client and the command line with the oldest packages that they allow
+test-lowest: ## run the tests of the server, the client, the command line and the file with the oldest packages that they allow
+	$(call environment,.venv-lowest,cli$(comma)client$(comma)server$(comma)sqlite,--upgrade --resolution lowest-direct)
 	$(call environment,.venv-lowest,dev)
-	@VIRTUAL_ENV=$(abspath .venv-lowest) .venv-lowest/bin/uv pip install -q \
-		$$(sed -nE 's/.*"(httpx|rich|typer)>=([0-9.]+)".*/\1==\2/p' pyproject.toml | sort -u)
-	.venv-lowest/bin/python -m pytest -q tests/client tests/cli
+	.venv-lowest/bin/python -m pytest -q $(PARALLEL) tests/client tests/cli tests/server tests/stores/test_sqlite*.py
 
 check: ## lint, types, layers
 	$(call environment,$(VENV),dev$(comma)check)
