@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -11,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from stoppable.records import RunRecord
 from stoppable.server.reader import Reader
-from stoppable.server.stream_connection import HAND_OVER, StreamConnection
+from stoppable.server.stream_connection import StreamConnection, hand_over_of
 
 if TYPE_CHECKING:
     from stoppable.server.streams import Streams
@@ -35,14 +34,11 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; a stream that lasts leaves everything that was made for its request, if the server is ours."""
-        hand_over: Callable[[StreamConnection], None] | None = scope.get("extensions", {}).get(HAND_OVER)
-        if hand_over is None or self._record.over:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        hand_over = None if self._record.over else hand_over_of(scope)
+        headers = self.raw_headers if hand_over is None else [*self.raw_headers, _LAST_REQUEST]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if hand_over is None or not hand_over(StreamConnection(self._streams, self._record, self._after)):
             await _Request(self._streams, self._record, self._after, send).run(receive)
-        else:
-            headers = [*self.raw_headers, _LAST_REQUEST]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            hand_over(StreamConnection(self._streams, self._record, self._after))
 
 
 class _Request(Reader):

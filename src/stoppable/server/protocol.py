@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stoppable.server.limits import ServerLimits
-from stoppable.server.stream_connection import HAND_OVER, StreamConnection
+from stoppable.server.stream_connection import StreamConnection, offered
 
 _REFUSAL = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
 _TOO_LARGE = b'{"error":{"code":"head_too_large","message":"the headers are too large"}}'
@@ -54,7 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Wait for a head."""
         super().on_message_begin()
-        self.scope["extensions"] = {HAND_OVER: self._hand_over}
+        self.scope["extensions"] = offered(self._hand_over)
         self._begin_head()
 
     def on_headers_complete(self) -> None:
@@ -62,11 +62,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end_head()
         super().on_headers_complete()
 
-    def _hand_over(self, stream: StreamConnection) -> None:
+    def _hand_over(self, stream: StreamConnection) -> bool:
+        if self.pipeline:  # another request came behind this one, and is what ``connection_lost`` would end
+            return False
         transport, connections, is_full = self.transport, self.connections, self.flow.write_paused
-        self.flow.resume_reading()  # or nobody would see that the client goes away
         self.connection_lost(ConnectionAbortedError("it is a stream now"))  # as it is for this protocol
         stream.take_over(transport, connections, is_full=is_full)
+        return True
 
     def _begin_head(self) -> None:
         self._is_in_head = True

@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from starlette.types import Scope
 
 from stoppable.records import RunRecord
 from stoppable.server.reader import Reader
@@ -20,8 +23,21 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("stoppable.server")
 
-HAND_OVER = "stoppable.hand_over"
-"""The ASGI extension of our server: a function that gives the connection of a request to a StreamConnection."""
+_EXTENSION = "stoppable.stream"
+
+HandOver: TypeAlias = "Callable[[StreamConnection], bool]"
+"""Gives the connection of a request away; False if that is not possible."""
+
+
+def offered(hand_over: HandOver) -> dict[str, dict[object, object]]:
+    """Return the ASGI extension with which our server offers that."""
+    return {_EXTENSION: {"hand_over": hand_over}}
+
+
+def hand_over_of(scope: Scope) -> HandOver | None:
+    """Return what the server of a request offers."""
+    found: HandOver | None = scope.get("extensions", {}).get(_EXTENSION, {}).get("hand_over")
+    return found
 
 
 class StreamConnection(Reader, asyncio.Protocol):
