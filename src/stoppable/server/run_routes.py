@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from stoppable._core.state import Status
 from stoppable._core.stop import Answer
-from stoppable.records import Filter, RunRecord, to_json
+from stoppable.records import Filter, RunRecord, RunSummary, Summaries, to_json
 from stoppable.server import schemas
 from stoppable.server.bodies import RUN_ID, StartBody
 from stoppable.server.desk import FrontDesk
@@ -136,10 +136,10 @@ class RunRoutes:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="From the part before.")] = None,
     ) -> Response:
-        """List the runs that match everything given."""
+        """List the runs that match everything given, each in short: the whole of one is at `/runs/{run_id}`."""
         caller = caller_of(request, Scope.READ)
         if owner is not None and not caller.sees(owner):
-            return json_response({"runs": [], "cursor": None})
+            return reply(Summaries())
         wanted = Filter(
             status=frozenset(status or ()),
             name=agent,
@@ -147,7 +147,8 @@ class RunRoutes:
             labels={key: value for key, _, value in (one.partition(":") for one in label or ())},
             parent_id=parent,
         )
-        return reply(await self._desk.supervisor.list(wanted, cursor=cursor, limit=limit))
+        page = await self._desk.supervisor.list(wanted, cursor=cursor, limit=limit)
+        return reply(Summaries(runs=tuple(map(RunSummary.of, page.runs)), cursor=page.cursor))
 
     async def get(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what is kept of a run."""
