@@ -15,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 import stoppable
 from stoppable.server import ServerLimits
 from stoppable.server.stream_connection import hand_over_of
+from stoppable.stores.memory import MemoryStore
+from stoppable.stores.reply import Reply, settle
 
 from .serving import DEADLINE, RawStream, client_of, ended, event, events, in_process, served, started
 
@@ -241,6 +243,47 @@ async def test_what_an_agent_emits_cannot_end_an_event_or_become_another():
             assert response.headers["content-type"] == "application/json"
             assert response.headers["x-content-type-options"] == "nosniff"
             assert json.loads(response.content)["outcome"]["result"] == hostile
+
+
+class Late(MemoryStore):
+    """Answers one read with what was there before an event of which the readers are told meanwhile."""
+
+    meanwhile = None
+
+    def read(self, run_id, after, limit):
+        found = super().read(run_id, after, limit)
+        if self.meanwhile is None or found.result():
+            return found
+        act, self.meanwhile = self.meanwhile, None
+        late = Reply()
+
+        def answer():
+            told = threading.Event()
+            subscription = self.watch(run_id, told.set)  # after the reader, so it is told after it
+            act()
+            assert told.wait(DEADLINE)
+            subscription.close()
+            settle([(late, (), None)])
+
+        threading.Thread(target=answer).start()
+        return late
+
+
+async def test_an_event_that_comes_while_the_log_is_read_is_not_missed(serve, steps, monkeypatch):
+    monkeypatch.setattr("stoppable.server.streams._LOOK_SECONDS", 3600)  # being told is all there is
+    store = Late()
+    limits = ServerLimits(heartbeat=3600, slow_seconds=3600)
+    with serve({"steps": steps.agent}, store=store, limits=limits) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps")
+            await event(client, run_id, "status", status="running")
+            store.meanwhile = steps.give
+            stream = await RawStream.open(service, run_id)
+            async with asyncio.timeout(DEADLINE):
+                async for one in stream.events():
+                    if one["event"] == "progress":
+                        break
+            await stream.drop()
 
 
 async def test_a_stream_that_waits_keeps_nothing_of_its_request(steps):
