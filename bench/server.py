@@ -97,7 +97,7 @@ async def stops_in_a_file(quick: bool) -> Section:
 
 
 async def stops(quick: bool, store: str) -> list[Row]:
-    count, rounds = (50, 2) if quick else (200, 8)
+    count, rounds = 50, 5 if quick else 40
     paths = {"floor": "/floor/{}/stop", "ours": "/runs/{}/stop"}
     with server(ours(store)) as port:
         control = await Connection.open(port)
@@ -112,8 +112,8 @@ async def stops(quick: bool, store: str) -> list[Row]:
         acts = {name: (port, partial(again, path)) for name, path in (paths | more).items()}
         await again(paths["ours"])
         found = await interleaved(rounds, acts)
-        first = await first_stops(port, rounds, count, "deaf", paths)
-        ended = await first_stops(port, rounds, count, "waiter", {"ours": paths["ours"]})
+        first = await first_stops(port, rounds // 4, count, "deaf", paths)
+        ended = await first_stops(port, rounds // 4, count, "waiter", {"ours": paths["ours"]})
         control.close()
     return [
         against(
@@ -197,7 +197,7 @@ async def memory(quick: bool) -> Section:
     measured = [
         ("a response that waits, of uvicorn alone (floor)", raw, ours("raw"), None),
         ("a StreamingResponse that waits", Floor().waiting, ours("memory", "plain"), None),
-        ("a live run, with a connection that waits for nothing", Stoppable().unfollowed, ours("memory"), None),
+        ("a live run that nobody follows", Stoppable().unfollowed, ours("memory"), None),
         ("a live run with one reader", Stoppable().waiting, ours("memory"), Target(limit=12, absolute=True)),
         ("the same app in somebody's uvicorn", Stoppable().waiting, ours("memory", "plain"), None),
         *(

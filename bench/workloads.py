@@ -39,7 +39,9 @@ class Stoppable:
         return await connection.ask("GET", f"/runs/{run_id}/events")
 
     async def unfollowed(self, connection: Connection) -> str:
-        return await self.started(connection, "waiter")
+        run_id = await self.started(connection, "waiter")
+        connection.close()
+        return run_id
 
     async def waiting(self, connection: Connection) -> str:
         run_id = await self.started(connection, "waiter")
