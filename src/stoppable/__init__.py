@@ -41,7 +41,7 @@ from stoppable.errors import (
     StoppableError,
     StoreError,
 )
-from stoppable.records import Event, EventType, Filter, RunRecord
+from stoppable.records import Event, EventType, Filter, RunRecord, RunSummary
 from stoppable.supervisor import BulkStop, Supervisor
 
 __version__ = "0.1.0"
@@ -79,6 +79,7 @@ __all__ = [
     "RunLost",
     "RunNotFound",
     "RunRecord",
+    "RunSummary",
     "RunStopped",
     "Rung",
     "Status",
