@@ -65,9 +65,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _hand_over(self, stream: StreamConnection) -> bool:
         if self.pipeline:  # another request came behind this one, and is what ``connection_lost`` would end
             return False
-        transport, connections, is_full = self.transport, self.connections, self.flow.write_paused
+        transport, connections = self.transport, self.connections
         self.connection_lost(ConnectionAbortedError("it is a stream now"))  # as it is for this protocol
-        stream.take_over(transport, connections, is_full=is_full)
+        stream.take_over(transport, connections)
         return True
 
     def _begin_head(self) -> None:

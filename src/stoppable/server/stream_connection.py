@@ -52,13 +52,14 @@ class StreamConnection(Reader, asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
 
-    def take_over(self, transport: asyncio.Transport, connections: set[Any], *, is_full: bool) -> None:
-        """Follow the run from here on; ``connections`` are those that the server counts, and waits for at its end."""
+    def take_over(self, transport: asyncio.Transport, connections: set[Any]) -> None:
+        """Follow the run from here on; ``connections`` are those that the server counts, and waits for at its end.
+
+        There is room to write: the server has waited for some before it sent the head of the response.
+        """
         self._transport, self._connections = transport, connections
         connections.add(self)
         self._join()
-        if is_full:
-            self.pause_writing()
         if transport.is_closing():
             self.connection_lost(None)
         else:
