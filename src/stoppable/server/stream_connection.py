@@ -120,7 +120,7 @@ class StreamConnection(Reader, asyncio.Protocol):
 
     async def _write(self, chunk: bytes) -> None:
         if self._room is not None:
-            await self._room
+            await self._room  # check() gives it up in time
         self._transport.write(_framed(chunk))
 
     def _give_up(self) -> None:
