@@ -112,8 +112,8 @@ async def stops(quick: bool, store: str) -> list[Row]:
         acts = {name: (port, partial(again, path)) for name, path in (paths | more).items()}
         await again(paths["ours"])
         found = await interleaved(rounds, acts)
-        first = await first_stops(port, rounds // 4, count, "deaf", paths)
-        ended = await first_stops(port, rounds // 4, count, "waiter", {"ours": paths["ours"]})
+        first = await first_stops(port, rounds // 2, count, "deaf", paths)
+        ended = await first_stops(port, rounds // 2, count, "waiter", {"ours": paths["ours"]})
         control.close()
     return [
         against(
