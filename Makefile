@@ -91,6 +91,7 @@ soak: ## start, stop, kill and freeze at random for five minutes (SECONDS=…, S
 
 bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-bench,bench$(comma)server)
+	$(call environment,.venv-peers,peers)
 	.venv-bench/bin/python bench/core.py
 	.venv-bench/bin/python bench/participants.py
 	.venv-bench/bin/python bench/supervisor.py

@@ -1,7 +1,7 @@
-"""Measures the server: CPU time per operation and memory per stream, beside floors in the same process.
+"""Measures the server: CPU time per operation and memory per stream, beside floors and beside peers.
 
-A real uvicorn in a process of its own, driven over a socket; what counts is the CPU time of that process. Contenders
-take turns and the best of the rounds counts. A full run writes bench/results/server.md.
+What counts is the CPU time of the server's process. Contenders take turns and the best of the rounds counts. A full
+run writes bench/results/server.md.
 """
 
 from __future__ import annotations
@@ -9,184 +9,236 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+from connection import Connection, usage
 from machine import facts
+from servers import WORKLOADS, Act, interleaved, is_installed, ours, peers, server
 from table import Row, Section, Target, against, as_json, as_markdown, as_text, summary, write
+from workloads import A2a, Adk, Floor, Stoppable, Workload, raw
 
 RESULTS = Path(__file__).parent / "results" / "server.md"
 METHOD = "Written by `make bench`. CPU time of the server's process per operation: the best of interleaved rounds."
-PACKAGES = ("stoppable", "fastapi", "starlette", "uvicorn", "uvloop", "httptools", "orjson")
+PACKAGES = ("stoppable", "fastapi", "starlette", "uvicorn", "uvloop", "httptools", "orjson", "apsw")
+PEERS_NOTE = (
+    "peers: their own servers under the same uvicorn, agents without a model, in memory, tracing off;"
+    " an event of google-adk is partial, as a token is, and not kept"
+)
+STOP = "POST /runs/{id}/stop"
+STOP_NOTES = [
+    "cooperative, of a run that does not listen: the stop alone; the last row is of one that does, with its end",
+    "the write to the store is Store.request_stop, called by the floor as by our route",
+    "a first stop has the answer of the run's worker in it, which lives in the same process",
+]
 
 
-class Connection:
-    """A plain HTTP/1.1 connection: the client must cost little, since it shares the machine."""
+async def replay(quick: bool) -> Section:
+    with server(ours("memory")) as port:
+        control = await Connection.open(port)
+        run_id = await Stoppable().started(control, "talker", 2_000 if quick else 9_000)
+        told = await (await Connection.open(port)).ask("GET", f"/runs/{run_id}/events")  # to its end, and once
+        replayed = told.count(b"\n\n")
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+        async def read(path: str) -> int:
+            for _ in range(5):
+                await control.ask("GET", path)
+            return 5 * replayed
 
-    @classmethod
-    async def open(cls, port: int) -> Connection:
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**20))
-
-    async def ask(self, method: str, path: str, body: object = None) -> bytes:
-        self.send(method, path, body)
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), None)
-        if length is not None:
-            return await self._reader.readexactly(int(length.split(b":")[1]))
-        received = b""
-        while (size := int(await self._reader.readline(), 16)) > 0:
-            received += (await self._reader.readexactly(size + 2))[:-2]
-        await self._reader.readline()
-        return received
-
-    async def follow(self, path: str) -> None:
-        """Open a stream, and leave it at that."""
-        self.send("GET", path)
-        await self._reader.readuntil(b"\r\n\r\n")
-
-    def send(self, method: str, path: str, body: object = None) -> None:
-        content = b"" if body is None else json.dumps(body).encode()
-        kind = "Content-Type: application/json\r\n" if content else ""
-        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{kind}Content-Length: {len(content)}\r\n\r\n"
-        self._writer.write(head.encode() + content)
-
-    async def started(self, agent: str, arguments: object = None) -> str:
-        body = {"agent": agent} if arguments is None else {"agent": agent, "input": arguments}
-        return json.loads(await self.ask("POST", "/runs", body))["id"]
-
-    async def usage(self) -> tuple[int, int]:
-        cpu, resident = (await self.ask("GET", "/usage")).split()
-        return int(cpu), int(resident)
-
-    def close(self) -> None:
-        self._writer.transport.abort()
-
-
-@contextmanager
-def server() -> Iterator[int]:
-    script = Path(__file__).parent / "server_under_test.py"
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
-
-
-async def interleaved(
-    control: Connection, rounds: int, contenders: dict[str, Callable[[], Awaitable[int]]]
-) -> dict[str, float]:
-    """Return the best nanoseconds of CPU per operation; each contender returns how many operations it did."""
-    best = dict.fromkeys(contenders, float("inf"))
-    for _ in range(rounds):
-        for name, act in contenders.items():
-            before, _ = await control.usage()
-            count = await act()
-            after, _ = await control.usage()
-            best[name] = min(best[name], (after - before) / count)
-    return best
-
-
-async def streams(port: int, quick: bool) -> Section:
-    control = await Connection.open(port)
-    count = 2_000 if quick else 9_000
-    run_id = await control.started("talker", count)
-    replayed = (await control.ask("GET", f"/runs/{run_id}/events")).count(b"\n\n")
-
-    async def ours() -> int:
-        for _ in range(5):
-            await control.ask("GET", f"/runs/{run_id}/events")
-        return 5 * replayed
-
-    async def floor() -> int:
-        for _ in range(5):
-            await control.ask("GET", f"/floor/events?count={replayed}")
-        return 5 * replayed
-
-    names = {"a drained StreamingResponse with orjson (floor)": floor, "GET /runs/{id}/events": ours}
-    found = await interleaved(control, 3 if quick else 15, names)
-    control.close()
-    base, mine = (found[name] / 1000 for name in names)
+        contenders = {
+            "floor": (port, lambda: read(f"/floor/events?count={replayed}")),
+            "ours": (port, lambda: read(f"/runs/{run_id}/events")),
+        }
+        found = await interleaved(3 if quick else 15, contenders)
+        control.close()
     rows = [
-        against(base, "a drained StreamingResponse with orjson (floor)", base, unit="µs"),
-        against(base, "GET /runs/{id}/events", mine, unit="µs", target=Target(limit=2)),
+        against(found["floor"], "a drained StreamingResponse with orjson (floor)", found["floor"], unit="µs"),
+        against(found["floor"], "GET /runs/{id}/events", found["ours"], unit="µs", target=Target(limit=2)),
     ]
     return Section(title="One event to one reader", rows=rows, notes=[f"{replayed:,} events, replayed"])
 
 
-async def stops(port: int, quick: bool) -> Section:
-    control = await Connection.open(port)
+async def live(quick: bool) -> Section:
     count = 100 if quick else 500
-    run_id = await control.started("deaf")
-    body = {"mode": "cooperative", "reason": "enough"}
 
-    async def ours() -> int:
-        for _ in range(count):
-            await control.ask("POST", f"/runs/{run_id}/stop", body)
-        return count
-
-    async def floor() -> int:
-        for _ in range(count):
-            await control.ask("POST", f"/floor/{run_id}/stop", body)
-        return count
-
-    found = await interleaved(control, 3 if quick else 15, {"floor": floor, "ours": ours})
-    alive = [await control.started("waiter") for _ in range(count)]
-    before, _ = await control.usage()
-    for one in alive:
-        await control.ask("POST", f"/runs/{one}/stop", body)
-    after, _ = await control.usage()
-    control.close()
-    base = found["floor"] / 1000
-    rows = [
-        against(base, "a FastAPI POST with models and the write to the store (floor)", base, unit="µs"),
-        against(base, "POST /runs/{id}/stop, in memory", found["ours"] / 1000, unit="µs", target=Target(limit=1.5)),
-        Row(name="the same of a live run, with its end", value=(after - before) / count / 1000, unit="µs"),
-    ]
-    return Section(title="One stop", rows=rows)
-
-
-async def memory(port: int, quick: bool) -> Section:
-    control = await Connection.open(port)
-    warm, count = 100, 300 if quick else 2_000
-    followed = []
-
-    async def follow(many: int) -> None:
-        for _ in range(many):
-            run_id = await control.started("waiter")
-            stream = await Connection.open(port)
-            await stream.follow(f"/runs/{run_id}/events")
-            followed.append(stream)
-
-    await follow(warm)
-    _, before = await control.usage()
-    await follow(count)
-    _, after = await control.usage()
-    for stream in followed:
+    async def followed(workload: Workload, port: int) -> int:
+        stream = await Connection.open(port)
+        await workload.events(stream, count)
         stream.close()
-    control.close()
-    row = Row(
-        name="a live run with one reader",
-        value=(after - before) / count / 1000,
-        unit="kB",
-        target=Target(limit=12, absolute=True),
-    )
-    return Section(title="Memory", rows=[row], notes=[f"resident, of {count:,}"])
+        return count
+
+    with ExitStack() as stack:
+        contenders: dict[str, tuple[int, Act]] = {}
+        for workload, command in WORKLOADS.items():
+            if not is_installed(command):
+                continue
+            port = stack.enter_context(server(command))
+            await followed(workload, port)  # for what is made once
+            contenders[workload.name] = (port, partial(followed, workload, port))
+        found = await interleaved(2 if quick else 5, contenders)
+    floor = found[Floor.name]
+    rows = [against(floor, workload.name, found.get(workload.name), unit="µs") for workload in WORKLOADS]
+    told = f"{count} events, one each millisecond, with the start of the run: from the agent to one reader"
+    return Section(title="One event of a live run", rows=rows, notes=[told, PEERS_NOTE])
+
+
+async def stops_in_memory(quick: bool) -> Section:
+    return Section(title="One stop, in memory", rows=await stops(quick, "memory"), notes=STOP_NOTES)
+
+
+async def stops_in_a_file(quick: bool) -> Section:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = await stops(quick, f"sqlite:///{folder}/runs.db")
+    bare = "a bare transaction: one INSERT in the handler itself, WAL, synchronous FULL, nobody else in the file"
+    return Section(title="One stop, in a SQLite file", rows=rows, notes=[*STOP_NOTES, bare])
+
+
+async def stops(quick: bool, store: str) -> list[Row]:
+    count, rounds = 50, 5 if quick else 40
+    paths = {"floor": "/floor/{}/stop", "ours": "/runs/{}/stop"}
+    with server(ours(store)) as port:
+        control = await Connection.open(port)
+        stopped = await Stoppable().started(control, "deaf")
+
+        async def again(path: str) -> int:
+            for _ in range(count):
+                await control.ask("POST", path.format(stopped), Stoppable.STOP)
+            return count
+
+        more = {} if store == "memory" else {"bare": "/floor/{}/transaction"}
+        acts = {name: (port, partial(again, path)) for name, path in (paths | more).items()}
+        await again(paths["ours"])
+        found = await interleaved(rounds, acts)
+        first = await first_stops(port, rounds // 2, count, "deaf", paths)
+        ended = await first_stops(port, rounds // 2, count, "waiter", {"ours": paths["ours"]})
+        control.close()
+    return [
+        against(
+            found["floor"], "a FastAPI POST with models and the write to the store (floor)", found["floor"], unit="µs"
+        ),
+        *(
+            against(found["floor"], "a FastAPI POST with models and one bare transaction", found[name], unit="µs")
+            for name in more
+        ),
+        against(found["floor"], f"{STOP}, repeated", found["ours"], unit="µs", target=Target(limit=1.5)),
+        against(first["floor"], "the same POST, the first stop of a live run (floor)", first["floor"], unit="µs"),
+        against(first["floor"], f"{STOP}, the first of a live run", first["ours"], unit="µs", target=Target(limit=1.5)),
+        Row(name=f"{STOP}, the first, with the end of the run", value=ended["ours"], unit="µs"),
+    ]
+
+
+async def first_stops(port: int, rounds: int, count: int, agent: str, paths: Mapping[str, str]) -> dict[str, float]:
+    """Return the best microseconds of CPU per stop of runs that nobody has stopped before."""
+    control = await Connection.open(port)
+
+    async def stop(path: str, runs: list[str]) -> int:
+        for run_id in runs:
+            await control.ask("POST", path.format(run_id), Stoppable.STOP)
+        return len(runs)
+
+    best = dict.fromkeys(paths, float("inf"))
+    for _ in range(rounds):
+        for name, path in paths.items():
+            runs = [await Stoppable().started(control, agent) for _ in range(count)]
+            for run_id in runs:
+                await begun(control, run_id)
+            found = await interleaved(1, {name: (port, partial(stop, path, runs))})
+            best[name] = min(best[name], found[name])
+    return best
+
+
+async def begun(control: Connection, run_id: str) -> None:
+    while json.loads(await control.ask("GET", f"/runs/{run_id}"))["status"] != "running":
+        pass
+
+
+async def peer_stops(quick: bool) -> Section:
+    count, rounds = (20, 2) if quick else (100, 5)
+    rows = []
+    for workload, command in WORKLOADS.items():
+        if isinstance(workload, Adk):
+            rows.append(Row(name=workload.name, note="none: all a client can do is drop its connection"))
+        elif not is_installed(command):
+            rows.append(Row(name=workload.name, note="not installed"))
+        elif not isinstance(workload, Floor):
+            with server(command) as port:
+                rows.append(
+                    Row(name=workload.name, value=await followed_stops(workload, port, rounds, count), unit="µs")
+                )
+    notes = ["a run that waits and is followed by one reader, with its end, in memory", PEERS_NOTE]
+    return Section(title="One stop of a followed run, beside the peers", rows=rows, notes=notes)
+
+
+async def followed_stops(workload: Workload, port: int, rounds: int, count: int) -> float:
+    control = await Connection.open(port)
+    best = float("inf")
+    for _ in range(rounds):
+        streams = [await Connection.open(port) for _ in range(count)]
+        runs = [await workload.waiting(stream) for stream in streams]
+
+        async def stop(runs: list[str] = runs, streams: list[Connection] = streams) -> int:
+            for run_id in runs:
+                await workload.stop(control, run_id)
+            for stream in streams:
+                await stream.rest()
+            return count
+
+        best = min(best, (await interleaved(1, {"": (port, stop)}))[""])
+        for stream in streams:
+            stream.close()
+    return best
+
+
+async def memory(quick: bool) -> Section:
+    count = 300 if quick else 2_000
+    measured = [
+        ("a response that waits, of uvicorn alone (floor)", raw, ours("raw"), None),
+        ("a StreamingResponse that waits", Floor().waiting, ours("memory", "plain"), None),
+        ("a live run that nobody follows", Stoppable().unfollowed, ours("memory"), None),
+        ("a live run with one reader", Stoppable().waiting, ours("memory"), Target(limit=12, absolute=True)),
+        ("the same app in somebody's uvicorn", Stoppable().waiting, ours("memory", "plain"), None),
+        *(
+            (workload.name, workload.waiting, WORKLOADS[workload], None)
+            for workload in WORKLOADS
+            if isinstance(workload, A2a | Adk)
+        ),
+    ]
+    rows = []
+    for name, begin, command, target in measured:
+        if is_installed(command):
+            with server(command) as port:
+                rows.append(Row(name=name, value=await resident(begin, port, count), unit="kB", target=target))
+        else:
+            rows.append(Row(name=name, note="not installed"))
+    return Section(title="Memory", rows=rows, notes=[f"resident, of {count:,}, after a hundred others", PEERS_NOTE])
+
+
+async def resident(begin: Callable[[Connection], Awaitable[object]], port: int, count: int) -> float:
+    """Return the kilobytes that one more takes, each on a connection of its own."""
+    kept = []
+
+    async def add(many: int) -> int:
+        for _ in range(many):
+            kept.append(await Connection.open(port))
+            await begin(kept[-1])
+        return (await usage(port))[1]
+
+    before = await add(100)
+    after = await add(count)
+    for connection in kept:
+        connection.close()
+    return (after - before) / count / 1000
 
 
 async def measured(quick: bool) -> list[Section]:
+    parts = (replay, live, stops_in_memory, stops_in_a_file, peer_stops, memory)
     sections = []
-    for part in (streams, stops, memory):
-        with server() as port:  # a fresh one for each, so that none measures what another left behind
-            sections.append(await part(port, quick))
-        print(as_text(sections[-1]))
+    for part in parts:  # fresh servers for each, so that none measures what another left behind
+        sections.append(await part(quick))
+        print(as_text(sections[-1]), flush=True)
     return sections
 
 
@@ -195,7 +247,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a rough look; writes nothing")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    known = facts(PACKAGES)
+    known = [*facts(PACKAGES), ("Peers", peers())]
     sections = asyncio.run(measured(options.quick))
     last_line = summary("server", sections)
     print(json.dumps(as_json(known, sections, last_line)) if options.json else f"\n{last_line}")

@@ -1,24 +1,26 @@
-"""The server that bench/server.py measures, with its floors as routes of the same process."""
+"""The server that bench/server.py measures, with its floors as routes of the same process.
+
+``memory`` or the URL of a store; ``plain`` serves without our protocol, as somebody's own app would be.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable
 
+import apsw
 import orjson
-import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.responses import StreamingResponse
 
 import stoppable
-from machine import resident_bytes
+from serving import serve
 from stoppable import Mode, Reason
 from stoppable.records import StopIntent
 from stoppable.server import AgentLoop, ServerLimits, create_app
 from stoppable.server.protocol import bounded_protocol
-from stoppable.stores.base import Store
 from stoppable.supervisor import Supervisor
 
 BATCH = 200
@@ -30,6 +32,13 @@ async def talker(events: int) -> None:
         stoppable.emit("step", n=n, text="a few words")
         if n % 100 == 0:
             await stoppable.sleep(0)
+
+
+async def pacer(events: int) -> None:
+    """Tell one event each millisecond."""
+    for n in range(events):
+        await asyncio.sleep(0.001)
+        stoppable.emit("step", n=n, text="a few words")
 
 
 async def deaf() -> None:
@@ -60,57 +69,98 @@ class StopOut(BaseModel):
     receipt: dict[str, object]
 
 
-def add_floors(app: FastAPI, store: Store) -> None:
+def told(run_id: str, body: StopIn) -> StopOut:
+    return StopOut(runId=run_id, status="stopping", receipt={"mode": body.mode, "reason": body.reason, "nodes": []})
+
+
+def add_stop_floors(app: FastAPI, supervisor: Supervisor, store: str | None) -> None:
     @app.post("/floor/{run_id}/stop", status_code=202)
     async def stop(run_id: str, body: StopIn) -> StopOut:
-        await store.request_stop(run_id, StopIntent(mode=Mode.of(body.mode), reason=Reason.of(body.reason)))
-        return StopOut(runId=run_id, status="stopping", receipt={"mode": body.mode, "reason": body.reason, "nodes": []})
+        intent = StopIntent(mode=Mode.of(body.mode), reason=Reason.of(body.reason))
+        await supervisor.store.request_stop(run_id, intent)
+        return told(run_id, body)
+
+    if store is None:
+        return
+    own = apsw.Connection(store.removeprefix("sqlite:///") + ".floor")
+    own.pragma("journal_mode", "wal")
+    own.pragma("synchronous", "full")
+    own.execute("CREATE TABLE stops (run TEXT, stop TEXT)")
+
+    @app.post("/floor/{run_id}/transaction", status_code=202)
+    async def transaction(run_id: str, body: StopIn) -> StopOut:
+        own.execute("INSERT INTO stops VALUES (?, ?)", (run_id, body.model_dump_json()))
+        return told(run_id, body)
+
+
+def encoded(numbers: Iterable[int]) -> bytes:
+    return b"".join(
+        b"id: %d\nevent: progress\ndata: %b\n\n"
+        % (
+            n,
+            orjson.dumps(
+                {
+                    "runId": "0" * 32,
+                    "seq": n,
+                    "at": 1.5,
+                    "type": "progress",
+                    "data": {"name": "step", "data": {"n": n, "text": "a few words"}},
+                }
+            ),
+        )
+        for n in numbers
+    )
+
+
+def add_stream_floors(app: FastAPI) -> None:
+    def streamed(chunks: AsyncIterator[bytes]) -> StreamingResponse:
+        return StreamingResponse(chunks, media_type="text/event-stream")
 
     @app.get("/floor/events")
     async def events(count: int) -> StreamingResponse:
         async def drained() -> AsyncIterator[bytes]:
             for at in range(0, count, BATCH):
-                yield b"".join(
-                    b"id: %d\nevent: progress\ndata: %b\n\n"
-                    % (
-                        n,
-                        orjson.dumps(
-                            {
-                                "runId": "0" * 32,
-                                "seq": n,
-                                "at": 1.5,
-                                "type": "progress",
-                                "data": {"name": "step", "data": {"n": n, "text": "a few words"}},
-                            }
-                        ),
-                    )
-                    for n in range(at, min(at + BATCH, count))
-                )
+                yield encoded(range(at, min(at + BATCH, count)))
 
-        return StreamingResponse(drained(), media_type="text/event-stream")
+        return streamed(drained())
 
-    async def usage(_: Request) -> PlainTextResponse:
-        return PlainTextResponse(f"{time.process_time_ns()} {resident_bytes()}")
+    @app.get("/floor/live")
+    async def live(count: int) -> StreamingResponse:
+        async def paced() -> AsyncIterator[bytes]:
+            for n in range(count):
+                await asyncio.sleep(0.001)
+                yield encoded([n])
 
-    app.add_route("/usage", usage)
+        return streamed(paced())
+
+    @app.get("/floor/waiting")
+    async def waiting() -> StreamingResponse:
+        async def silent() -> AsyncIterator[bytes]:
+            yield b":\n\n"
+            await asyncio.sleep(3600)
+
+        return streamed(silent())
 
 
-def main() -> None:
+async def raw(_: object, receive: object, send: object) -> None:
+    """Hold a response open with nothing but uvicorn."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def main(where: str, *, plain: bool) -> None:
+    if where == "raw":
+        serve(raw)
+    store = None if where == "memory" else where
     limits = ServerLimits(heartbeat=600)
-    supervisor = Supervisor()
-    app = create_app(supervisor, [talker, deaf, waiter], agent_loop=AgentLoop(), limits=limits)
-    add_floors(app, supervisor.store)
-    config = uvicorn.Config(app, port=0, log_config=None, http=bounded_protocol(limits), access_log=False, backlog=4096)
-    server = uvicorn.Server(config)
-    startup = server.startup
-
-    async def started(sockets: object = None) -> None:  # noqa: ARG001 - uvicorn's name
-        await startup()
-        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-
-    server.startup = started
-    server.run()
+    supervisor = Supervisor(store)
+    app = create_app(supervisor, [talker, pacer, deaf, waiter], agent_loop=AgentLoop(), limits=limits)
+    add_stop_floors(app, supervisor, store)
+    add_stream_floors(app)
+    serve(app, http="httptools" if plain else bounded_protocol(limits))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], plain="plain" in sys.argv[2:])

@@ -41,7 +41,7 @@ from stoppable.errors import (
     StoppableError,
     StoreError,
 )
-from stoppable.records import Event, EventType, Filter, RunRecord
+from stoppable.records import Event, EventType, Filter, RunRecord, RunSummary
 from stoppable.supervisor import BulkStop, Supervisor
 
 __version__ = "0.1.0"
@@ -80,6 +80,7 @@ __all__ = [
     "RunNotFound",
     "RunRecord",
     "RunStopped",
+    "RunSummary",
     "Rung",
     "Status",
     "StoppableError",

@@ -20,6 +20,8 @@ from stoppable.errors import InvalidArgument
 VERSION = 1
 """Of the JSON form of a record."""
 
+_ERROR_LENGTH = 500  # in a list
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopIntent:
@@ -85,6 +87,66 @@ class RunRecord:
     def __post_init__(self) -> None:
         if not self.root_id:
             object.__setattr__(self, "root_id", self.id)
+
+    @property
+    def over(self) -> bool:
+        """Whether its status is terminal."""
+        return self.status.terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run in a list: what it is and how it goes, without what it produced, which its record has."""
+
+    id: str
+    name: str
+    parent_id: str | None
+    root_id: str
+    owner: str | None
+    labels: Mapping[str, str]
+    status: Status
+    worker: str
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    mode: Mode | None
+    """Of its stop, if somebody asked for one."""
+    reason: Reason | None
+    stop_requested_at: float | None
+    in_flight: tuple[str, ...]
+    """When its stop was acknowledged, as long as it is not over."""
+    rung: Rung | None
+    clean: bool | None
+    error: str | None
+
+    @classmethod
+    def of(cls, record: RunRecord) -> RunSummary:
+        """Return the summary of a record."""
+        stop, outcome, receipt = record.stop, record.outcome, record.receipt
+        error = None if outcome is None else outcome.error
+        reason = None if outcome is None else outcome.reason
+        if reason is None and stop is not None:
+            reason = stop.reason  # not delivered, or not yet
+        return cls(
+            id=record.id,
+            name=record.name,
+            parent_id=record.parent_id,
+            root_id=record.root_id,
+            owner=record.owner,
+            labels=record.labels,
+            status=record.status,
+            worker=record.worker,
+            created_at=record.created_at,
+            started_at=record.started_at,
+            ended_at=record.ended_at,
+            mode=None if stop is None else stop.mode,
+            reason=reason,
+            stop_requested_at=record.stop_requested_at,
+            in_flight=() if receipt is None or record.over else receipt.in_flight,
+            rung=None if outcome is None else outcome.rung,
+            clean=None if outcome is None else outcome.clean,
+            error=None if error is None else f"{error.type}: {error.message}"[:_ERROR_LENGTH],
+        )
 
     @property
     def over(self) -> bool:
@@ -206,6 +268,14 @@ class Page:
     """A part of a list, newest first, and where the next part begins."""
 
     runs: tuple[RunRecord, ...] = ()
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summaries:
+    """A part of a list as a server tells it."""
+
+    runs: tuple[RunSummary, ...] = ()
     cursor: str | None = None
 
 

@@ -50,7 +50,8 @@ def test_ls_shows_children_below_their_parents(stoppable, client, unique):
     assert head.split() == ["RUN", "AGENT", "OWNER", "STATUS", "TIME", "WHAT"]
     assert [re.split(r"  +", row)[1] for row in rows] == ["parent", "└ waiting", "└ waiting"]
     assert rows[0].startswith(run_id[:12])
-    assert len(stoppable.json("ls", "--owner", unique, "-n", "2")) == 2
+    listed = stoppable.json("ls", "--owner", unique, "-n", "2")
+    assert [(one["name"], one["status"], one["inFlight"]) for one in listed] == [("waiting", "running", [])] * 2
     assert "more" in stoppable("ls", "--owner", unique, "-n", "2").stderr
     assert stoppable.json("ls", "--owner", unique, "--status", "completed") == []
     tree = stoppable("tree", run_id[:10]).stdout

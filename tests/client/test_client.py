@@ -62,7 +62,8 @@ def test_a_list_is_filtered_and_paged(client, unique):
     ids = [client.start("echo", labels={"list": unique}).id for _ in range(3)]
     first = client.list(labels={"list": unique}, agent="echo", limit=2)
     second = client.list(labels={"list": unique}, agent="echo", limit=2, cursor=first.cursor)
-    assert [record.id for record in (*first.runs, *second.runs)] == ids[::-1]
+    assert [summary.id for summary in (*first.runs, *second.runs)] == ids[::-1]
+    assert (first.runs[0].name, dict(first.runs[0].labels), first.runs[0].error) == ("echo", {"list": unique}, None)
     assert client.list(labels={"list": "nobody"}).runs == ()
     assert "echo" in client.agents()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -16,10 +17,12 @@ DEADLINE = 15
 
 
 @contextmanager
-def served(agents, **options):
-    """Serve agents on a free port, on a thread, until the block is left."""
+def served(agents, *, protocol=None, **options):
+    """Serve agents on a free port, on a thread, until the block is left; ``protocol`` is one of uvicorn's own."""
     listening = threading.Event()
     service = Service(agents, port=0, ready=lambda _: listening.set(), **options)
+    if protocol is not None:
+        service._server.config.http = protocol
     thread = threading.Thread(target=service.run, name="server")
     thread.start()
     assert listening.wait(DEADLINE), "it does not listen"
@@ -122,28 +125,36 @@ class RawStream:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def open(cls, service, run_id, after=0, limit=2**16, receive_buffer=None):
+    async def connect(cls, service, limit=2**16, receive_buffer=None):
         host, port = service.url.removeprefix("http://").split(":")
-        options = {}
+        sock = socket.socket()
         if receive_buffer is not None:
-            import socket
-
-            sock = socket.socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-            sock.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
-            options["sock"] = sock
-            reader, writer = await asyncio.open_connection(limit=limit, **options)
-        else:
-            reader, writer = await asyncio.open_connection(host, int(port), limit=limit)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        return cls(*await asyncio.open_connection(limit=limit, sock=sock))
+
+    @classmethod
+    async def open(cls, service, run_id, after=0, behind=b"", **options):
+        """Ask for the events of a run, with ``behind`` sent at once behind the request."""
+        stream = await cls.connect(service, **options)
         head = f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {after}\r\n\r\n"
-        writer.write(head.encode())
-        stream = cls(reader, writer)
-        status = await reader.readline()
+        stream.write(head.encode() + behind)
+        status = await stream._reader.readline()
         assert b" 200 " in status, status
-        while (await reader.readline()).strip():
+        while (await stream._reader.readline()).strip():
             pass
         return stream
+
+    def write(self, data):
+        self._writer.write(data)
+
+    async def rest(self):
+        """Return what comes until the connection is closed, by its end or not."""
+        try:
+            return await self._reader.read()
+        except ConnectionError:
+            return b""
 
     async def lines(self):
         """Yield the lines of the body until it ends, whether it is complete or not."""

@@ -4,7 +4,7 @@ import asyncio
 
 import stoppable
 
-from .serving import client_of, served, started
+from .serving import client_of, ended, served, started
 
 
 async def sleeper():
@@ -139,3 +139,36 @@ async def test_the_list_is_read_in_parts():
             assert found == begun[::-1]
             for wrong in ("x", "9" * 100, "-1", "٣x"):
                 assert (await client.get("/runs", params={"cursor": wrong})).status_code == 422
+
+
+async def test_the_list_tells_how_runs_go_and_not_what_they_produced():
+    async def author():
+        stoppable.set_partial("p" * 100_000)
+        return "r" * 100_000
+
+    async def broken():
+        raise LookupError("n" * 100_000)
+
+    with served([author, broken, sleeper]) as service:
+        async with client_of(service) as client:
+            ids = [await started(client, agent, labels={"n": agent}) for agent in ("author", "broken", "sleeper")]
+            for run_id in ids[:2]:
+                await ended(client, run_id)
+            await client.post(
+                f"/runs/{ids[2]}/stop", json={"mode": "immediate", "reason": "enough"}, params={"wait": 10}
+            )
+            response = await client.get("/runs")
+            assert len(response.content) < 5_000
+            slept, failed, written = response.json()["runs"]
+            for told in (slept, failed, written):
+                whole = (await client.get(f"/runs/{told['id']}")).json()
+                shared = told.keys() & whole.keys()
+                assert {"name", "labels", "status", "createdAt", "endedAt", "stopRequestedAt"} <= shared
+                assert {name: told[name] for name in shared} == {name: whole[name] for name in shared}
+                assert [told[name] for name in ("reason", "rung", "clean")] == [
+                    whole["outcome"][name] for name in ("reason", "rung", "clean")
+                ]
+            assert (slept["mode"], slept["reason"]["message"]) == ("immediate", "enough")
+            assert failed["error"].startswith("LookupError: nnn")
+            assert [written[name] for name in ("error", "mode", "reason")] == [None, None, None]
+            assert (await client.get(f"/runs/{ids[0]}")).json()["outcome"]["result"] == "r" * 100_000

@@ -1,15 +1,24 @@
 """Events as they happen: resumed without a gap, and never the owner of the run."""
 
 import asyncio
+import functools
+import gc
 import json
+import signal
 import threading
+import time
 
 import pytest
+from starlette.requests import Request
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 import stoppable
 from stoppable.server import ServerLimits
+from stoppable.server.stream_connection import hand_over_of
+from stoppable.stores.memory import MemoryStore
+from stoppable.stores.reply import Reply, settle
 
-from .serving import DEADLINE, RawStream, client_of, ended, event, events, served, started
+from .serving import DEADLINE, RawStream, client_of, ended, event, events, in_process, served, started
 
 
 class Steps:
@@ -43,12 +52,18 @@ def steps():
     steps.finish()
 
 
+@pytest.fixture(params=["own", "httptools", "h11"])
+def serve(request):
+    """Serve with our protocol, which takes streams over, or with one of uvicorn's, as in somebody's app."""
+    return functools.partial(served, protocol=None if request.param == "own" else request.param)
+
+
 def numbers(found):
     return [one["data"]["data"]["data"]["n"] for one in found if one["event"] == "progress"]
 
 
-async def test_the_stream_has_every_event_in_order_and_ends_after_done(steps):
-    with served({"steps": steps.agent}) as service:
+async def test_the_stream_has_every_event_in_order_and_ends_after_done(serve, steps):
+    with serve({"steps": steps.agent}) as service:
         async with client_of(service) as client:
             run_id = await started(client, "steps")
             steps.give(500)
@@ -66,8 +81,8 @@ async def test_the_stream_has_every_event_in_order_and_ends_after_done(steps):
             assert end.status_code == 204, "a browser that resumes after the end comes no more"
 
 
-async def test_a_dropped_connection_resumes_without_gap_or_duplicate(steps):
-    with served({"steps": steps.agent}) as service:
+async def test_a_dropped_connection_resumes_without_gap_or_duplicate(serve, steps):
+    with serve({"steps": steps.agent}) as service:
         async with client_of(service) as client:
             run_id = await started(client, "steps")
             seen = []
@@ -89,8 +104,8 @@ async def test_a_dropped_connection_resumes_without_gap_or_duplicate(steps):
 
 
 @pytest.mark.parametrize("policy", ["keep", "stop"])
-async def test_when_the_last_reader_goes_away_the_policy_of_the_run_decides(steps, policy):
-    with served({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=0.05)) as service:
+async def test_when_the_last_reader_goes_away_the_policy_of_the_run_decides(serve, steps, policy):
+    with serve({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=0.05)) as service:
         async with client_of(service) as client:
             run_id = await started(client, "steps", onDisconnect=policy)
             first, second = [await RawStream.open(service, run_id) for _ in range(2)]
@@ -113,8 +128,8 @@ async def test_when_the_last_reader_goes_away_the_policy_of_the_run_decides(step
                 assert record["outcome"]["reason"]["kind"] == "disconnect"
 
 
-async def test_a_reader_that_comes_back_in_time_keeps_its_run(steps):
-    with served({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=DEADLINE)) as service:
+async def test_a_reader_that_comes_back_in_time_keeps_its_run(serve, steps):
+    with serve({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=DEADLINE)) as service:
         async with client_of(service) as client:
             run_id = await started(client, "steps", onDisconnect="stop")
             first = await RawStream.open(service, run_id)
@@ -126,8 +141,8 @@ async def test_a_reader_that_comes_back_in_time_keeps_its_run(steps):
             assert (await ended(client, run_id))["status"] == "completed"
 
 
-async def test_a_stream_without_events_gets_comments(steps):
-    with served({"steps": steps.agent}, limits=ServerLimits(heartbeat=0.05)) as service:
+async def test_a_stream_without_events_gets_comments(serve, steps):
+    with serve({"steps": steps.agent}, limits=ServerLimits(heartbeat=0.05)) as service:
         async with client_of(service) as client:
             run_id = await started(client, "steps")
             stream = await RawStream.open(service, run_id)
@@ -140,8 +155,8 @@ async def test_a_stream_without_events_gets_comments(steps):
             await stream.close()
 
 
-async def test_a_slow_reader_is_dropped_with_a_marker_and_can_resume(steps):
-    with served({"steps": steps.agent}, limits=ServerLimits(slow_seconds=0.3)) as service:
+async def test_a_slow_reader_is_dropped_with_a_marker_and_can_resume(serve, steps):
+    with serve({"steps": steps.agent}, limits=ServerLimits(slow_seconds=0.3)) as service:
         async with client_of(service) as client:
             run_id = await started(client, "steps", {"size": 100_000})
             stream = await RawStream.open(service, run_id, receive_buffer=4096)
@@ -164,8 +179,8 @@ async def test_a_slow_reader_is_dropped_with_a_marker_and_can_resume(steps):
             assert seen == list(range(1, 150 + 4))
 
 
-async def test_so_many_streams_and_no_more(steps):
-    with served({"steps": steps.agent}, limits=ServerLimits(streams=2)) as service:
+async def test_so_many_streams_and_no_more(serve, steps):
+    with serve({"steps": steps.agent}, limits=ServerLimits(streams=2)) as service:
         async with client_of(service) as client:
             run_id = await started(client, "steps")
             first, second = [await RawStream.open(service, run_id) for _ in range(2)]
@@ -228,3 +243,123 @@ async def test_what_an_agent_emits_cannot_end_an_event_or_become_another():
             assert response.headers["content-type"] == "application/json"
             assert response.headers["x-content-type-options"] == "nosniff"
             assert json.loads(response.content)["outcome"]["result"] == hostile
+
+
+class Late(MemoryStore):
+    """Answers one read with what was there before an event of which the readers are told meanwhile."""
+
+    meanwhile = None
+
+    def read(self, run_id, after, limit):
+        found = super().read(run_id, after, limit)
+        if self.meanwhile is None or found.result():
+            return found
+        act, self.meanwhile = self.meanwhile, None
+        late = Reply()
+
+        def answer():
+            told = threading.Event()
+            subscription = self.watch(run_id, told.set)  # after the reader, so it is told after it
+            act()
+            assert told.wait(DEADLINE)
+            subscription.close()
+            settle([(late, (), None)])
+
+        threading.Thread(target=answer).start()
+        return late
+
+
+async def test_an_event_that_comes_while_the_log_is_read_is_not_missed(serve, steps, monkeypatch):
+    monkeypatch.setattr("stoppable.server.streams._LOOK_SECONDS", 3600)  # being told is all there is
+    store = Late()
+    limits = ServerLimits(heartbeat=3600, slow_seconds=3600)
+    with serve({"steps": steps.agent}, store=store, limits=limits) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps")
+            await event(client, run_id, "status", status="running")
+            store.meanwhile = steps.give
+            stream = await RawStream.open(service, run_id)
+            async with asyncio.timeout(DEADLINE):
+                async for one in stream.events():
+                    if one["event"] == "progress":
+                        break
+            await stream.drop()
+
+
+async def test_a_stream_that_waits_keeps_nothing_of_its_request(steps):
+    kinds = (HttpToolsProtocol, RequestResponseCycle, Request)
+    gc.collect()
+    gc.disable()  # what goes away has to go by itself
+    try:
+        with served({"steps": steps.agent}) as service:
+            async with client_of(service) as client:
+                run_id = await started(client, "steps")
+                await client.get("/healthz")  # the connection of the client is one
+                before = [one for one in gc.get_objects() if isinstance(one, kinds)]
+                stream = await RawStream.open(service, run_id)
+                steps.give()
+                async for one in stream.events():
+                    if one["event"] == "progress":
+                        break
+                tasks = asyncio.all_tasks(service.app.state.desk.streams._feeds[run_id]._loop)
+                assert not [task for task in tasks if "/events" in repr(task) or "_work" in repr(task)]
+                assert len([one for one in gc.get_objects() if isinstance(one, kinds)]) == len(before)
+                await stream.drop()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_a_request_behind_that_of_a_stream_is_none(steps, when):
+    with served({"steps": steps.agent}) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps")
+            other = await started(client, "steps")
+            stop = f"POST /runs/{other}/stop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode()
+            stream = await RawStream.open(service, run_id, behind=stop if when == "at once" else b"")
+            stream.write(stop)
+            steps.finish()
+            assert [one["event"] async for one in stream.events()][-1] == "done"
+            assert await stream.rest() == b"\r\n", "the last line of the response, and the connection is closed"
+            await stream.close()
+            assert (await ended(client, other))["status"] == "completed"
+
+
+async def test_a_client_that_goes_away_while_its_stream_is_opened_has_gone_away(steps):
+    with served({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=0.01)) as service:
+        inner = service._server.config.loaded_app
+
+        async def cutting(scope, receive, send):
+            async def cut(message):
+                await send(message)
+                hand_over_of(scope).__self__.transport.abort()
+
+            await inner(scope, receive, cut if scope["path"].endswith("/events") else send)
+
+        service._server.config.loaded_app = cutting
+        async with client_of(service) as client:
+            run_id = await started(client, "steps", onDisconnect="stop")
+            stream = await RawStream.connect(service)
+            stream.write(f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            async with asyncio.timeout(DEADLINE):
+                await stream.rest()
+                while not (record := (await client.get(f"/runs/{run_id}")).json())["endedAt"]:
+                    pass
+            await stream.close()
+            assert record["outcome"]["reason"]["kind"] == "disconnect"
+            assert len(service.app.state.desk.streams) == 0
+
+
+async def test_a_reader_that_takes_nothing_does_not_hold_up_the_end_of_the_server(tmp_path):
+    with in_process("busy", notes=str(tmp_path / "notes")) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "talkative")
+            stream = await RawStream.open(service, run_id, receive_buffer=4096)
+            await event(client, run_id, "progress", name="last")
+            service.signal(signal.SIGTERM)
+            began = time.monotonic()
+            code, log = await asyncio.to_thread(service.wait)
+            assert code == 0, log
+            assert time.monotonic() - began < 10
+            assert "Traceback" not in log
+            await stream.drop()

@@ -86,11 +86,11 @@ def find(client: Client, typed: str) -> RunRecord:
     except RunNotFound:
         if len(typed) < _SHORTEST:
             raise
-    matching: list[RunRecord] = []
+    matching: list[str] = []
     cursor, looked = None, 0
     while looked < _LOOKED_THROUGH:
         page = client.list(limit=100, cursor=cursor)
-        matching += [record for record in page.runs if record.id.startswith(typed)]
+        matching += [record.id for record in page.runs if record.id.startswith(typed)]
         looked, cursor = looked + len(page.runs), page.cursor
         if cursor is None or not page.runs:
             break
@@ -98,4 +98,4 @@ def find(client: Client, typed: str) -> RunRecord:
         raise RunNotFound(typed)
     if len(matching) > 1:
         raise CommandError(f"{len(matching)} runs begin with {typed!r}: type more of the id")
-    return matching[0]
+    return client.get(matching[0])

@@ -13,7 +13,7 @@ from stoppable.cli.exits import told
 from stoppable.cli.following import follow
 from stoppable.cli.options import AgentArgument, InputArgument, Json, Labels, RunArgument, Url
 from stoppable.cli.text import safe
-from stoppable.records import RunRecord
+from stoppable.records import RunSummary
 from stoppable.stores.base import wall_clock
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Wanted(NamedTuple):
     labels: dict[str, str]
 
 
-def _listed(client: Client, wanted: Wanted, limit: int) -> tuple[list[RunRecord], bool]:
-    found: list[RunRecord] = []
+def _listed(client: Client, wanted: Wanted, limit: int) -> tuple[list[RunSummary], bool]:
+    found: list[RunSummary] = []
     cursor = None
     while len(found) < limit:
         page = client.list(**wanted._asdict(), cursor=cursor, limit=min(100, limit - len(found)))

@@ -14,7 +14,7 @@ from rich.tree import Tree
 from stoppable._core.state import Fate, Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.cli.text import first, plain, safe, value_text
-from stoppable.records import Hold, RunRecord, Selector
+from stoppable.records import Hold, RunRecord, RunSummary, Selector
 
 _STYLES = {
     Status.PENDING: "dim",
@@ -64,23 +64,22 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // _DAY)}d{int(seconds % _DAY // _HOUR)}h"
 
 
-def age(record: RunRecord, now: float) -> str:
+def age(record: RunRecord | RunSummary, now: float) -> str:
     """Return how long a run has lasted."""
     return duration(max(0.0, (record.ended_at or now) - record.created_at))
 
 
-def what(record: RunRecord) -> str:
+def what(record: RunSummary) -> str:
     """Return the most telling thing about a run in a few words."""
-    if record.outcome is not None and record.outcome.error is not None:
-        return f"{record.outcome.error.type}: {first(record.outcome.error.message)}"
-    if record.stop is not None:
-        in_flight = record.receipt.in_flight if record.receipt is not None and not record.over else ()
-        told = f"{record.stop.mode}: {first(record.stop.reason)}"
-        return f"{told}; in flight: {', '.join(in_flight)}" if in_flight else told
+    if record.error is not None:
+        return first(record.error)
+    if record.mode is not None:
+        told = f"{record.mode}: {first(record.reason)}"
+        return f"{told}; in flight: {', '.join(record.in_flight)}" if record.in_flight else told
     return ", ".join(f"{key}:{value}" for key, value in record.labels.items())
 
 
-def runs(records: Iterable[RunRecord], now: float) -> Table:
+def runs(records: Iterable[RunSummary], now: float) -> Table:
     """Return a table of runs."""
     rows = [
         (
@@ -113,11 +112,11 @@ def runs(records: Iterable[RunRecord], now: float) -> Table:
     return table
 
 
-def below_parents(records: Iterable[RunRecord]) -> Iterator[tuple[RunRecord, int]]:
+def below_parents(records: Iterable[RunSummary]) -> Iterator[tuple[RunSummary, int]]:
     """Yield runs as they come, except that children follow their parent, oldest first, each with its depth."""
     given = list(records)
     known = {record.id for record in given}
-    children: dict[str, list[RunRecord]] = {}
+    children: dict[str, list[RunSummary]] = {}
     for record in reversed(given):
         children.setdefault(record.parent_id or "", []).append(record)
     waiting = [(record, 0) for record in reversed(given) if record.parent_id not in known]
@@ -134,7 +133,7 @@ def tree(records: Sequence[RunRecord], now: float) -> Tree:
         label = Text.assemble(plain(record.name, "bold"), "  ", plain(short(record.id), "dim"), "  ")
         label.append_text(status(record.status))
         label.append(f"  {age(record, now)}", style="dim")
-        about = what(record) if record.stop or record.outcome else ""
+        about = what(RunSummary.of(record)) if record.stop or record.outcome else ""
         if about:
             label.append(f"  {first(about, 60)}", style="dim")
         parent = nodes.get(record.parent_id or "")

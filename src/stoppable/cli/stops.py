@@ -15,7 +15,7 @@ from stoppable.cli import options, screen, show
 from stoppable.cli.exits import CommandError, Exit, of_status, told
 from stoppable.cli.options import Json, Labels, OptionalRun, Url
 from stoppable.cli.text import safe
-from stoppable.records import RunRecord, Selector
+from stoppable.records import RunRecord, RunSummary, Selector
 from stoppable.stores.base import wall_clock
 from stoppable.supervisor import BulkStop
 
@@ -198,7 +198,7 @@ class _Bulk:
         )
 
     def _show(self, preview: list[Receipt]) -> None:
-        records = [self._client.get(one.run_id) for one in preview[:_SHOWN]]
+        records = [RunSummary.of(self._client.get(one.run_id)) for one in preview[:_SHOWN]]
         screen.err().print(show.runs(records, wall_clock()))
         if len(preview) > _SHOWN:
             screen.say(f"… and {len(preview) - _SHOWN} more")

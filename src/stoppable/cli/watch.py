@@ -15,7 +15,7 @@ from stoppable.cli.exits import Exit, told
 from stoppable.cli.following import follow
 from stoppable.cli.options import Json, OptionalRun, Url
 from stoppable.cli.text import first
-from stoppable.records import RunRecord
+from stoppable.records import RunSummary
 from stoppable.stores.base import wall_clock
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _page(client: Client, limit: int) -> RenderableType:
 
 def _lines(client: Client, interval: float, limit: int, *, as_json: bool) -> None:
     """Print a line for every run that is new or has another status; for files, pipes and programs."""
-    seen: dict[str, RunRecord] = {}
+    seen: dict[str, RunSummary] = {}
     while True:
         for record in reversed(client.list(limit=limit).runs):
             before = seen.get(record.id)

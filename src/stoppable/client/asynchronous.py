@@ -19,7 +19,7 @@ from stoppable.client.calls import Calls, Disconnected, Plan, Reply, Request, St
 from stoppable.client.following import Following
 from stoppable.client.runs import LAST_WORD_SECONDS, AsyncClientRun, left_because, may_have_started
 from stoppable.client.settings import explained, httpx_options, request_options, server_url, stream_options
-from stoppable.records import AuditEntry, Event, Hold, Page, RunRecord, Selector
+from stoppable.records import AuditEntry, Event, Hold, RunRecord, Selector, Summaries
 from stoppable.supervisor.bulk import BulkStop
 
 T = TypeVar("T")
@@ -221,8 +221,8 @@ class AsyncClient:
         parent: str | None = None,
         cursor: str | None = None,
         limit: int = 100,
-    ) -> Page:
-        """Return the runs that match, newest first, and where the next page begins."""
+    ) -> Summaries:
+        """Return the runs that match, newest first, each in short, and where the next page begins."""
         wanted = Wanted(
             status=status, agent=agent, owner=owner, labels=labels or {}, parent=parent, cursor=cursor, limit=limit
         )

@@ -28,7 +28,7 @@ from stoppable._core.stop import Receipt
 from stoppable.client import answers
 from stoppable.client.errors import ServerUnreachable
 from stoppable.errors import HoldNotFound
-from stoppable.records import AuditEntry, Hold, Page, RunRecord, Selector, run_from_json, to_json
+from stoppable.records import AuditEntry, Hold, RunRecord, Selector, Summaries, run_from_json, to_json
 from stoppable.supervisor.bulk import BulkStop
 
 T = TypeVar("T")
@@ -139,11 +139,12 @@ class Calls:
             return None
         return _wire.load(Receipt, reply.json())
 
-    def list(self, wanted: Wanted) -> Plan[Page]:
-        """Return the runs that match, newest first."""
+    def list(self, wanted: Wanted) -> Plan[Summaries]:
+        """Return the runs that match, newest first, each in short."""
         reply = yield from self.send(Request(method="GET", path="/runs", params=wanted.params()))
         page = reply.json()
-        return Page(runs=tuple(run_from_json(one) for one in answers.listed(page, "runs")), cursor=page.get("cursor"))
+        answers.listed(page, "runs")
+        return _wire.load(Summaries, page)
 
     def agents(self) -> Plan[tuple[str, ...]]:
         """Return the names of the agents that can be started."""

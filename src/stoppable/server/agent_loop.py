@@ -71,4 +71,4 @@ class AgentLoop:
         async with self._lifespan():
             self._context = contextvars.copy_context()
             self._opened.set_result(asyncio.get_running_loop())
-            await self._closing.wait()
+            await self._closing.wait()  # as long as the server; close() sets it, and waits _CLOSE_SECONDS for the rest

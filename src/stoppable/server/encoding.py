@@ -9,18 +9,18 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from stoppable.records import to_json
+from stoppable._wire import shallow
 
 # What is told about runs is nobody else's business, and never markup.
 PRIVATE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def dumps(value: Any) -> bytes:
-    """Return the JSON of a value; whatever an agent left in a record has one."""
+    """Return the JSON of a value, with our records in it; whatever an agent left in a record has one."""
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, shallow, orjson.OPT_PASSTHROUGH_DATACLASS)
     except TypeError:  # a whole number of more than 64 bits, or half a character
-        return json.dumps(value).encode()
+        return json.dumps(value, default=shallow).encode()
 
 
 def one_line(text: bytes) -> bytes:
@@ -35,10 +35,5 @@ _LINE_BREAKS = tuple((char.encode(), b"\\u%04x" % ord(char)) for char in "\u0085
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with a JSON body."""
+    """Return a response with a JSON body: a record of ours, or values and records."""
     return Response(dumps(value), status, {**PRIVATE, **(headers or {})}, "application/json")
-
-
-def reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response that tells one of our records."""
-    return json_response(to_json(value), status, headers)

@@ -9,7 +9,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoppable._core import clock
-from stoppable.server.event_stream import LATER, EventStream
 from stoppable.server.limits import ServerLimits
 from stoppable.server.origins import check_host
 from stoppable.server.problems import Problem
@@ -57,12 +56,7 @@ class Guard:
 
         try:
             problem = self._refusal(scope)
-            later: list[EventStream] = []
-            own = {**scope, LATER: later}
-            await (self._app if problem is None else problem.to_response())(own, receive, guarded)
-            del own
-            for stream in later:
-                await stream.run(receive, guarded)
+            await (self._app if problem is None else problem.to_response())(scope, receive, guarded)
         finally:
             if _access.isEnabledFor(logging.INFO):
                 _log(scope, status, clock.now() - began)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from stoppable.server.limits import ServerLimits
+from stoppable.server.stream_connection import StreamConnection, offered
 
 _REFUSAL = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
 _TOO_LARGE = b'{"error":{"code":"head_too_large","message":"the headers are too large"}}'
@@ -38,6 +39,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
         self._end_head()
+        if self.scope is not None:
+            self.scope.pop("extensions", None)  # it leads back here, and would keep both
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -51,12 +54,21 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Wait for a head."""
         super().on_message_begin()
+        self.scope["extensions"] = offered(self._hand_over)
         self._begin_head()
 
     def on_headers_complete(self) -> None:
         """Wait no longer."""
         self._end_head()
         super().on_headers_complete()
+
+    def _hand_over(self, stream: StreamConnection) -> bool:
+        if self.pipeline:  # another request came behind this one, and is what ``connection_lost`` would end
+            return False
+        transport, connections = self.transport, self.connections
+        self.connection_lost(ConnectionAbortedError("it is a stream now"))  # as it is for this protocol
+        stream.take_over(transport, connections)
+        return True
 
     def _begin_head(self) -> None:
         self._is_in_head = True

@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from stoppable._core.state import Status
 from stoppable._core.stop import Answer
-from stoppable.records import Filter, RunRecord, to_json
+from stoppable.records import Filter, RunRecord, RunSummary, Summaries
 from stoppable.server import schemas
 from stoppable.server.bodies import RUN_ID, StartBody
 from stoppable.server.desk import FrontDesk
 from stoppable.server.documented import BODY, answer, errors
-from stoppable.server.encoding import json_response, reply
+from stoppable.server.encoding import json_response
 from stoppable.server.principal import Scope, caller_of
 from stoppable.server.problems import Problem
 from stoppable.server.registry import NOTHING
@@ -121,7 +121,7 @@ class RunRoutes:
         run_id, is_new = await self._desk.start(body.agent, arguments, options)
         record = await self._desk.record(run_id, caller)
         headers = {"Stoppable-Run-Id": run_id, "Location": f"{request.url.path.rstrip('/')}/{run_id}"}
-        return reply(record, 201 if is_new else 200, headers)
+        return json_response(record, 201 if is_new else 200, headers)
 
     async def list_runs(
         self,
@@ -136,10 +136,10 @@ class RunRoutes:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="From the part before.")] = None,
     ) -> Response:
-        """List the runs that match everything given."""
+        """List the runs that match everything given, each in short: the whole of one is at `/runs/{run_id}`."""
         caller = caller_of(request, Scope.READ)
         if owner is not None and not caller.sees(owner):
-            return json_response({"runs": [], "cursor": None})
+            return json_response(Summaries())
         wanted = Filter(
             status=frozenset(status or ()),
             name=agent,
@@ -147,22 +147,23 @@ class RunRoutes:
             labels={key: value for key, _, value in (one.partition(":") for one in label or ())},
             parent_id=parent,
         )
-        return reply(await self._desk.supervisor.list(wanted, cursor=cursor, limit=limit))
+        page = await self._desk.supervisor.list(wanted, cursor=cursor, limit=limit)
+        return json_response(Summaries(runs=tuple(map(RunSummary.of, page.runs)), cursor=page.cursor))
 
     async def get(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what is kept of a run."""
         record = await self._desk.record(run_id, caller_of(request, Scope.READ))
-        return reply(record, headers={"Stoppable-Run-Id": record.id})
+        return json_response(record, headers={"Stoppable-Run-Id": record.id})
 
     async def tree(self, request: Request, run_id: RunIdPath) -> Response:
         """Return a run and all its descendants, parents before children."""
         await self._desk.record(run_id, caller_of(request, Scope.READ))
-        return json_response({"runs": to_json(await self._desk.supervisor.tree(run_id))})
+        return json_response({"runs": await self._desk.supervisor.tree(run_id)})
 
     async def receipt(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what became of the stop of a run so far; 409 if nobody stopped it."""
         record = await self._desk.record(run_id, caller_of(request, Scope.READ))
-        return reply(_receipt(record))
+        return json_response(_receipt(record))
 
     async def agents(self, request: Request) -> Response:
         """List the agents that can be started."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, create_model
 from stoppable import _wire
 from stoppable._core.reason import Reason
 from stoppable._core.stop import Receipt
-from stoppable.records import AuditEntry, Hold, RunRecord
+from stoppable.records import AuditEntry, Hold, RunRecord, RunSummary
 
 _NAMES = {"RunRecord": "Run", "OutcomeRecord": "Outcome", "ErrorRecord": "Failure"}
 
@@ -53,11 +53,13 @@ class HoldSelector(BaseModel):
 
 if TYPE_CHECKING:
     Run: TypeAlias = BaseModel
+    Summary: TypeAlias = BaseModel
     RunReceipt: TypeAlias = BaseModel
     AuditLine: TypeAlias = BaseModel
     PlacedHold: TypeAlias = BaseModel
 else:
     Run = schema_of(RunRecord)
+    Summary = schema_of(RunSummary)
     RunReceipt = schema_of(Receipt)
     AuditLine = schema_of(AuditEntry)
     PlacedHold = create_model(
@@ -73,7 +75,7 @@ else:
 class Runs(BaseModel):
     """A part of the list of runs, newest first; ``cursor`` begins the next part."""
 
-    runs: list[Run]
+    runs: list[Summary]
     cursor: str | None
 
 

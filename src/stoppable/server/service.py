@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import ipaddress
 import os
 import signal
@@ -11,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType
+from typing import Any, ParamSpec
 
 import uvicorn
 
@@ -26,6 +28,8 @@ from stoppable.server.registry import Agents
 from stoppable.server.router import PrincipalDependency
 from stoppable.stores.base import Store
 from stoppable.supervisor import Supervisor
+
+P = ParamSpec("P")
 
 _LAST_SECONDS = 3  # for responses that are under way when all runs have ended
 
@@ -102,40 +106,24 @@ class Service:
             self._ready(self.url)
 
 
-def serve(
-    agents: Agents,
-    *,
-    store: str | Store | None = None,
-    host: str = "127.0.0.1",
-    port: int = 8420,
-    api_key: str | None = None,
-    principal: PrincipalDependency | None = None,
-    lifespan: Lifespan | None = None,
-    log_json: bool = False,
-    ready: Callable[[str], object] | None = None,
-    limits: ServerLimits | None = None,
-    allowed_origins: Collection[str] = (),
-    allowed_hosts: Collection[str] = (),
-) -> None:
+def _like(source: Callable[P, object]) -> Callable[[Callable[..., None]], Callable[P, None]]:
+    """Let a function take what another one takes."""
+
+    def marked(function: Callable[..., None]) -> Callable[P, None]:
+        function.__signature__ = inspect.signature(source)  # type: ignore[attr-defined]
+        return function
+
+    return marked
+
+
+@_like(Service)
+def serve(*args: Any, **options: Any) -> None:
     """Serve agents until a signal; port 0 takes a free one, and ``ready`` is called with the URL once it listens.
 
     Async agents run on a loop of their own, in which ``lifespan`` is entered first, so that an agent that blocks
     never holds up a Stop. Listening on anything but loopback needs a key (``STOPPABLE_API_KEY``) or a principal.
     """
-    Service(
-        agents,
-        store=store,
-        host=host,
-        port=port,
-        api_key=api_key,
-        principal=principal,
-        lifespan=lifespan,
-        log_json=log_json,
-        ready=ready,
-        limits=limits,
-        allowed_origins=allowed_origins,
-        allowed_hosts=allowed_hosts,
-    ).run()
+    Service(*args, **options).run()
 
 
 class _Server(uvicorn.Server):

@@ -112,7 +112,7 @@ class StopRoutes:
         told = {
             "runId": run_id,
             "status": receipt.status.value if receipt.final else "stopping",
-            "receipt": to_json(receipt),
+            "receipt": receipt,
         }
         return json_response(told, 200 if receipt.final else 202, {"Stoppable-Run-Id": run_id})
 
@@ -147,7 +147,7 @@ class StopRoutes:
             within=caller.owner,
         )
         hold = None if stopped.hold is None else _told_hold(stopped.hold)
-        return json_response({"dryRun": body.dry_run, "receipts": to_json(stopped), "hold": hold})
+        return json_response({"dryRun": body.dry_run, "receipts": stopped, "hold": hold})
 
     async def holds(self, request: Request) -> Response:
         """List the holds that are in force."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
 
 from stoppable._core import clock
 from stoppable._core.reason import Reason, ReasonKind
@@ -15,19 +14,23 @@ from stoppable.server.encoding import dumps, one_line
 from stoppable.server.event_stream import EventStream
 from stoppable.server.limits import ServerLimits
 from stoppable.server.problems import Problem
+from stoppable.server.reader import Reader
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.server")
 
 _LOOK_SECONDS = 5.0  # even without news: being told is speed, the store is the truth
+_LOOK_AT_ONCE = 100
 _ENCODED_KEPT = 512
 
 
 class Feed:
     """One run that streams follow: they are woken together, and an event is encoded once for all of them."""
 
+    __slots__ = ("_encoded", "_is_woken", "_loop", "_subscription", "readers")
+
     def __init__(self, supervisor: Supervisor, run_id: str) -> None:
-        self.streams: set[EventStream] = set()
+        self.readers: list[Reader] = []
         self._loop = asyncio.get_running_loop()
         self._is_woken = False
         self._encoded: dict[int, bytes] = {}
@@ -39,7 +42,7 @@ class Feed:
 
     def encode(self, event: Event) -> bytes:
         """Return an event as it is sent."""
-        if len(self.streams) == 1:
+        if len(self.readers) == 1:
             return _encode(event)
         encoded = self._encoded.get(event.seq)
         if encoded is None:
@@ -56,8 +59,8 @@ class Feed:
 
     def _wake_all(self) -> None:
         self._is_woken = False
-        for stream in self.streams:
-            stream.wake()
+        for reader in self.readers:
+            reader.wake()
 
 
 def _encode(event: Event) -> bytes:
@@ -78,7 +81,7 @@ class Streams:
         self.is_draining = False
         self._count = 0
         self._feeds: dict[str, Feed] = {}
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.Handle | None = None
         self._stopping: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -90,28 +93,28 @@ class Streams:
             raise Problem(429, "too_many_streams", f"{self._count} streams are open: try later", {"Retry-After": "5"})
         return EventStream(self, record, after)
 
-    def join(self, stream: EventStream) -> Feed:
-        """Count a stream in."""
-        feed = self._feeds.get(stream.run_id)
+    def join(self, reader: Reader) -> Feed:
+        """Count a reader in."""
+        feed = self._feeds.get(reader.run_id)
         if feed is None:
-            feed = self._feeds[stream.run_id] = Feed(self.supervisor, stream.run_id)
-        feed.streams.add(stream)
+            feed = self._feeds[reader.run_id] = Feed(self.supervisor, reader.run_id)
+        feed.readers.append(reader)
         self._count += 1
         if self._ticker is None:
             self._tick_later()
         return feed
 
-    def leave(self, stream: EventStream, *, is_gone: bool) -> None:
-        """Count a stream out; its client went away if it did not see the end."""
-        feed = self._feeds[stream.run_id]
-        feed.streams.discard(stream)
+    def leave(self, reader: Reader, *, is_gone: bool) -> None:
+        """Count a reader out; its client went away if it did not see the end."""
+        feed = self._feeds[reader.run_id]
+        feed.readers.remove(reader)
         self._count -= 1
-        if feed.streams:
+        if feed.readers:
             return
         feed.close()
-        del self._feeds[stream.run_id]
-        if is_gone and stream.stops_run and not self.is_draining:
-            task = asyncio.create_task(self._stop_unless_back(stream.run_id))
+        del self._feeds[reader.run_id]
+        if is_gone and reader.stops_run and not self.is_draining:
+            task = asyncio.create_task(self._stop_unless_back(reader.run_id))
             self._stopping.add(task)
             task.add_done_callback(self._stopping.discard)
 
@@ -128,8 +131,8 @@ class Streams:
     def drain(self) -> None:
         """Tell every stream that the server shuts down, and end it."""
         self.is_draining = True
-        for stream in self._all():
-            stream.wake()
+        for reader in self._all():
+            reader.wake()
 
     def close(self) -> None:
         """End what is left."""
@@ -139,8 +142,8 @@ class Streams:
         for task in self._stopping:
             task.cancel()
 
-    def _all(self) -> Sequence[EventStream]:
-        return [stream for feed in self._feeds.values() for stream in feed.streams]
+    def _all(self) -> list[Reader]:
+        return [reader for feed in self._feeds.values() for reader in feed.readers]
 
     # One timer for all: a timer for each would cost more than what is sent.
 
@@ -149,9 +152,20 @@ class Streams:
         self._ticker = asyncio.get_running_loop().call_later(seconds, self._tick)
 
     def _tick(self) -> None:
-        self._ticker = None
         now = clock.now()
-        for stream in self._all():
-            stream.tick(now)
-        if self._count:
+        readers = self._all()
+        for reader in readers:
+            reader.check(now)
+        self._look_round(readers)
+
+    def _look_round(self, readers: list[Reader]) -> None:
+        # Some at a time, so that thousands of silent streams need the memory of some.
+        for reader in readers[-_LOOK_AT_ONCE:]:
+            reader.wake()
+        del readers[-_LOOK_AT_ONCE:]
+        if readers:
+            self._ticker = asyncio.get_running_loop().call_soon(self._look_round, readers)
+        elif self._count:
             self._tick_later()
+        else:
+            self._ticker = None

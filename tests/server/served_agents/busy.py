@@ -49,9 +49,17 @@ async def stubborn():
                 await asyncio.sleep(60)
 
 
+async def talkative():
+    for _ in range(200):
+        stoppable.emit("step", text="x" * 100_000)
+        await stoppable.sleep(0)
+    stoppable.emit("last")
+    await stoppable.sleep(60)
+
+
 if __name__ == "__main__":
     serve(
-        [polite, blocking, stubborn],
+        [polite, blocking, stubborn, talkative],
         port=0,
         ready=lambda url: print(url, flush=True),
         lifespan=lifespan,
