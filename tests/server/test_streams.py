@@ -156,7 +156,7 @@ async def test_a_stream_without_events_gets_comments(serve, steps):
 
 
 async def test_a_slow_reader_is_dropped_with_a_marker_and_can_resume(serve, steps):
-    with serve({"steps": steps.agent}, limits=ServerLimits(slow_seconds=0.3)) as service:
+    with serve({"steps": steps.agent}, limits=ServerLimits(slow_seconds=1)) as service:
         async with client_of(service) as client:
             run_id = await started(client, "steps", {"size": 100_000})
             stream = await RawStream.open(service, run_id, receive_buffer=4096)
@@ -177,6 +177,22 @@ async def test_a_slow_reader_is_dropped_with_a_marker_and_can_resume(serve, step
             steps.finish()
             seen += [int(one["id"]) async for one in events(client, run_id, after=seen[-1])]
             assert seen == list(range(1, 150 + 4))
+
+
+async def test_a_client_that_takes_nothing_at_all_does_not_keep_its_connection(steps):
+    with served({"steps": steps.agent}, limits=ServerLimits(slow_seconds=0.3)) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps", {"size": 100_000})
+            stream = await RawStream.open(service, run_id, receive_buffer=4096)
+            feeds = service.app.state.desk.streams._feeds
+            async with asyncio.timeout(DEADLINE):
+                while run_id not in feeds:
+                    await asyncio.sleep(0)
+                reader = feeds[run_id].readers[0]
+                steps.give(150)
+                while reader in reader._connections:
+                    await asyncio.sleep(0.01)
+            await stream.drop()
 
 
 async def test_so_many_streams_and_no_more(serve, steps):

@@ -43,7 +43,7 @@ def hand_over_of(scope: Scope) -> HandOver | None:
 class StreamConnection(Reader, asyncio.Protocol):
     """A reader that has the connection to itself, up to its end, and a task only while it sends."""
 
-    __slots__ = ("_connections", "_room", "_task", "_transport")
+    __slots__ = ("_connections", "_cut", "_room", "_task", "_transport")
 
     _transport: asyncio.Transport
 
@@ -51,6 +51,7 @@ class StreamConnection(Reader, asyncio.Protocol):
         super().__init__(streams, record, after)
         self._task: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
+        self._cut: asyncio.TimerHandle | None = None
 
     def take_over(self, transport: asyncio.Transport, connections: set[Any]) -> None:
         """Follow the run from here on; ``connections`` are those that the server counts, and waits for at its end.
@@ -75,6 +76,8 @@ class StreamConnection(Reader, asyncio.Protocol):
         self._leave()
         if self._task is not None:
             self._task.cancel()
+        if self._cut is not None:
+            self._cut.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Ignore what follows: the response said that this request is the last one of its connection."""
@@ -129,9 +132,9 @@ class StreamConnection(Reader, asyncio.Protocol):
 
     def _end(self, last: bytes) -> None:
         self._leave()
-        # It goes out once there is room; the system closes the connection of a client that still takes nothing.
         self._transport.write(_framed(last) + b"0\r\n\r\n")
-        self._transport.close()
+        self._transport.close()  # once all has gone out; a client that takes nothing does not keep it
+        self._cut = asyncio.get_running_loop().call_later(self._streams.limits.slow_seconds, self._transport.abort)
 
 
 def _framed(chunk: bytes) -> bytes:
