@@ -207,6 +207,7 @@ class Run(Place):
         due = _Due()
         run: Run | None = self
         nodes, later = stop.nodes, list[Run]()
+        # In one pass, each run before its children: a second look at ten thousand runs would cost as much again.
         while run is not None:
             nodes.append(run)
             if not run._closed:
@@ -216,16 +217,15 @@ class Run(Place):
                 run._note(stop)
             if run._members:
                 run._reach_members(stop, due)
-            # In one pass, each run before its children: a second look at ten thousand runs would cost as much again.
-            after = None if run is self else run._next
-            if run._first is None:
-                run = after
-            else:
-                if after is not None:
+            after = run._next
+            if run._first is not None:
+                if after is not None and run is not self:
                     later.append(after)
                 run = run._first
-            if run is None and later:
-                run = later.pop()
+            elif after is not None and run is not self:
+                run = after
+            else:
+                run = later.pop() if later else None
         stop.expect(len(due.remotes))
         stop.acknowledge()
         return due
