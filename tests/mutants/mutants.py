@@ -32,50 +32,44 @@ MUTANTS = (
         breaks="G1",
         file="_core/boundary.py",
         snippet="""\
-        members[self] = True
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if run._closed:
-            self._skip()
-            run._raise_stopped()
+        members[self] = True  # published first, checked then
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
 """,
         replacement="""\
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if run._closed:
-            self._skip()
-            run._raise_stopped()
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
         members[self] = True
 """,
-        caught_by=(GAPS + "test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it",),
+        caught_by=(GAPS + "test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it[with]",),
+    ),
+    Mutant(
+        name="the gate of an async with checks before it publishes",
+        breaks="G1",
+        file="_core/boundary.py",
+        snippet="""\
+        members[self] = True
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
+""",
+        replacement="""\
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
+        members[self] = True
+""",
+        caught_by=(GAPS + "test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it[async with]",),
     ),
     Mutant(
         name="a shielded boundary checks before it publishes",
         breaks="G1",
         file="_core/boundary.py",
         snippet="""\
-        run._admit(self)
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if scope._closed:
-            self._skip()
-            scope._raise_stopped()
-        if run._closed:
-            entry = (run, self.label)
-            for stop in run._stops():
-                stop.after.append(entry)
+            run._admit(self)
+            self._published(run, scope)
 """,
         replacement="""\
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if scope._closed:
-            self._skip()
-            scope._raise_stopped()
-        if run._closed:
-            entry = (run, self.label)
-            for stop in run._stops():
-                stop.after.append(entry)
-        run._admit(self)
+            self._published(run, scope)
+            run._admit(self)
 """,
         caught_by=(GAPS + "test_a_stop_that_comes_while_a_shielded_boundary_is_published_lists_it",),
     ),
@@ -380,12 +374,14 @@ is_over = self._write(""",
         breaks="G11",
         file="_core/boundary.py",
         snippet="""\
-                self._leave_closed(run, kind)
+        self._note_fate(run, error)
+        if run._ended is not None:
 """,
         replacement="""\
-                self._leave_closed(run, kind)
-                if kind is None:
-                    run._raise_stopped()
+        self._note_fate(run, error)
+        if error is None:
+            run._raise_stopped()
+        if run._ended is not None:
 """,
         caught_by=(
             SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",

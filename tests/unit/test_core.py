@@ -11,6 +11,7 @@ import pytest
 import stoppable
 from stoppable import Mode, Policy, Rung
 from stoppable._core import context, port
+from stoppable._core.boundary import Boundary
 from stoppable._core.hooks import Moment, UserHook
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
@@ -103,7 +104,7 @@ async def test_a_decorated_function_that_raises_leaves_its_boundary():
         fails()
     with pytest.raises(ValueError, match="async"):
         await fails_later()
-    assert run._list(stoppable.boundary) == []
+    assert run._list(Boundary) == []
     assert [entry.fate for _, entry in run._stop.in_flight] == ["finished"]
 
 
