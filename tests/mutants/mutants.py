@@ -100,7 +100,7 @@ MUTANTS = (
         name="a terminal status is written over",
         breaks="G2",
         file="_core/run.py",
-        snippet="if status not in self.status.followers:",
+        snippet="if status not in self._where().followers:",
         replacement="if False:",
         caught_by=(GAPS + "test_an_end_after_the_run_was_given_up_changes_nothing",),
     ),
@@ -109,14 +109,12 @@ MUTANTS = (
         breaks="G3",
         file="_core/run.py",
         snippet="""\
-            if not run._closed:
-                run._stop = stop
-                run._closed = True
+        nodes.append(self)
+        self._note(stop)
 """,
         replacement="""\
-            if run._outcome is None:
-                run._later, run._stop = run._stops(), stop
-                run._closed = True
+        nodes.append(self)
+        self._later, self._stop = self._stops(), stop
 """,
         caught_by=(SPEC + "test_g03_latch.py::test_the_first_reason_stays_and_later_ones_are_appended[task]",),
         the_machine_sees_it=True,
@@ -125,8 +123,8 @@ MUTANTS = (
         name="a stop marks the target only",
         breaks="G4",
         file="_core/run.py",
-        snippet="                run = run._first\n",
-        replacement="                run = None\n",
+        snippet="[self._first]",
+        replacement="[None]",
         caught_by=(
             SPEC + "test_g12_hooks.py::test_the_whole_subtree_is_marked_before_the_first_hook",
             SPEC + "test_g04_downward_only.py::test_a_stop_of_the_root_ends_the_whole_chain[task]",
@@ -137,8 +135,8 @@ MUTANTS = (
         name="a stop reaches the parent",
         breaks="G4",
         file="_core/run.py",
-        snippet="run: Run | None = self\n        nodes, later",
-        replacement="run: Run | None = self.parent or self\n        nodes, later",
+        snippet="[self._first]",
+        replacement="[self.parent or self._first]",
         caught_by=(
             SPEC + "test_g04_downward_only.py::test_a_stop_of_one_child_leaves_parent_and_siblings_alone[task]",
         ),
@@ -161,8 +159,8 @@ MUTANTS = (
         name="a finished run leaves the tree with what it left running",
         breaks="G4, G8",
         file="_core/run.py",
-        snippet="not ((self._members or self._first or self._main) and self._is_alive())",
-        replacement="True",
+        snippet="if self._previous is not None and not self._is_alive():",
+        replacement="if self._previous is not None:",
         caught_by=(
             FOUND + "test_a_stop_reaches_what_a_finished_child_left_running",
             FOUND + "test_a_run_is_not_stopped_while_a_task_of_a_finished_child_is_inside_a_boundary",
@@ -391,8 +389,8 @@ is_over = self._write(""",
         name="a partial of a stopped run is dropped",
         breaks="G11",
         file="_core/run.py",
-        snippet="None if self._partial is None else self._partial.value(),\n            error",
-        replacement="None if self._partial is None or stop else self._partial.value(),\n            error",
+        snippet="partial = None if self._partial is None else",
+        replacement="partial = None if self._partial is None or self._stop else",
         caught_by=(
             SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",
         ),

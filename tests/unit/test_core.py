@@ -285,3 +285,48 @@ async def test_what_is_in_flight_is_told_at_any_moment():
 def test_whoever_comes_while_another_thread_makes_the_members_gets_the_same():
     run = Run("busy")
     assert run._make_members() is run._make_members()
+
+
+class TakenBack(list):
+    """What waits for the end of a run, at the worst moment: the last one is taken back while the end is announced."""
+
+    def pop(self, index=-1):
+        self.clear()
+        return super().pop(index)
+
+
+def test_a_waiter_that_is_taken_back_while_the_end_is_announced_is_not_called():
+    run = Run("run")
+    run._begin(None)
+    called = []
+    run._on_end = TakenBack([lambda: called.append("woken")])
+    run._end(None, None)
+    assert run.status == "completed"
+    assert called == []
+
+
+class Announced(list):
+    """What waits for the end of a run, at the worst moment: it ends while a newcomer is published."""
+
+    def __init__(self, run, *, is_woken):
+        super().__init__()
+        self.run = run
+        self.is_woken = is_woken
+
+    def append(self, wake):
+        if self.is_woken:
+            super().append(wake)
+        self.run._end(None, None)
+        if not self.is_woken:
+            super().append(wake)
+
+
+@pytest.mark.parametrize("is_woken", [True, False], ids=["before the end", "after it"])
+def test_a_waiter_that_comes_with_the_end_is_called_once(is_woken):
+    run = Run("run")
+    run._begin(None)
+    called = []
+    run._on_end = Announced(run, is_woken=is_woken)
+    run._when_ended(lambda: called.append("woken"))
+    assert called == ["woken"]
+    assert run._on_end == []

@@ -248,14 +248,15 @@ def _isolated(
 
 def child_run(body: Callable[..., Any]) -> Run:
     """Enter the gate of the current run with a child; a root outside any run."""
+    name = body.__name__ if isinstance(body, FunctionType) else name_of(body)
     scope = context.current.get()
     if scope is OUTSIDE:
-        return Run(name_of(body))
+        return Run(name)
     check()
     parent = scope._run_here()
     if parent is not None and parent._budget is not None:
         parent._budget.spend("subrun")
-    return Run(name_of(body), parent)
+    return Run(name, parent)
 
 
 def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:

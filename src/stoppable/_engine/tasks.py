@@ -34,11 +34,11 @@ class _Here(threading.local):
     """What is known of the calling thread."""
 
     def __init__(self) -> None:
-        self.thread = threading.RLock()
+        self.thread: Any = threading.RLock()  # see Participant.thread
         self.thread.acquire()
 
 
-_here = _Here()
+here = _Here()
 
 _AWAITS = (("cr_frame", "cr_await"), ("ag_frame", "ag_await"), ("gi_frame", "gi_yieldfrom"))
 _NOT_THE_USERS = (str(Path(asyncio.__file__).parent), str(Path(__file__).parent))
@@ -59,7 +59,7 @@ class TaskParticipant(Participant):
         _by_task[task] = self
         self.task = task
         self.loop = loop
-        self.thread = _here.thread  # made on it
+        self.thread = here.thread  # made on it
         self.issued = 0  # cancels of ours that nobody has paid back yet
         self._joined: list[Run] | None = None
         self._shields: list[shielded] | None = None
