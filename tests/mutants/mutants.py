@@ -87,13 +87,8 @@ MUTANTS = (
         name="a finished run's gate stays open",
         breaks="G1",
         file="_core/run.py",
-        snippet="""\
-        self._closed = True
-        return True
-""",
-        replacement="""\
-        return True
-""",
+        snippet="        self._closed = True\n        if self._previous",
+        replacement="        if self._previous",
         caught_by=(SPEC + "test_g01_closed_gate.py::test_a_finished_runs_gate_is_closed_too[task]",),
     ),
     Mutant(
@@ -258,10 +253,32 @@ MUTANTS = (
         name="a foreign thread passes for the task of the run",
         breaks="G8, G13",
         file="_engine/tasks.py",
-        snippet="main is not None and main.thread == _get_ident() and",
+        snippet="main is not None and main.thread._is_owned() and",
         replacement="main is not None and main.task is not None and",
         caught_by=(
             UNIT + "test_threads.py::test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step",
+        ),
+    ),
+    Mutant(
+        name="a boundary on a foreign thread passes for one in the task of the run",
+        breaks="G8, G13",
+        file="_core/boundary.py",
+        snippet="not main.thread._is_owned() or main.task is not port.current_task(main.loop):\n"
+        "            main = port.join(run)  #",
+        replacement="main.task is not port.current_task(main.loop):\n            main = port.join(run)  #",
+        caught_by=(
+            UNIT + "test_threads.py::test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step",
+        ),
+    ),
+    Mutant(
+        name="an async boundary on a foreign thread passes for one in the task of the run",
+        breaks="G8, G13",
+        file="_core/boundary.py",
+        snippet="not main.thread._is_owned() or main.task is not port.current_task(main.loop):\n"
+        "            main = port.join(run)\n",
+        replacement="main.task is not port.current_task(main.loop):\n            main = port.join(run)\n",
+        caught_by=(
+            UNIT + "test_threads.py::test_a_task_of_a_foreign_loop_does_not_pass_for_the_one_that_waits_for_it",
         ),
     ),
     Mutant(
@@ -331,14 +348,8 @@ is_over = self._write(""",
         name="an error while stopping is hidden",
         breaks="G8",
         file="_core/run.py",
-        snippet="""\
-            error,
-            clock.now(),
-""",
-        replacement="""\
-            error if status is _FAILED else None,
-            clock.now(),
-""",
+        snippet="partial, error, clock.now())",
+        replacement="partial, error if status is _FAILED else None, clock.now())",
         caught_by=(SPEC + "test_g08_honest_outcome.py::test_an_error_while_stopping_is_attached_and_not_clean[task]",),
     ),
     Mutant(

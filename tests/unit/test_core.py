@@ -43,7 +43,7 @@ def test_without_an_engine_the_core_stops_and_calls_hooks_in_place():
     stop = Stop(run, Mode.GRACEFUL, stoppable.Reason())
     calls = []
     assert port._no_participant() is None
-    assert port._no_join(run) is None
+    assert port._nobody(run) is None
     assert port._no_climb(stop) is None
     assert not port._is_worker_thread()
     port._call_in_place([UserHook(run, Moment.STOP, lambda: calls.append(1))])
@@ -280,6 +280,29 @@ async def test_what_is_in_flight_is_told_at_any_moment():
             await stoppable.call(child)
             assert run.in_flight == ("llm:ask",)
         assert run.receipt is None
+
+
+async def test_an_async_boundary_of_another_task_takes_part_and_is_told_of_and_has_a_fate():
+    told = []
+
+    class Told(Sink):
+        def entered(self, run, boundary):
+            told.append(("entered", boundary.label))
+
+        def left(self, run, boundary):
+            told.append(("left", boundary.label, boundary.fate))
+
+    async def work(run):
+        async with stoppable.boundary("tool", "beside"):
+            assert len(run._participants()) == 2
+            assert run.stop("cooperative").in_flight == ("tool:beside",)
+
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("work") as run:
+            run._sink = Told()
+            await asyncio.create_task(work(run))
+            stoppable.check()
+    assert told == [("entered", "tool:beside"), ("left", "tool:beside", "finished")]
 
 
 def test_whoever_comes_while_another_thread_makes_the_members_gets_the_same():

@@ -76,11 +76,7 @@ def _no_participant() -> Participant | None:
     return None
 
 
-def _no_join(_run: Run) -> Participant | None:
-    return None
-
-
-def _no_task(_loop: Any) -> Any:
+def _nobody(_of: object) -> None:
     return None
 
 
@@ -99,9 +95,9 @@ def _is_worker_thread() -> bool:
 
 participant: Callable[[], Participant | None] = _no_participant
 """The participant that executes the calling code."""
-join: Callable[[Run], Participant | None] = _no_join
+join: Callable[[Run], Participant | None] = _nobody
 """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
-current_task: Callable[[Any], Any] = _no_task
+current_task: Callable[[Any], Any] = _nobody
 """Return the task that an event loop executes now."""
 climb: Callable[[Stop], None] = _no_climb
 """Start the ladder of a stop."""

@@ -16,7 +16,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine.channel import Channel
 from stoppable._engine.scope import raise_ended
-from stoppable._engine.waits import acknowledged, ended, outcome_of
+from stoppable._engine.waits import acknowledged, ended
 from stoppable.errors import InvalidArgument, RunFailed
 
 T_co = TypeVar("T_co", covariant=True)
@@ -101,7 +101,8 @@ class RunHandle(Held, Generic[T_co]):
 
 
 def _value_of(run: Run) -> Any:
-    outcome = outcome_of(run)
+    outcome = run._outcome
+    assert outcome is not None, "it has ended"
     if outcome.status is _COMPLETED:
         return outcome.result
     if outcome.status is Status.FAILED:

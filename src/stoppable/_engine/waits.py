@@ -20,13 +20,13 @@ from stoppable._engine import control, tasks
 T = TypeVar("T")
 
 
-def outcome_of(run: Run) -> Outcome[Any]:
+def _outcome_of(run: Run) -> Outcome[Any]:
     """Return how a run ended."""
     assert run._outcome is not None, "it has ended"
     return run._outcome
 
 
-async def ended(run: Run, answer: Callable[[Run], T] = outcome_of) -> T:  # type: ignore[assignment]
+async def ended(run: Run, answer: Callable[[Run], T] = _outcome_of) -> T:  # type: ignore[assignment]
     """Wait for the terminal status of a run, in any loop, and answer with what it means to the caller."""
     if run._outcome is None:
         loop = asyncio.get_running_loop()
