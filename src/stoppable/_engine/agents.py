@@ -139,10 +139,13 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     comes from the handle's ``stream()``; it runs ahead of whoever reads that.
     """
     body = body_of(agent)
-    if isolation == "auto":
-        return start(child_run(body), body, args)
-    isolated = _isolated(agent, args, isolation)
-    return start_isolated(child_run(body), body, isolated)
+    if isolation != "auto":
+        isolated = _isolated(agent, args, isolation)
+        return start_isolated(child_run(body), body, isolated)
+    run = child_run(body)
+    if kind_of(body) is _ASYNC:
+        return RunHandle(run, in_task(run, body, args, {}))
+    return start(run, body, args)
 
 
 @overload
@@ -176,8 +179,6 @@ async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[mi
 
 def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
     """Start a body as a run, in a task or a thread of its own."""
-    if kind_of(body) is _ASYNC:
-        return RunHandle(run, in_task(run, body, args, {}))
     channel = channel_for(run, body)
     if channel is not None:
         body = pumped(body, channel.put)

@@ -29,15 +29,17 @@ def _outcome_of(run: Run) -> Outcome[Any]:
 async def ended(run: Run, answer: Callable[[Run], T] = _outcome_of) -> T:  # type: ignore[assignment]
     """Wait for the terminal status of a run, in any loop, and answer with what it means to the caller."""
     if run._outcome is None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = asyncio.Future(loop=loop)
+        future: asyncio.Future[None] = asyncio.Future(loop=asyncio.get_running_loop())
         thread = tasks.here.thread
 
         def wake() -> None:
-            if not (thread._is_owned() and loop.is_running()):
+            if not thread._is_owned():
                 _wake(future)
             elif not future.done():
-                future.set_result(None)
+                try:  # noqa: SIM105 - contextlib.suppress would cost as much as the rest
+                    future.set_result(None)
+                except RuntimeError:
+                    pass  # the loop was closed: nobody waits any more
 
         run._when_ended(wake)
         try:
