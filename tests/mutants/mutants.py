@@ -32,50 +32,44 @@ MUTANTS = (
         breaks="G1",
         file="_core/boundary.py",
         snippet="""\
-        members[self] = True
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if run._closed:
-            self._skip()
-            run._raise_stopped()
+        members[self] = True  # published first, checked then
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
 """,
         replacement="""\
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if run._closed:
-            self._skip()
-            run._raise_stopped()
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
         members[self] = True
 """,
-        caught_by=(GAPS + "test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it",),
+        caught_by=(GAPS + "test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it[with]",),
+    ),
+    Mutant(
+        name="the gate of an async with checks before it publishes",
+        breaks="G1",
+        file="_core/boundary.py",
+        snippet="""\
+        members[self] = True
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
+""",
+        replacement="""\
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
+        members[self] = True
+""",
+        caught_by=(GAPS + "test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it[async with]",),
     ),
     Mutant(
         name="a shielded boundary checks before it publishes",
         breaks="G1",
         file="_core/boundary.py",
         snippet="""\
-        run._admit(self)
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if scope._closed:
-            self._skip()
-            scope._raise_stopped()
-        if run._closed:
-            entry = (run, self.label)
-            for stop in run._stops():
-                stop.after.append(entry)
+            run._admit(self)
+            self._published(run, scope)
 """,
         replacement="""\
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if scope._closed:
-            self._skip()
-            scope._raise_stopped()
-        if run._closed:
-            entry = (run, self.label)
-            for stop in run._stops():
-                stop.after.append(entry)
-        run._admit(self)
+            self._published(run, scope)
+            run._admit(self)
 """,
         caught_by=(GAPS + "test_a_stop_that_comes_while_a_shielded_boundary_is_published_lists_it",),
     ),
@@ -93,20 +87,15 @@ MUTANTS = (
         name="a finished run's gate stays open",
         breaks="G1",
         file="_core/run.py",
-        snippet="""\
-        self._closed = True
-        return True
-""",
-        replacement="""\
-        return True
-""",
+        snippet="        self._closed = True\n        if self._previous",
+        replacement="        if self._previous",
         caught_by=(SPEC + "test_g01_closed_gate.py::test_a_finished_runs_gate_is_closed_too[task]",),
     ),
     Mutant(
         name="a terminal status is written over",
         breaks="G2",
         file="_core/run.py",
-        snippet="if status not in self.status.followers:",
+        snippet="if status not in self._where().followers:",
         replacement="if False:",
         caught_by=(GAPS + "test_an_end_after_the_run_was_given_up_changes_nothing",),
     ),
@@ -115,14 +104,12 @@ MUTANTS = (
         breaks="G3",
         file="_core/run.py",
         snippet="""\
-            if not run._closed:
-                run._stop = stop
-                run._closed = True
+        nodes.append(self)
+        self._note(stop)
 """,
         replacement="""\
-            if run._outcome is None:
-                run._later, run._stop = run._stops(), stop
-                run._closed = True
+        nodes.append(self)
+        self._later, self._stop = self._stops(), stop
 """,
         caught_by=(SPEC + "test_g03_latch.py::test_the_first_reason_stays_and_later_ones_are_appended[task]",),
         the_machine_sees_it=True,
@@ -131,8 +118,8 @@ MUTANTS = (
         name="a stop marks the target only",
         breaks="G4",
         file="_core/run.py",
-        snippet="                run = run._first\n",
-        replacement="                run = None\n",
+        snippet="[self._first]",
+        replacement="[None]",
         caught_by=(
             SPEC + "test_g12_hooks.py::test_the_whole_subtree_is_marked_before_the_first_hook",
             SPEC + "test_g04_downward_only.py::test_a_stop_of_the_root_ends_the_whole_chain[task]",
@@ -143,8 +130,8 @@ MUTANTS = (
         name="a stop reaches the parent",
         breaks="G4",
         file="_core/run.py",
-        snippet="run: Run | None = self\n        nodes, later",
-        replacement="run: Run | None = self.parent or self\n        nodes, later",
+        snippet="[self._first]",
+        replacement="[self.parent or self._first]",
         caught_by=(
             SPEC + "test_g04_downward_only.py::test_a_stop_of_one_child_leaves_parent_and_siblings_alone[task]",
         ),
@@ -167,8 +154,8 @@ MUTANTS = (
         name="a finished run leaves the tree with what it left running",
         breaks="G4, G8",
         file="_core/run.py",
-        snippet="not ((self._members or self._first or self._main) and self._is_alive())",
-        replacement="True",
+        snippet="if self._previous is not None and not self._is_alive():",
+        replacement="if self._previous is not None:",
         caught_by=(
             FOUND + "test_a_stop_reaches_what_a_finished_child_left_running",
             FOUND + "test_a_run_is_not_stopped_while_a_task_of_a_finished_child_is_inside_a_boundary",
@@ -266,10 +253,32 @@ MUTANTS = (
         name="a foreign thread passes for the task of the run",
         breaks="G8, G13",
         file="_engine/tasks.py",
-        snippet="main is not None and main.thread == _get_ident() and",
+        snippet="main is not None and main.thread._is_owned() and",
         replacement="main is not None and main.task is not None and",
         caught_by=(
             UNIT + "test_threads.py::test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step",
+        ),
+    ),
+    Mutant(
+        name="a boundary on a foreign thread passes for one in the task of the run",
+        breaks="G8, G13",
+        file="_core/boundary.py",
+        snippet="not main.thread._is_owned() or main.task is not port.current_task(main.loop):\n"
+        "            main = port.join(run)  #",
+        replacement="main.task is not port.current_task(main.loop):\n            main = port.join(run)  #",
+        caught_by=(
+            UNIT + "test_threads.py::test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step",
+        ),
+    ),
+    Mutant(
+        name="an async boundary on a foreign thread passes for one in the task of the run",
+        breaks="G8, G13",
+        file="_core/boundary.py",
+        snippet="not main.thread._is_owned() or main.task is not port.current_task(main.loop):\n"
+        "            main = port.join(run)\n",
+        replacement="main.task is not port.current_task(main.loop):\n            main = port.join(run)\n",
+        caught_by=(
+            UNIT + "test_threads.py::test_a_task_of_a_foreign_loop_does_not_pass_for_the_one_that_waits_for_it",
         ),
     ),
     Mutant(
@@ -339,14 +348,8 @@ is_over = self._write(""",
         name="an error while stopping is hidden",
         breaks="G8",
         file="_core/run.py",
-        snippet="""\
-            error,
-            clock.now(),
-""",
-        replacement="""\
-            error if status is _FAILED else None,
-            clock.now(),
-""",
+        snippet="partial, error, clock.now())",
+        replacement="partial, error if status is _FAILED else None, clock.now())",
         caught_by=(SPEC + "test_g08_honest_outcome.py::test_an_error_while_stopping_is_attached_and_not_clean[task]",),
     ),
     Mutant(
@@ -380,12 +383,14 @@ is_over = self._write(""",
         breaks="G11",
         file="_core/boundary.py",
         snippet="""\
-                self._leave_closed(run, kind)
+        self._note_fate(run, error)
+        if run._ended is not None:
 """,
         replacement="""\
-                self._leave_closed(run, kind)
-                if kind is None:
-                    run._raise_stopped()
+        self._note_fate(run, error)
+        if error is None:
+            run._raise_stopped()
+        if run._ended is not None:
 """,
         caught_by=(
             SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",
@@ -395,8 +400,8 @@ is_over = self._write(""",
         name="a partial of a stopped run is dropped",
         breaks="G11",
         file="_core/run.py",
-        snippet="None if self._partial is None else self._partial.value(),\n            error",
-        replacement="None if self._partial is None or stop else self._partial.value(),\n            error",
+        snippet="partial = None if self._partial is None else",
+        replacement="partial = None if self._partial is None or self._stop else",
         caught_by=(
             SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",
         ),

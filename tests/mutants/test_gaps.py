@@ -34,13 +34,22 @@ def in_run(run, function):
     return contextvars.copy_context().run(inside)
 
 
-def test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it():
+def enter(boundary):
+    boundary.__enter__()
+
+
+def enter_async(boundary):
+    boundary.__aenter__().send(None)
+
+
+@pytest.mark.parametrize("way", [pytest.param(enter, id="with"), pytest.param(enter_async, id="async with")])
+def test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it(way):
     """G1: it is not in the snapshot, so it must not be entered."""
     run = Run("raced")
     run._begin(None)
     run._members = members = StopsWhilePublishing(run)
     with pytest.raises(stoppable.AgentStopped):
-        in_run(run, stoppable.boundary("tool", "raced").__enter__)
+        in_run(run, lambda: way(stoppable.boundary("tool", "raced")))
     assert members.receipt.in_flight == ()
     assert not run._members
 

@@ -1,6 +1,7 @@
 """@agent, spawn, call, open_run, sleep, partials, limits."""
 
 import asyncio
+import contextlib
 import functools
 import pickle
 import threading
@@ -8,7 +9,8 @@ import threading
 import pytest
 
 import stoppable
-from stoppable import InvalidArgument, Limits
+from stoppable import InvalidArgument, Limits, Run
+from stoppable._engine.waits import ended
 
 
 async def test_keyword_arguments_go_through_partial():
@@ -487,3 +489,17 @@ async def test_a_cancel_that_cannot_hit_a_thread_leaves_its_clean_up_clean(clock
     release.set()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", True)
+
+
+def test_a_waiter_whose_loop_was_closed_holds_up_no_other():
+    """G2: whoever waits for the end hears of it, though the loop of another is gone."""
+    run = Run("run")
+    run._begin(None)
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        waiting = loop.create_task(ended(run))
+        waiting._log_destroy_pending = False
+        loop.run_until_complete(asyncio.sleep(0))
+    woken = []
+    run._when_ended(lambda: woken.append("woken"))
+    run._end(None, None)
+    assert woken == ["woken"]

@@ -11,6 +11,7 @@ import pytest
 import stoppable
 from stoppable import Mode, Policy, Rung
 from stoppable._core import context, port
+from stoppable._core.boundary import Boundary
 from stoppable._core.hooks import Moment, UserHook
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
@@ -42,7 +43,7 @@ def test_without_an_engine_the_core_stops_and_calls_hooks_in_place():
     stop = Stop(run, Mode.GRACEFUL, stoppable.Reason())
     calls = []
     assert port._no_participant() is None
-    assert port._no_join(run) is None
+    assert port._nobody(run) is None
     assert port._no_climb(stop) is None
     assert not port._is_worker_thread()
     port._call_in_place([UserHook(run, Moment.STOP, lambda: calls.append(1))])
@@ -103,7 +104,7 @@ async def test_a_decorated_function_that_raises_leaves_its_boundary():
         fails()
     with pytest.raises(ValueError, match="async"):
         await fails_later()
-    assert run._list(stoppable.boundary) == []
+    assert run._list(Boundary) == []
     assert [entry.fate for _, entry in run._stop.in_flight] == ["finished"]
 
 
@@ -281,6 +282,74 @@ async def test_what_is_in_flight_is_told_at_any_moment():
         assert run.receipt is None
 
 
+async def test_an_async_boundary_of_another_task_takes_part_and_is_told_of_and_has_a_fate():
+    told = []
+
+    class Told(Sink):
+        def entered(self, run, boundary):
+            told.append(("entered", boundary.label))
+
+        def left(self, run, boundary):
+            told.append(("left", boundary.label, boundary.fate))
+
+    async def work(run):
+        async with stoppable.boundary("tool", "beside"):
+            assert len(run._participants()) == 2
+            assert run.stop("cooperative").in_flight == ("tool:beside",)
+
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("work") as run:
+            run._sink = Told()
+            await asyncio.create_task(work(run))
+            stoppable.check()
+    assert told == [("entered", "tool:beside"), ("left", "tool:beside", "finished")]
+
+
 def test_whoever_comes_while_another_thread_makes_the_members_gets_the_same():
     run = Run("busy")
     assert run._make_members() is run._make_members()
+
+
+class TakenBack(list):
+    """What waits for the end of a run, at the worst moment: the last one is taken back while the end is announced."""
+
+    def pop(self, index=-1):
+        self.clear()
+        return super().pop(index)
+
+
+def test_a_waiter_that_is_taken_back_while_the_end_is_announced_is_not_called():
+    run = Run("run")
+    run._begin(None)
+    called = []
+    run._on_end = TakenBack([lambda: called.append("woken")])
+    run._end(None, None)
+    assert run.status == "completed"
+    assert called == []
+
+
+class Announced(list):
+    """What waits for the end of a run, at the worst moment: it ends while a newcomer is published."""
+
+    def __init__(self, run, *, is_woken):
+        super().__init__()
+        self.run = run
+        self.is_woken = is_woken
+
+    def append(self, wake):
+        if self.is_woken:
+            super().append(wake)
+        self.run._end(None, None)
+        if not self.is_woken:
+            super().append(wake)
+
+
+@pytest.mark.parametrize("is_woken", [True, False], ids=["before the end", "after it"])
+def test_a_waiter_that_comes_with_the_end_is_called_once(is_woken):
+    run = Run("run")
+    run._begin(None)
+    called = []
+    run._on_end = Announced(run, is_woken=is_woken)
+    run._when_ended(lambda: called.append("woken"))
+    assert called == ["woken"]
+    assert run._on_end == []

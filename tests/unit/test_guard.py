@@ -11,6 +11,7 @@ import types
 import pytest
 
 import stoppable
+from stoppable._core.boundary import Boundary
 from stoppable._engine.guard import guard
 from stoppable._engine.streaming.stream import stream
 
@@ -88,7 +89,7 @@ class Client:
 
 
 def in_flight():
-    return [m.label for m in stoppable.current_run()._members if isinstance(m, stoppable.boundary)]
+    return [m.label for m in stoppable.current_run()._members if isinstance(m, Boundary)]
 
 
 async def in_run(function, *args):

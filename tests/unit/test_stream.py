@@ -7,6 +7,7 @@ import gc
 import pytest
 
 import stoppable
+from stoppable._core.boundary import Boundary
 from stoppable._core.sink import Sink
 from stoppable._engine.streaming.stream import stream
 
@@ -297,7 +298,7 @@ async def test_a_stream_is_in_flight_from_its_first_step_to_its_end(make):
 
 
 def _in_flight(run):
-    return [member.label for member in run._members or () if isinstance(member, stoppable.boundary)]
+    return [member.label for member in run._members or () if isinstance(member, Boundary)]
 
 
 async def test_whoever_records_the_run_is_told_when_a_stream_begins_and_ends():

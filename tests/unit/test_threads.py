@@ -176,6 +176,21 @@ async def test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_
     assert holders[0].describe().startswith("thread foreign")
 
 
+async def test_a_task_of_a_foreign_loop_does_not_pass_for_the_one_that_waits_for_it():
+    """G8: the task is the current one of its own loop, in mid-step, while another thread's loop executes another."""
+    holders = []
+
+    async def tool():
+        async with stoppable.boundary("tool", "in another loop") as entry:
+            holders.append(entry.holder)
+
+    async with stoppable.open_run("run") as run:
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(asyncio.run, tool()))
+        thread.start()
+        thread.join()
+        assert holders[0] is not run._main
+
+
 async def test_errors_and_context_cross_the_thread():
     variable = contextvars.ContextVar("variable")
     variable.set("set by the caller")

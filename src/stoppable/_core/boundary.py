@@ -7,7 +7,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from stoppable._core import context, port
 from stoppable._core.context import OUTSIDE, Scope
@@ -46,25 +46,34 @@ def _join_in_shield(scope: Scope, run: Run) -> port.Participant | None:
     return holder
 
 
-class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
-    """A point where an outside effect starts: a model call, a tool, a store, a process, a sub-run.
+def boundary(kind: str, name: str | None = None) -> Boundary:
+    """Make a point where an outside effect starts: a model call, a tool, a store, a process, a sub-run.
 
     As a context manager or a decorator (functions and generators, sync and async). It raises AgentStopped on entry if
     the run was told to stop and never on the way out, so that an answer that was paid for is kept (G11). While it is
     open it is listed as in flight.
     """
+    # A function, because a constructor that is written in Python costs half as much again.
+    entry = Boundary()
+    entry.kind = kind
+    entry.name = name
+    entry._run = None
+    return entry
+
+
+class Boundary(Member):
+    """What ``boundary()`` makes."""
 
     __slots__ = ("_fate", "_run", "holder", "kind", "name")
 
     role = Role.BOUNDARY
 
+    kind: str
+    name: str | None
     holder: port.Participant | None
     """Who is inside; set on entry."""
-
-    def __init__(self, kind: str, name: str | None = None) -> None:
-        self.kind = kind
-        self.name = name
-        self._run: Run | None = None
+    _run: Run | None  # the one it is open in
+    _fate: Fate
 
     @property
     def label(self) -> str:
@@ -80,26 +89,20 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         return f"<boundary {self.label}>"
 
     def __enter__(self) -> Self:
-        scope = _get()
-        if type(scope) is not Run:
-            self._enter_elsewhere(scope)
-            return self
-        if self._run is not None:
-            self._refuse_reuse()
-        run = self._run = scope
-        self.holder = port.join(run)
-        # As Gate._admit does it, without the call: publish, then read.
+        run = _get()
+        if type(run) is not Run or self._run is not None:
+            return self._enter_elsewhere(run)
+        main = run._main
+        if main is None or not main.thread._is_owned() or main.task is not port.current_task(main.loop):
+            main = port.join(run)  # nearly always it is the run's own task that enters, which is seen without a call
+        self._run = run
+        self.holder = main
         members = run._members
         if members is None:
             members = run._make_members()
-        members[self] = True
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if run._closed:
-            self._skip()
-            run._raise_stopped()
-        if run._sink is not None:
-            run._sink.entered(run, self)
+        members[self] = True  # published first, checked then
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -114,32 +117,61 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
             if run._sink is not None:
                 run._sink.left(run, self)
 
+    # The two above once more, as coroutines: to call them from here would be a tenth of an `async with`.
+
     async def __aenter__(self) -> Self:
-        return self.__enter__()
+        run = _get()
+        if type(run) is not Run or self._run is not None:
+            return self._enter_elsewhere(run)
+        main = run._main
+        if main is None or not main.thread._is_owned() or main.task is not port.current_task(main.loop):
+            main = port.join(run)
+        self._run = run
+        self.holder = main
+        members = run._members
+        if members is None:
+            members = run._make_members()
+        members[self] = True
+        if run._closed or run._budget is not None or run._sink is not None:
+            self._published(run, run)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, tb)
+        run = self._run
+        if run is not None:
+            self._run = None
+            if run._closed:
+                self._note_fate(run, kind)
+            del run._members[self]  # type: ignore[union-attr]
+            if run._closed:
+                self._leave_closed(run, kind)
+            if run._sink is not None:
+                run._sink.left(run, self)
 
-    def _enter_elsewhere(self, scope: Scope) -> None:
+    def _enter_elsewhere(self, scope: Scope) -> Self:
         """Enter in a shield, which may be entered after the stop, or outside any run, which does nothing."""
-        run = scope._run_here()
-        if run is None:
-            if scope is OUTSIDE and port.is_worker_thread():
-                _warn_lost_context(self.label)
-            return
         if self._run is not None:
-            self._refuse_reuse()
-        self._run = run
-        self.holder = _join_in_shield(scope, run)
-        run._admit(self)
+            raise InvalidArgument(f"{self!r} is already entered: call boundary(…) anew for each `with`")
+        run = scope._run_here()
+        if run is not None:
+            self._run = run
+            self.holder = _join_in_shield(scope, run)
+            run._admit(self)
+            self._published(run, scope)
+        elif scope is OUTSIDE and port.is_worker_thread():
+            _warn_lost_context(self.label)
+        return self
+
+    def _published(self, run: Run, scope: Scope) -> None:
+        """Count it, turn back if the gate is closed, and tell of it otherwise."""
         if run._budget is not None:
             run._budget.spend(self.kind)
         if scope._closed:
             self._skip()
             scope._raise_stopped()
-        if run._closed:
+        if scope is not run and run._closed:
             entry = (run, self.label)
             for stop in run._stops():
                 stop.after.append(entry)
@@ -167,9 +199,6 @@ class boundary(Member):  # noqa: N801 - reads as a statement and as a decorator
         if self._run is not None:
             self.holder = port.join(self._run)
         check()
-
-    def _refuse_reuse(self) -> None:
-        raise InvalidArgument(f"{self!r} is already entered: call boundary(…) anew for each `with`")
 
     def __call__(self, function: F) -> F:
         """Make every call of a function a boundary; its name defaults to the function's qualified name."""
@@ -216,24 +245,9 @@ def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[.
     return _call(kind, name, function)
 
 
-class _Call(boundary):
-    """One call of a decorated function."""
-
-    __slots__ = ()
-
-    # With neither a constructor in Python nor a `with`, entering and leaving costs three quarters.
-    if TYPE_CHECKING:
-
-        def __init__(self) -> None: ...
-
-    else:
-        __init__ = object.__init__
-
-
 def _async_call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        entry = _Call()
-        entry.kind, entry.name, entry._run = kind, name, None
+        entry = boundary(kind, name)
         entry.__enter__()
         try:
             result = await function(*args, **kwargs)
@@ -248,8 +262,7 @@ def _async_call(kind: str, name: str, function: Callable[..., Any]) -> Callable[
 
 def _call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        entry = _Call()
-        entry.kind, entry.name, entry._run = kind, name, None
+        entry = boundary(kind, name)
         entry.__enter__()
         try:
             result = function(*args, **kwargs)

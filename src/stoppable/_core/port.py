@@ -5,6 +5,7 @@ The core knows neither asyncio nor threads. Alone, it stops runs but climbs no l
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,8 +30,9 @@ class Participant(Member):
     """The asyncio task, if it is one: here, so that a boundary can compare it without asking what kind it enters in."""
     loop: Any = None
     """The event loop of the task."""
-    thread: int = 0
-    """The thread of that loop."""
+    thread: Any = threading.RLock()
+    """A lock that the thread of that loop holds for ever and nobody else ever takes: to ask a lock whether the caller
+    owns it is the cheapest way to know a thread."""
 
     can_be_cut: ClassVar[bool] = False
     """Whether CANCEL hits its code where it stands, be it in a clean-up."""
@@ -74,7 +76,7 @@ def _no_participant() -> Participant | None:
     return None
 
 
-def _no_join(_run: Run) -> Participant | None:
+def _nobody(_of: object) -> None:
     return None
 
 
@@ -93,8 +95,10 @@ def _is_worker_thread() -> bool:
 
 participant: Callable[[], Participant | None] = _no_participant
 """The participant that executes the calling code."""
-join: Callable[[Run], Participant | None] = _no_join
+join: Callable[[Run], Participant | None] = _nobody
 """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
+current_task: Callable[[Any], Any] = _nobody
+"""Return the task that an event loop executes now."""
 climb: Callable[[Stop], None] = _no_climb
 """Start the ladder of a stop."""
 dispatch: Callable[[Sequence[UserHook]], None] = _call_in_place

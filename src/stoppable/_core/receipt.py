@@ -11,7 +11,7 @@ from stoppable._core.state import Fate, Rung, Status
 from stoppable._core.stop import Answer, Node, Receipt, Stop
 
 if TYPE_CHECKING:
-    from stoppable._core.boundary import boundary
+    from stoppable._core.boundary import Boundary
     from stoppable._core.run import Run
 
 _FORCED = {Rung.INTERRUPT: Fate.INTERRUPTED, Rung.CANCEL: Fate.CANCELLED, Rung.KILL: Fate.KILLED}
@@ -60,12 +60,12 @@ def _entered_after(stops: list[Stop], is_within: Callable[[Run], bool]) -> tuple
     return tuple(label for _, label in entries.values())
 
 
-def _in_flight(stops: list[Stop], is_within: Callable[[Run], bool]) -> dict[boundary, Run]:
+def _in_flight(stops: list[Stop], is_within: Callable[[Run], bool]) -> dict[Boundary, Run]:
     """Return the boundaries of a subtree that were open at any of its stops."""
     return {boundary: node for stop in stops for node, boundary in stop.in_flight if is_within(node)}
 
 
-def _nodes(stops: list[Stop], in_flight: dict[boundary, Run], is_within: Callable[[Run], bool]) -> Iterator[Node]:
+def _nodes(stops: list[Stop], in_flight: dict[Boundary, Run], is_within: Callable[[Run], bool]) -> Iterator[Node]:
     # A dict, because a child that was born while its tree was being marked is noted twice.
     for node in dict.fromkeys(node for stop in stops for node in stop.nodes if is_within(node)):
         yield Node(run_id=node.id, kind="run", name=node.name, fate=_fate(node))

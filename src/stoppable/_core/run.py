@@ -93,7 +93,7 @@ class Run(Place):
         self._rung: Rung | None = None
         self._ended: tuple[object, BaseException | None] | None = None
         self._outcome: Outcome[Any] | None = None
-        self._on_end: list[Callable[[], None]] | None = None
+        self._on_end: list[Callable[[], None]] = []
         self._budget: Budget | None = None
         if parent is None:
             self.owner = owner
@@ -121,6 +121,9 @@ class Run(Place):
     @property
     def status(self) -> Status:
         """Where the run stands now."""
+        return self._where()
+
+    def _where(self) -> Status:
         if self._outcome is not None:
             return self._outcome.status
         if self.started_at is None:
@@ -205,27 +208,29 @@ class Run(Place):
     def _mark(self, stop: Stop) -> _Due:
         """Close the gates of the whole subtree; return whom to tell now, outside the lock (G12)."""
         due = _Due()
-        run: Run | None = self
-        nodes, later = stop.nodes, list[Run]()
-        while run is not None:
-            nodes.append(run)
-            if not run._closed:
-                run._stop = stop
-                run._closed = True
-            elif run._outcome is None:  # one that is over stays as it is, but something of it may be alive
-                run._note(stop)
-            if run._members:
-                run._reach_members(stop, due)
-            # In one pass, each run before its children: a second look at ten thousand runs would cost as much again.
-            after = None if run is self else run._next
-            if run._first is None:
-                run = after
-            else:
-                if after is not None:
-                    later.append(after)
-                run = run._first
-            if run is None and later:
-                run = later.pop()
+        nodes, later = stop.nodes, [self._first]
+        nodes.append(self)
+        self._note(stop)
+        self._closed = True
+        self._reach_members(stop, due)
+        # In one pass, each run before its children: a second look at ten thousand runs would cost as much again.
+        while later:
+            run = later.pop()
+            while run is not None:
+                nodes.append(run)
+                if not run._closed:
+                    run._stop = stop
+                    run._closed = True
+                elif run._outcome is None:  # one that is over stays as it is, but something of it may be alive
+                    run._note(stop)
+                if run._members:
+                    run._reach_members(stop, due)
+                if run._first is None:
+                    run = run._next
+                else:
+                    if run._next is not None:
+                        later.append(run._next)
+                    run = run._first
         stop.expect(len(due.remotes))
         stop.acknowledge()
         return due
@@ -406,50 +411,48 @@ class Run(Place):
 
     def _write(self, status: Status) -> bool:
         """Write the terminal status, if nobody has yet: the one place where a run ends (G2). Needs the lock."""
-        if status not in self.status.followers:
+        if status not in self._where().followers:
             return False
         result, error = self._ended or (None, None)
-        stop = self._stop
-        fields = (
-            status,
-            None if stop is None else stop.reason,
-            None if stop is None else self._rung or Rung.SIGNAL,
-            stop is None or (error is None and not self._cut),
-            result,
-            None if self._partial is None else self._partial.value(),
-            error,
-            clock.now(),
-        )
+        partial = None if self._partial is None else self._partial.value()
+        reason, rung, clean = None, None, True
+        if self._stop is not None:
+            reason, rung, clean = self._stop.reason, self._rung or Rung.SIGNAL, error is None and not self._cut
+        fields = (status, reason, rung, clean, result, partial, error, clock.now())
         self._outcome = tuple.__new__(Outcome, fields)  # at half the cost of Outcome(…)
         self._closed = True
+        if self._previous is not None and not (self._members or self._first or self._main):
+            self._unlink()  # nothing of it is left that a stop could reach
         return True
 
     def _announce(self) -> None:
         """Leave the tree, and wake whoever waits for the end."""
         # A task that its body did not wait for, or a thread, stays within reach of the stops of its ancestors.
-        if self.parent is not None and not ((self._members or self._first or self._main) and self._is_alive()):
+        if self._previous is not None and not self._is_alive():
             self._leave_parent()
         if self._sink is not None:
             self._sink.ended(self)
-        waiters, self._on_end = self._on_end, None
-        for wake in waiters or ():
+        waiters = self._on_end
+        while waiters:
+            try:
+                wake = waiters.pop(0)
+            except IndexError:
+                break  # the last one was taken back just now
             wake()
 
     def _when_ended(self, wake: Callable[[], None]) -> None:
         """Call one of our own functions at the end, or at once if the run has ended."""
-        with lock:
-            if self._outcome is None:
-                self._on_end = self._on_end or []
-                self._on_end.append(wake)
-                return
-        wake()
+        self._on_end.append(wake)  # published first, checked then, as at the gate
+        if self._outcome is not None and self._forget(wake):
+            wake()
 
-    def _forget(self, wake: Callable[[], None]) -> None:
-        """Take back a function that waits for the end."""
-        with lock:
-            # Once the run has ended, whoever announces it goes through the list without the lock.
-            if self._outcome is None and self._on_end is not None and wake in self._on_end:
-                self._on_end.remove(wake)
+    def _forget(self, wake: Callable[[], None]) -> bool:
+        """Take back a function that waits for the end; True for the one caller that did."""
+        try:
+            self._on_end.remove(wake)
+        except ValueError:
+            return False
+        return True
 
     # The tree
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stoppable._core import context
 
 if TYPE_CHECKING:
-    from stoppable._core.boundary import boundary
+    from stoppable._core.boundary import Boundary
     from stoppable._core.run import Run
     from stoppable._core.stop import Stop
 
@@ -26,10 +26,10 @@ class Sink:
     def ended(self, run: Run) -> None:
         """Note that a run has its outcome, before anybody who waits for it is woken; it may never have begun."""
 
-    def entered(self, run: Run, boundary: boundary) -> None:
+    def entered(self, run: Run, boundary: Boundary) -> None:
         """Note that a boundary was entered."""
 
-    def left(self, run: Run, boundary: boundary) -> None:
+    def left(self, run: Run, boundary: Boundary) -> None:
         """Note that a boundary was left."""
 
     def partial(self, run: Run, value: object, *, appended: bool) -> None:

@@ -32,7 +32,7 @@ _END = (Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST)
 
 for _status, _followers in (
     (Status.PENDING, (Status.RUNNING, Status.STOPPED, Status.LOST)),
-    (Status.RUNNING, (Status.STOPPING, Status.COMPLETED, Status.FAILED, Status.LOST)),
+    (Status.RUNNING, (Status.COMPLETED, Status.FAILED, Status.STOPPING, Status.LOST)),
     (Status.STOPPING, _END),  # completed and failed only if the stop was never delivered: see Run._try_settle
     *((_terminal, ()) for _terminal in _END),
 ):

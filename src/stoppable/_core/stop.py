@@ -13,7 +13,7 @@ from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode, Rung, Status
 
 if TYPE_CHECKING:
-    from stoppable._core.boundary import boundary
+    from stoppable._core.boundary import Boundary
     from stoppable._core.run import Run
 
 
@@ -91,7 +91,7 @@ class Stop:
         self._waiters: list[Callable[[], None]] = []
         self._unacknowledged = 1  # this process, and every remote that was told
         self.nodes: list[Run] = []
-        self.in_flight: list[tuple[Run, boundary]] = []
+        self.in_flight: list[tuple[Run, Boundary]] = []
         self.after: list[tuple[Run, str]] = []
         self.abandoned: list[tuple[Run, str]] = []
 

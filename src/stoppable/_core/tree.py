@@ -37,19 +37,24 @@ class Place(Gate):
     def _leave_parent(self) -> bool:
         """Stop being a child; False if it was none."""
         with lock:
-            before, after = self._previous, self._next
-            if before is None or self.parent is None:
+            if self._previous is None:
                 return False
-            first = self.parent._first
-            assert first is not None, "it is one of the children"
-            if first is self:
-                self.parent._first = after
-            else:
-                before._next = after
-            if before is not self:
-                (after or first)._previous = before
-            self._previous = self._next = None
+            self._unlink()
             return True
+
+    def _unlink(self) -> None:
+        """Take it out of the chain that it is in."""
+        before, after, parent = self._previous, self._next, self.parent
+        first = None if parent is None else parent._first
+        assert before is not None, "it is one of the children"
+        assert first is not None, "it is one of the children"
+        if first is self:
+            parent._first = after  # type: ignore[union-attr]
+        else:
+            before._next = after
+        if before is not self:
+            (after or first)._previous = before
+        self._previous = self._next = None
 
     def _offspring(self) -> list[Run]:
         """Return its children, the oldest first."""

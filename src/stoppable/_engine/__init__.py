@@ -4,6 +4,7 @@ from stoppable._core import port
 from stoppable._engine import control, ladder, tasks
 
 port.climb = ladder.climb
+port.current_task = tasks.current_task
 port.dispatch = control.dispatch
 port.join = tasks.join
 port.participant = tasks.current

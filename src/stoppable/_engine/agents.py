@@ -139,10 +139,13 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     comes from the handle's ``stream()``; it runs ahead of whoever reads that.
     """
     body = body_of(agent)
-    if isolation == "auto":
-        return start(child_run(body), body, args)
-    isolated = _isolated(agent, args, isolation)
-    return start_isolated(child_run(body), body, isolated)
+    if isolation != "auto":
+        isolated = _isolated(agent, args, isolation)
+        return start_isolated(child_run(body), body, isolated)
+    run = child_run(body)
+    if kind_of(body) is _ASYNC:
+        return RunHandle(run, in_task(run, body, args, {}))
+    return start(run, body, args)
 
 
 @overload
@@ -176,8 +179,6 @@ async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[mi
 
 def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
     """Start a body as a run, in a task or a thread of its own."""
-    if kind_of(body) is _ASYNC:
-        return RunHandle(run, in_task(run, body, args, {}))
     channel = channel_for(run, body)
     if channel is not None:
         body = pumped(body, channel.put)
@@ -248,14 +249,15 @@ def _isolated(
 
 def child_run(body: Callable[..., Any]) -> Run:
     """Enter the gate of the current run with a child; a root outside any run."""
+    name = body.__name__ if isinstance(body, FunctionType) else name_of(body)
     scope = context.current.get()
     if scope is OUTSIDE:
-        return Run(name_of(body))
+        return Run(name)
     check()
     parent = scope._run_here()
     if parent is not None and parent._budget is not None:
         parent._budget.spend("subrun")
-    return Run(name_of(body), parent)
+    return Run(name, parent)
 
 
 def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:

@@ -82,7 +82,7 @@ class Steps(Participant):
             self._leave_task()
 
     def _leave_task(self) -> None:
-        self.task, self.loop, self.thread = None, None, 0
+        self.task, self.loop, self.thread = None, None, Participant.thread
 
     def _resume(self, value: Any) -> Any:
         if context.current.get()._closed:

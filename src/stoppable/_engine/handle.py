@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Task
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
@@ -80,28 +80,34 @@ class RunHandle(Held, Generic[T_co]):
         await acknowledged(self.run, _ACKNOWLEDGE_SECONDS)
         return write(self.run, receipt.answer)
 
-    async def outcome(self) -> Outcome[T_co]:
-        """Wait for the end and return it; never raises because the run was stopped."""
-        outcome: Outcome[T_co] = await ended(self.run)
-        return outcome
+    # Both are one coroutine, not one around another.
 
-    async def result(self) -> T_co:
+    def outcome(self) -> Coroutine[Any, Any, Outcome[T_co]]:
+        """Wait for the end and return it; never raises because the run was stopped."""
+        return ended(self.run)
+
+    def result(self) -> Coroutine[Any, Any, T_co]:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost.
 
         An awaiter that is itself inside the stopped subtree gets AgentStopped.
         """
-        outcome: Outcome[T_co] = await ended(self.run)
-        if outcome.status is _COMPLETED:
-            return outcome.result  # type: ignore[return-value]  # None only if that is what it returned
-        if outcome.status is Status.FAILED:
-            raise RunFailed(self.id, outcome) from outcome.error
-        return raise_ended(self.run, context.current.get())
+        return ended(self.run, _value_of)
 
     async def stream(self) -> AsyncIterator[Any]:
         """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on."""
         async for item in stream_of(self.run, self._channel).read():
             yield item
         await self.result()
+
+
+def _value_of(run: Run) -> Any:
+    outcome = run._outcome
+    assert outcome is not None, "it has ended"
+    if outcome.status is _COMPLETED:
+        return outcome.result
+    if outcome.status is Status.FAILED:
+        raise RunFailed(run.id, outcome) from outcome.error
+    return raise_ended(run, context.current.get())
 
 
 def stream_of(run: Run, channel: Channel[Any] | None) -> Channel[Any]:

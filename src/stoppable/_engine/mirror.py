@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stoppable._core.boundary import boundary
+from stoppable._core.boundary import Boundary, boundary
 from stoppable._core.partial import Partial
 from stoppable._core.port import Participant, RemoteParticipant
 from stoppable._core.reason import Reason
@@ -66,7 +66,7 @@ class Mirror:
         self._root = root
         self._process = process
         self._runs: dict[str, tuple[Run, RemoteParticipant]] = {root.id: (root, process)}
-        self._boundaries: dict[int, tuple[Run, boundary]] = {}
+        self._boundaries: dict[int, tuple[Run, Boundary]] = {}
         self._heard: Reason | None = None
 
     def heard(self, stop: Stop) -> bool:

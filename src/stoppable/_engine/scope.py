@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import types
 from asyncio import AbstractEventLoop, CancelledError, Task
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Never, Self
 
 from stoppable._core import context
@@ -283,7 +282,7 @@ async def _drive_own(
 ) -> None:
     """Execute a body as a run, in a task that was made for it: nearly always there is no edge to see to."""
     try:
-        await _first_step()
+        await _PAUSE
     except BaseException as gone:
         # Its task was cancelled, or its loop went away, before its first step.
         run.stop(reason=Reason.of(f"{type(gone).__name__} before it began", kind=_kind(gone)))
@@ -318,9 +317,15 @@ def in_task(
     return loop.create_task(body, name=run.name)
 
 
-@types.coroutine
-def _first_step() -> Generator[None, None, None]:
-    yield
+class _Pause(tuple[None]):
+    """To await it is to suspend once; made of what there is in C, because every task of a run begins with it."""
+
+    __slots__ = ()
+
+    __await__: Any = tuple.__iter__
+
+
+_PAUSE = _Pause([None])
 
 
 def _sort(error: BaseException | None) -> tuple[AgentStopped | None, BaseException | None, BaseException | None]:

@@ -21,7 +21,6 @@ from stoppable._engine import control, threads
 from stoppable.errors import AgentStopped
 
 _get_running_loop = asyncio._get_running_loop
-_get_ident = threading.get_ident
 # Both take the loop; before 3.12 the public one is written in Python and would be a fifth of a boundary's cost.
 if sys.version_info >= (3, 12):
     current_task = asyncio.current_task
@@ -29,6 +28,17 @@ else:
     current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 _by_task: dict[Task[Any], TaskParticipant] = {}
+
+
+class _Here(threading.local):
+    """What is known of the calling thread."""
+
+    def __init__(self) -> None:
+        self.thread: Any = threading.RLock()  # see Participant.thread
+        self.thread.acquire()
+
+
+here = _Here()
 
 _AWAITS = (("cr_frame", "cr_await"), ("ag_frame", "ag_await"), ("gi_frame", "gi_yieldfrom"))
 _NOT_THE_USERS = (str(Path(asyncio.__file__).parent), str(Path(__file__).parent))
@@ -49,7 +59,7 @@ class TaskParticipant(Participant):
         _by_task[task] = self
         self.task = task
         self.loop = loop
-        self.thread = _get_ident()  # made on it
+        self.thread = here.thread  # made on it
         self.issued = 0  # cancels of ours that nobody has paid back yet
         self._joined: list[Run] | None = None
         self._shields: list[shielded] | None = None
@@ -185,7 +195,7 @@ def join(run: Run) -> Participant | None:
     """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
     main = run._main
     # Nearly always; before 3.12, to ask for the running loop would be a system call.
-    if main is not None and main.thread == _get_ident() and main.task is current_task(main.loop):
+    if main is not None and main.thread._is_owned() and main.task is current_task(main.loop):
         return main
     loop = _get_running_loop()
     if loop is None:

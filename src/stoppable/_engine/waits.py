@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import functools
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from stoppable._core import context
 from stoppable._core.boundary import check
@@ -14,21 +15,31 @@ from stoppable._core.hooks import Callback, Moment
 from stoppable._core.outcome import Outcome
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.run import Run
-from stoppable._engine import control
+from stoppable._engine import control, tasks
+
+T = TypeVar("T")
 
 
-async def ended(run: Run) -> Outcome[Any]:
-    """Wait for the terminal status of a run, in any loop."""
-    outcome = run._outcome
-    if outcome is None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = asyncio.Future(loop=loop)
+def _outcome_of(run: Run) -> Outcome[Any]:
+    """Return how a run ended."""
+    assert run._outcome is not None, "it has ended"
+    return run._outcome
+
+
+async def ended(run: Run, answer: Callable[[Run], T] = _outcome_of) -> T:  # type: ignore[assignment]
+    """Wait for the terminal status of a run, in any loop, and answer with what it means to the caller."""
+    if run._outcome is None:
+        future: asyncio.Future[None] = asyncio.Future(loop=asyncio.get_running_loop())
+        thread = tasks.here.thread
 
         def wake() -> None:
-            if asyncio._get_running_loop() is not loop:
+            if not thread._is_owned():
                 _wake(future)
             elif not future.done():
-                future.set_result(None)
+                try:  # noqa: SIM105 - contextlib.suppress would cost as much as the rest
+                    future.set_result(None)
+                except RuntimeError:
+                    pass  # the loop was closed: nobody waits any more
 
         run._when_ended(wake)
         try:
@@ -36,9 +47,7 @@ async def ended(run: Run) -> Outcome[Any]:
         except BaseException:
             run._forget(wake)
             raise
-        outcome = run._outcome
-    assert outcome is not None, "woken after the end"
-    return outcome
+    return answer(run)
 
 
 async def acknowledged(run: Run, seconds: float) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import stoppable._engine  # noqa: F401 - puts the engine under the core
 from stoppable._core import clock
-from stoppable._core.boundary import boundary
+from stoppable._core.boundary import Boundary
 from stoppable._core.outcome import Outcome
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
@@ -141,11 +141,11 @@ class _Reporter(Sink):
         with contextlib.suppress(OSError):  # the parent has gone
             self._line.send(Ended(run.id, outcome, run._delivered_at is not None, abandoned))
 
-    def entered(self, run: Run, boundary: boundary) -> None:
+    def entered(self, run: Run, boundary: Boundary) -> None:
         """Tell of a boundary."""
         self._line.send(Entered(run.id, id(boundary), boundary.kind, boundary.name, run._closed))
 
-    def left(self, run: Run, boundary: boundary) -> None:  # noqa: ARG002 - the name of the protocol
+    def left(self, run: Run, boundary: Boundary) -> None:  # noqa: ARG002 - the name of the protocol
         """Tell of the end of a boundary."""
         self._line.send(Left(id(boundary), boundary.fate))
 

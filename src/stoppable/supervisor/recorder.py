@@ -24,7 +24,7 @@ from stoppable.stores.rules import status_event
 from stoppable.supervisor.translate import VALUE_BYTES, record_of_child, record_of_outcome, shifted, shifted_reason
 
 if TYPE_CHECKING:
-    from stoppable._core.boundary import boundary
+    from stoppable._core.boundary import Boundary
 
 _logger = logging.getLogger("stoppable")
 
@@ -123,14 +123,14 @@ class Recorder(Sink):
         if log is not None:
             self._advance(log)
 
-    def entered(self, run: Run, boundary: boundary) -> None:
+    def entered(self, run: Run, boundary: Boundary) -> None:
         """Note a boundary."""
         data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
         if run._closed:
             data["afterStop"] = True
         self._note(run, Draft(type=EventType.ENTERED, data=data, at=self._store.now()))
 
-    def left(self, run: Run, boundary: boundary) -> None:
+    def left(self, run: Run, boundary: Boundary) -> None:
         """Note the end of a boundary, and its fate if it was open at a stop."""
         data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
         if boundary.fate is not None:

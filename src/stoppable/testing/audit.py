@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from stoppable._core import context
-from stoppable._core.boundary import boundary
+from stoppable._core.boundary import Boundary
 from stoppable._core.run import Run
 from stoppable._engine import workers
 
@@ -44,7 +44,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         return
     run = context.current_run()
     for root, found in list(_watched.items()):
-        if run is None or not run._is_within(root) or any(each._list(boundary) for each in run._lineage()):
+        if run is None or not run._is_within(root) or any(each._list(Boundary) for each in run._lineage()):
             continue
         if not _starts_a_worker():
             found.append(f"{event} {args[0]!r} in {_caller()}")

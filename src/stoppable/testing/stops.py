@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from stoppable._core.boundary import boundary
+from stoppable._core.boundary import Boundary
 from stoppable._core.outcome import Outcome
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
@@ -31,7 +31,7 @@ class _StopAt(Sink):
         self.seen: list[str] = []
         self.after: list[str] = []
 
-    def entered(self, run: Run, boundary: boundary) -> None:
+    def entered(self, run: Run, boundary: Boundary) -> None:
         if run._closed:
             self.after.append(boundary.label)
             return

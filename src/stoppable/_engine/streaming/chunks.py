@@ -6,7 +6,7 @@ from asyncio import AbstractEventLoop
 from typing import Any, Generic, Never, TypeVar
 
 from stoppable._core import port
-from stoppable._core.boundary import boundary
+from stoppable._core.boundary import Boundary
 from stoppable._core.context import Scope
 from stoppable._core.hooks import Hook
 from stoppable._core.run import Run
@@ -18,10 +18,15 @@ from stoppable.errors import AgentStopped, StoppableError
 T = TypeVar("T")
 
 
-class Entry(boundary):
+class Entry(Boundary):
     """A stream, or the call that makes one, as it is listed in flight."""
 
     __slots__ = ()
+
+    def __init__(self, kind: str, name: str | None) -> None:
+        self.kind = kind
+        self.name = name
+        self._run = None
 
     def enter_unpaid(self, scope: Scope) -> bool:
         """Enter the gate without counting against a limit, as the call that made the stream did; False if stopped."""
@@ -193,5 +198,5 @@ def _is_forced(run: Run | None) -> bool:
 
 def _is_listed(run: Run, kind: str, reader: port.Participant | None) -> bool:
     """Return whether the reader is inside a boundary of that kind: the stream is a part of that effect."""
-    open_ = (member for member in list(run._members or ()) if isinstance(member, boundary))
+    open_ = (member for member in list(run._members or ()) if isinstance(member, Boundary))
     return any(other.kind == kind and other.holder is reader for other in open_)
