@@ -254,8 +254,11 @@ class Model:
             return {"stopping"}
         if self.family_crew(name):
             return {"lost"}
-        latecomers = any(actor["alive"] and actor["late"] & set(below) for actor in self.actors.values())
-        unsure = {"stopping"} if latecomers or self.family_crew(name, vanished=True) else set()
+        # Whoever joined a run that was over may count as alive or not.
+        joined = {run for actor in self.actors.values() if actor["alive"] for run in actor["late"] & set(below)}
+        unsure = {"lost" if self.runs[run]["status"] == "lost" else "stopping" for run in joined}
+        if self.family_crew(name, vanished=True):
+            unsure.add("stopping")
         return {"stopped"} | unsure
 
     def is_known_dead(self, name: str) -> bool:
