@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stoppable._core.gate import Member, Role
 
 if TYPE_CHECKING:
-    from stoppable._core.hooks import UserHook
+    from stoppable._core.hooks import Hook
     from stoppable._core.run import Run
     from stoppable._core.shield import shielded
     from stoppable._core.state import Rung
@@ -82,7 +82,7 @@ def _no_climb(_stop: Stop) -> None:
     pass
 
 
-def _call_in_place(hooks: Sequence[UserHook]) -> None:
+def _call_in_place(hooks: Sequence[Hook]) -> None:
     for hook in hooks:
         hook.call()
 
@@ -97,7 +97,7 @@ join: Callable[[Run], Participant | None] = _no_join
 """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
 climb: Callable[[Stop], None] = _no_climb
 """Start the ladder of a stop."""
-dispatch: Callable[[Sequence[UserHook]], None] = _call_in_place
+dispatch: Callable[[Sequence[Hook]], None] = _call_in_place
 """Call hooks, away from whoever stops: a hook may hang."""
 is_worker_thread: Callable[[], bool] = _is_worker_thread
 """Whether runs are live and this thread is none of theirs: where lost context shows itself."""

@@ -8,7 +8,7 @@ from typing import Any, Never
 from stoppable._core import clock, port, receipt
 from stoppable._core.budget import Budget
 from stoppable._core.gate import Role, lock
-from stoppable._core.hooks import Hook, Moment, UserHook
+from stoppable._core.hooks import Hook, Moment
 from stoppable._core.ids import new_id
 from stoppable._core.outcome import Outcome
 from stoppable._core.partial import Partial
@@ -28,6 +28,7 @@ _COMPLETED, _FAILED, _STOPPED, _LOST = Status.COMPLETED, Status.FAILED, Status.S
 _DEFAULT_POLICY = Policy()
 _NO_LABELS: Mapping[str, str] = {}
 _LATER_STOPS_KEPT = 64
+_CHANGES = (Answer.ACCEPTED, Answer.ESCALATED)
 
 
 class _Due:
@@ -37,7 +38,7 @@ class _Due:
 
     def __init__(self) -> None:
         self.hooks: list[Hook] = []
-        self.remotes: list[port.RemoteParticipant] = []
+        self.remotes: list[tuple[port.RemoteParticipant, Stop]] = []
 
 
 class Run(Place):
@@ -174,17 +175,27 @@ class Run(Place):
         """
         grace = None if grace is None else seconds(grace, "grace")
         stop = Stop(self, Mode.of(mode), Reason.of(reason, actor=actor), grace)
-        with lock:
-            answer = self._request(stop)
-            due = self._mark(stop) if answer in {Answer.ACCEPTED, Answer.ESCALATED} else None
-        if due is not None:
-            for remote in due.remotes:
-                remote.tell(stop)
+        return receipt.write(self, Run._tell([stop])[0])
+
+    @staticmethod
+    def _tell(stops: Sequence[Stop]) -> list[Answer]:
+        """Carry out stops, each with its target, and say what each changed: all are marked before anybody is told."""
+        due, told, answers = _Due(), list[Stop](), list[Answer]()
+        for stop in stops:
+            with lock:
+                answer = stop.target._request(stop)
+                if answer in _CHANGES:
+                    stop.target._mark(stop, due)
+                    told.append(stop)
+            answers.append(answer)
+        for remote, stop in due.remotes:
+            remote.tell(stop)
+        for stop in told:
             port.climb(stop)
-            if self._sink is not None:
-                self._sink.stopping(stop)
-            self._call(due.hooks)
-        return receipt.write(self, answer)
+            if stop.target._sink is not None:
+                stop.target._sink.stopping(stop)
+        Run._call(due.hooks)
+        return answers
 
     def _request(self, stop: Stop) -> Answer:
         """Say what a stop changes, given those before it."""
@@ -202,9 +213,9 @@ class Run(Place):
                 self._mark_in_flight(stop)
         return Answer.ALREADY_STOPPING
 
-    def _mark(self, stop: Stop) -> _Due:
-        """Close the gates of the whole subtree; return whom to tell now, outside the lock (G12)."""
-        due = _Due()
+    def _mark(self, stop: Stop, due: _Due) -> None:
+        """Close the gates of the whole subtree; note whom to tell then, outside the lock (G12)."""
+        told = len(due.remotes)
         run: Run | None = self
         nodes, later = stop.nodes, list[Run]()
         while run is not None:
@@ -226,16 +237,15 @@ class Run(Place):
                 run = run._first
             if run is None and later:
                 run = later.pop()
-        stop.expect(len(due.remotes))
+        stop.expect(len(due.remotes) - told)
         stop.acknowledge()
-        return due
 
     def _reach_members(self, stop: Stop, due: _Due) -> None:
         for member in list(self._members or ()):
             if member.role is Role.BOUNDARY:
                 stop.in_flight.append((self, member))  # type: ignore[arg-type]
             elif isinstance(member, port.RemoteParticipant):
-                due.remotes.append(member)
+                due.remotes.append((member, stop))
             elif isinstance(member, Hook) and member.moment is Moment.STOP and self._claims(member):
                 due.hooks.append(member)
 
@@ -330,15 +340,11 @@ class Run(Place):
 
     @staticmethod
     def _call(hooks: Sequence[Hook]) -> None:
-        # Ours only wake somebody and are called in place; a user's may hang, and must hang nobody else.
-        users: list[UserHook] = []
+        kinds: dict[type[Hook], list[Hook]] = {}
         for hook in hooks:
-            if isinstance(hook, UserHook):
-                users.append(hook)
-            else:
-                hook.call()
-        if users:
-            port.dispatch(users)
+            kinds.setdefault(type(hook), []).append(hook)
+        for kind, some in kinds.items():
+            kind.call_all(some)
 
     # Its beginning and end
 

@@ -12,32 +12,41 @@ from stoppable._core.stop import Stop
 from stoppable._engine import control
 
 
-class Ladder:
+class Ladder(control.Timer):
     """One stop on its way up. Several may climb the same run; a rung is climbed once, so the earliest time counts."""
 
-    __slots__ = ("_rungs", "_stop", "_timer")
+    __slots__ = ("_rungs", "_stop")
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
         self._rungs: Iterator[tuple[Rung, float]] = stop.target.policy.schedule(stop.mode, stop.grace)
-        self._timer: control.Timer | None = None
+        self._arm()
 
     def start(self) -> None:
-        """Arm the first rung."""
-        self._arm()
-        if self._timer is not None:
-            self._stop.target._when_ended(self._cancel)
+        """Climb from now on."""
+        if self.callback is not None:
+            control.get().add(self)
+
+    def collected(self) -> bool:
+        """Return whether there is anything to climb for; what a stop reached has mostly ended by then."""
+        if self.callback is None or not self._stop.target._is_alive():
+            return False
+        self._stop.target._when_ended(self._let_go)
+        return True
 
     def _arm(self) -> None:
         step = next(self._rungs, None)
-        if step is not None:
+        if step is None:
+            self.callback = None
+        else:
             rung, after = step
-            self._timer = control.get().call_at(self._stop.requested_at + after, lambda: self._climb(rung))
+            self.when = self._stop.requested_at + after
+            self.callback = lambda: self._climb(rung)
 
-    def _cancel(self) -> None:
+    def _let_go(self) -> None:
         # Lets go of the tree at once, instead of when the timer would have been due.
-        if self._timer is not None and not self._stop.target._is_alive():
-            self._timer.cancel()
+        if not self._stop.target._is_alive():
+            self.cancel()
 
     def _climb(self, rung: Rung) -> None:
         # Also one that is over may have left a task or a thread behind, or a child that this stop reached.
@@ -57,6 +66,7 @@ class Ladder:
             case Rung.SIGNAL:
                 raise AssertionError("SIGNAL is the stop itself")
         self._arm()
+        self.start()
 
     def _force(self, rung: Rung, runs: list[Run]) -> None:
         # A task that executes several nested runs gets one cancel, for the outermost of them (G7).
