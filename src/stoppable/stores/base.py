@@ -160,6 +160,7 @@ class Store(Protocol):
         dry_run: bool = False,
         owner: str | None = None,
         if_unknown_hold: bool = False,
+        asked_at: float | None = None,
     ) -> Reply[StopResult]:
         """Keep a stop of a run, or of all that a selector matches, with their subtrees; then tell their workers.
 
@@ -167,6 +168,7 @@ class Store(Protocol):
         returns the first answer. A hold is placed before the runs are listed, and needs a selector. With ``dry_run``
         nothing changes. A run of another ``owner`` than a given one is RunNotFound, and no hold refuses his starts;
         with ``if_unknown_hold`` a stop of an unknown id waits TOMBSTONE_SECONDS for its run, if it has that owner.
+        ``asked_at`` is when it was asked for, if some of its runs were told at once: before that nobody was.
         """
         ...
 

@@ -69,6 +69,7 @@ class Request:
     dry_run: bool
     owner: str | None
     if_unknown_hold: bool
+    asked_at: float | None
 
 
 def request_stop(tx: Transaction, request: Request) -> StopResult:
@@ -92,7 +93,7 @@ def request_stop(tx: Transaction, request: Request) -> StopResult:
         return _result(tx, answers, placed)
     if placed is not None:
         house.keep(tx, placed)
-    _stop(tx, [number for number, _ in answers], intent)
+    _stop(tx, [number for number, _ in answers], intent, rules.asked(request.asked_at, tx.now()))
     result = _result(tx, answers, placed)
     _remember(tx, request, result)
     return result
@@ -126,11 +127,11 @@ def acknowledge(tx: Transaction, number: int, mode: Mode) -> None:
     tx.run(_ACKNOWLEDGE, {"number": number, "rank": mode.rank})
 
 
-def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent) -> None:
+def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent, at: float) -> None:
     """Stop runs with all that is below them, and wake their workers."""
     values: dict[str, Any] = {
         "numbers": rows.encode(numbers),
-        "now": tx.now(),
+        "now": at,
         "rank": intent.mode.rank,
         "grace": intent.grace,
         "reason": rows.encode(intent.reason),

@@ -182,6 +182,7 @@ class SqliteStore:
         dry_run: bool = False,
         owner: str | None = None,
         if_unknown_hold: bool = False,
+        asked_at: float | None = None,
     ) -> Reply[StopResult]:
         """Keep a stop, then tell the workers."""
         request = stops.Request(
@@ -192,6 +193,7 @@ class SqliteStore:
             dry_run=dry_run,
             owner=owner,
             if_unknown_hold=if_unknown_hold,
+            asked_at=asked_at,
         )
         return self._write(stops.request_stop, request)
 
