@@ -28,7 +28,9 @@ _COMPLETED, _FAILED, _STOPPED, _LOST = Status.COMPLETED, Status.FAILED, Status.S
 _DEFAULT_POLICY = Policy()
 _NO_LABELS: Mapping[str, str] = {}
 _LATER_STOPS_KEPT = 64
-_CHANGES = (Answer.ACCEPTED, Answer.ESCALATED)
+_BOUNDARY, _HOOK, _REMOTE, _AT_STOP = Role.BOUNDARY, Role.HOOK, Role.REMOTE, Moment.STOP
+_ACCEPTED = Answer.ACCEPTED
+_CHANGES = (_ACCEPTED, Answer.ESCALATED)
 
 
 class _Due:
@@ -180,7 +182,9 @@ class Run(Place):
     @staticmethod
     def _tell(stops: Sequence[Stop]) -> list[Answer]:
         """Carry out stops, each with its target, and say what each changed: all are marked before anybody is told."""
-        due, told, answers = _Due(), list[Stop](), list[Answer]()
+        due = _Due()
+        told: list[Stop] = []
+        answers: list[Answer] = []
         for stop in stops:
             with lock:
                 answer = stop.target._request(stop)
@@ -201,9 +205,9 @@ class Run(Place):
         """Say what a stop changes, given those before it."""
         if self._outcome is not None or (self._ended is not None and self._delivered_at is None):
             return Answer.ALREADY_FINISHED
+        if self._stop is None:
+            return _ACCEPTED
         earlier = self._stops()
-        if not earlier:
-            return Answer.ACCEPTED
         if stop.mode > max(earlier, key=lambda other: other.mode.rank).mode:
             return Answer.ESCALATED
         if len(earlier) <= _LATER_STOPS_KEPT:
@@ -217,7 +221,8 @@ class Run(Place):
         """Close the gates of the whole subtree; note whom to tell then, outside the lock (G12)."""
         told = len(due.remotes)
         run: Run | None = self
-        nodes, later = stop.nodes, list[Run]()
+        nodes = stop.nodes
+        later: list[Run] = []
         while run is not None:
             nodes.append(run)
             if not run._closed:
@@ -237,20 +242,20 @@ class Run(Place):
                 run = run._first
             if run is None and later:
                 run = later.pop()
-        stop.expect(len(due.remotes) - told)
+        if len(due.remotes) > told:
+            stop.expect(len(due.remotes) - told)
         stop.acknowledge()
 
     def _reach_members(self, stop: Stop, due: _Due) -> None:
         for member in list(self._members or ()):
-            if member.role is Role.BOUNDARY:
+            role = member.role
+            if role is _BOUNDARY:
                 stop.in_flight.append((self, member))  # type: ignore[arg-type]
-            elif isinstance(member, port.RemoteParticipant):
-                due.remotes.append((member, stop))
-            elif isinstance(member, Hook) and member.moment is Moment.STOP and self._claims(member):
-                due.hooks.append(member)
-
-    def _claims(self, hook: Hook) -> bool:
-        return self._outcome is None and self._withdraw(hook)
+            elif role is _HOOK:
+                if member.moment is _AT_STOP and self._outcome is None and self._withdraw(member):  # type: ignore[attr-defined]
+                    due.hooks.append(member)  # type: ignore[arg-type]
+            elif role is _REMOTE:
+                due.remotes.append((member, stop))  # type: ignore[arg-type]
 
     def _mark_in_flight(self, stop: Stop) -> None:
         nodes = [self]
@@ -340,6 +345,9 @@ class Run(Place):
 
     @staticmethod
     def _call(hooks: Sequence[Hook]) -> None:
+        if len(hooks) == 1:
+            type(hooks[0]).call_all(hooks)
+            return
         kinds: dict[type[Hook], list[Hook]] = {}
         for hook in hooks:
             kinds.setdefault(type(hook), []).append(hook)
@@ -393,8 +401,10 @@ class Run(Place):
             if self._is_unsettled():
                 return False
             return self._is_alive() or self._leave_parent()  # what was left of it has been given up, or has died
-        if any(participant.alive() for participant in self._participants()):
+        if self._members and any(participant.alive() for participant in self._participants()):
             return False
+        if self._first is None:
+            return self._conclude(_STOPPED)
         children = self._offspring()
         if any(child._is_unsettled() for child in children):
             return False

@@ -88,7 +88,7 @@ class Stop:
         self.grace = grace
         self.requested_at = clock.now()
         self.acknowledged_at: float | None = None
-        self._waiters: list[Callable[[], None]] = []
+        self._waiters: tuple[Callable[[], None], ...] = ()
         self._unacknowledged = 1  # this process, and every remote that was told
         self.nodes: list[Run] = []
         self.in_flight: list[tuple[Run, boundary]] = []
@@ -107,7 +107,7 @@ class Stop:
             if self._unacknowledged:
                 return
             self.acknowledged_at = clock.now()
-            waiters, self._waiters = self._waiters, []
+            waiters, self._waiters = self._waiters, ()
         for wake in waiters:
             wake()
 
@@ -115,7 +115,7 @@ class Stop:
         """Call a function once every gate is closed, or at once if they are."""
         with lock:
             if self.acknowledged_at is None:
-                self._waiters.append(wake)
+                self._waiters = (*self._waiters, wake)
                 return
         wake()
 

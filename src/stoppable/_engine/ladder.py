@@ -15,42 +15,44 @@ from stoppable._engine import control
 class Ladder(control.Timer):
     """One stop on its way up. Several may climb the same run; a rung is climbed once, so the earliest time counts."""
 
-    __slots__ = ("_rungs", "_stop")
+    __slots__ = ("_rung", "_rungs", "_stop")
 
     def __init__(self, stop: Stop) -> None:
-        self._stop = stop
+        self._stop: Stop | None = stop
         self._rungs: Iterator[tuple[Rung, float]] = stop.target.policy.schedule(stop.mode, stop.grace)
-        self._arm()
 
     def start(self) -> None:
-        """Climb from now on."""
-        if self.callback is not None:
+        """Wait for the next rung, if there is one."""
+        step = next(self._rungs, None)
+        if step is not None and self._stop is not None:
+            self._rung, after = step
+            self.when = self._stop.requested_at + after
             control.get().add(self)
 
     def collected(self) -> bool:
-        """Return whether there is anything to climb for; what a stop reached has mostly ended by then."""
-        if self.callback is None or not self._stop.target._is_alive():
+        """Return whether there is anything to climb for: mostly, what a stop reached has ended by then."""
+        if self._stop is None or not self._stop.target._is_alive():
             return False
         self._stop.target._when_ended(self._let_go)
         return True
 
-    def _arm(self) -> None:
-        step = next(self._rungs, None)
-        if step is None:
-            self.callback = None
-        else:
-            rung, after = step
-            self.when = self._stop.requested_at + after
-            self.callback = lambda: self._climb(rung)
+    def cancel(self) -> None:
+        """Climb no further."""
+        self._stop = None
+
+    def fire(self) -> None:
+        """Climb a rung, unless nothing is left to climb for."""
+        if self._stop is not None:
+            self._climb(self._stop, self._rung)
 
     def _let_go(self) -> None:
-        # Lets go of the tree at once, instead of when the timer would have been due.
-        if not self._stop.target._is_alive():
+        # Lets go of the tree at once, instead of when the rung would have been due.
+        if self._stop is not None and not self._stop.target._is_alive():
             self.cancel()
 
-    def _climb(self, rung: Rung) -> None:
+    def _climb(self, stop: Stop, rung: Rung) -> None:
         # Also one that is over may have left a task or a thread behind, or a child that this stop reached.
-        alive = [run for run in dict.fromkeys(self._stop.nodes) if run.outcome is None or run._is_alive()]
+        alive = [run for run in dict.fromkeys(stop.nodes) if run.outcome is None or run._is_alive()]
         if not alive:
             return
         climbed = [run for run in alive if run._climb(rung)]
@@ -65,7 +67,6 @@ class Ladder(control.Timer):
                     run._lose()
             case Rung.SIGNAL:
                 raise AssertionError("SIGNAL is the stop itself")
-        self._arm()
         self.start()
 
     def _force(self, rung: Rung, runs: list[Run]) -> None:

@@ -297,7 +297,7 @@ async def _drive_own(
                 result = await function(*args, **kwargs)
             except BaseException as caught:
                 error = caught
-            if error is None and run._first is None and not run._closed:
+            if run._first is None and (not run._closed if error is None else _is_plain_stop(error, run, participant)):
                 run._end(result, None)
             if run._ended is None or run._outcome is None:
                 await Edge.of_own_task(run, participant).close(result, error)
@@ -316,6 +316,11 @@ def in_task(
     # asyncio drops the coroutine unstarted and the run would have no end.
     body.send(None)
     return loop.create_task(body, name=run.name)
+
+
+def _is_plain_stop(error: BaseException, run: Run, participant: tasks.TaskParticipant) -> bool:
+    """Return whether a body ended with its own stop, which has been delivered, and no cancel of ours is on its way."""
+    return isinstance(error, AgentStopped) and error.target == run.id and run._raised and not participant.issued
 
 
 @types.coroutine

@@ -16,6 +16,7 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.run import Run
 from stoppable._engine import control
+from stoppable._engine.tasks import current_task
 
 
 async def ended(run: Run) -> Outcome[Any]:
@@ -76,15 +77,19 @@ class _Wake(Hook):
 
     def call(self) -> None:
         """Wake it."""
-        _wake_all(self._future.get_loop(), [self._future])
+        _wake(self._future)
 
     @classmethod
     def call_all(cls, hooks: Sequence[Hook]) -> None:
         """Wake them, each loop once for all of them."""
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for hook in hooks:
-            assert isinstance(hook, cls)
-            loops.setdefault(hook._future.get_loop(), []).append(hook._future)
+            future: asyncio.Future[None] = hook._future  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+            loop = future.get_loop()
+            if loop in loops:
+                loops[loop].append(future)
+            else:
+                loops[loop] = [future]
         for loop, futures in loops.items():
             _wake_all(loop, futures)
 
@@ -102,7 +107,8 @@ async def until(future: asyncio.Future[None]) -> None:
         await future
     finally:
         scope._withdraw(hook)
-    check()
+    if scope._closed:
+        scope._raise_stopped()
 
 
 async def sleep(seconds: float) -> None:
@@ -126,7 +132,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 def _wake_all(loop: asyncio.AbstractEventLoop, futures: Sequence[asyncio.Future[None]]) -> None:
-    if asyncio._get_running_loop() is loop and asyncio.current_task(loop) is not None:
+    if asyncio._get_running_loop() is loop and current_task(loop) is not None:
         _resolve_all(futures)
         return
     # Through the self-pipe, also on the loop's thread: a signal handler may stop a run while the loop is in select().

@@ -253,12 +253,16 @@ class Desk:
     def _tell(found: Iterable[tuple[Log, StopIntent]]) -> None:
         """Stop runs of this process as the store says, all of them before anybody acts on it; once is enough."""
         stops: list[Stop] = []
+        reasons: dict[tuple[int, float], Reason] = {}  # mostly one for all
         for log, intent in found:
             mode, run = intent.mode, log.run
             if log.known_mode is None or log.known_mode < mode:
                 log.known_mode = mode  # so that the recorder does not tell the store what it knows
             if run._stop is None or max(stop.mode.rank for stop in run._stops()) < mode.rank:
-                stops.append(Stop(run, mode, shifted_reason(intent.reason, -log.offset), intent.grace))
+                which = id(intent), log.offset
+                if which not in reasons:
+                    reasons[which] = shifted_reason(intent.reason, -log.offset)
+                stops.append(Stop(run, mode, reasons[which], intent.grace))
         Run._tell(stops)
 
     def roots(self) -> list[Run]:
