@@ -162,8 +162,7 @@ class Desk:
         outbox = self.recorder.outbox
         outbox.add(partial(self._keep, asked, request))  # before they are told: what they write comes after it
         self._tell((log, intent) for log in logs)
-        main = logs[0].run._main
-        outbox.ring(asyncio._get_running_loop() if main is None else main.loop)
+        outbox.ring(_loop_of(logs[0].run) or asyncio._get_running_loop())
         return asked
 
     def _here(self, target: str | Selector, owner: str | None) -> list[Log]:
@@ -238,6 +237,7 @@ class Desk:
             return self.receipt(record, answered.answer)
         self._tell([(log, intent)])
         self.recorder.acknowledge(log.run, intent.mode)
+        self.recorder.outbox.ring(asyncio._get_running_loop())
         # It may have finished on its own since the store was asked: then nothing of the stop is noted on it.
         answer = answered.answer if log.run.token.stopped else Answer.ALREADY_FINISHED
         receipt = shifted(write(log.run, answer), log.offset)
@@ -248,6 +248,8 @@ class Desk:
         self._tell(found)
         for log, stop in found:
             self.recorder.acknowledge(log.run, stop.mode)
+        if found:
+            self.recorder.outbox.ring(_loop_of(found[0][0].run))
 
     @staticmethod
     def _tell(found: Iterable[tuple[Log, StopIntent]]) -> None:
@@ -303,6 +305,12 @@ class Desk:
         if self._keep_days is not None and now - self._purged_at > _PURGE_SECONDS:
             self._purged_at = now
             self.store.purge(now - self._keep_days * _DAY)
+
+
+def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:
+    """Return the event loop whose task executes a run, if one does."""
+    loop: asyncio.AbstractEventLoop | None = None if run._main is None else run._main.loop
+    return loop
 
 
 def is_over(record: RunRecord) -> bool:

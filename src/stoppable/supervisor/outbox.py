@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -55,13 +56,9 @@ class Outbox:
         if here is loop:
             loop.call_soon(self.wake)
             return
-        try:
+        with contextlib.suppress(RuntimeError):  # it was closed
             loop.call_soon_threadsafe(loop.call_soon, self.wake)
-        except RuntimeError:  # it was closed
-            here = None
-        if here is None:
-            self.wake()
-        else:
+        if here is not None:
             here.call_later(_PATIENCE, self.wake)
 
     def wake(self) -> None:

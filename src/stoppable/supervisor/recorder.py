@@ -158,12 +158,12 @@ class Recorder(Sink):
         self._note(run, Draft(type=EventType.PROGRESS, data=told, at=self._store.now()))
 
     def acknowledge(self, run: Run, mode: Mode) -> None:
-        """Say that the gate of a run is closed, once it is, with what is in flight."""
+        """Say that the gate of a run is closed, once it is, with what is in flight; the caller rings."""
         log = self.logs.get(run.id)
         if log is None or (log.acknowledging is not None and log.acknowledging >= mode):
             return
         log.acknowledging = mode
-        self.outbox.put(partial(self._when_closed, log, mode))
+        self.outbox.add(partial(self._when_closed, log, mode))
 
     def _when_closed(self, log: Log, mode: Mode) -> None:
         run = log.run
