@@ -29,12 +29,12 @@ os.register_at_fork(after_in_child=_after_fork)
 class Reply(Generic[T]):
     """What one call of the store answers. Whoever stops waiting for it loses nothing: the call is done all the same."""
 
-    __slots__ = ("_error", "_value", "_waiters", "is_settled")
+    __slots__ = ("_error", "_is_settled", "_value", "_waiters")
 
     _value: T
 
     def __init__(self) -> None:
-        self.is_settled = False
+        self._is_settled = False
         self._error: BaseException | None = None
         self._waiters: list[asyncio.Future[None] | Callable[[], object]] | None = None
 
@@ -46,18 +46,18 @@ class Reply(Generic[T]):
             reply._value = call()
         except Exception as error:
             reply._error = error
-        reply.is_settled = True
+        reply._is_settled = True
         return reply
 
     @classmethod
     def failed(cls, error: BaseException) -> Reply[T]:
         """Return the reply of a call that could not be made."""
         reply: Reply[T] = cls()
-        reply._error, reply.is_settled = error, True
+        reply._error, reply._is_settled = error, True
         return reply
 
     def __await__(self) -> Generator[Any, None, T]:
-        if not self.is_settled:
+        if not self._is_settled:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if self._add(future):
                 yield from future
@@ -65,7 +65,7 @@ class Reply(Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for it on a thread; a StoreError if it does not come in time."""
-        if not self.is_settled:
+        if not self._is_settled:
             event = threading.Event()
             if self._add(event.set) and not event.wait(timeout):
                 raise StoreError(f"the store did not answer within {timeout} seconds")
@@ -78,7 +78,7 @@ class Reply(Generic[T]):
 
     def _add(self, waiter: asyncio.Future[None] | Callable[[], object]) -> bool:
         with _lock:
-            if self.is_settled:
+            if self._is_settled:
                 return False
             if self._waiters is None:
                 self._waiters = []
@@ -99,7 +99,7 @@ def settle(answers: Iterable[Settled]) -> None:
     waiters: list[asyncio.Future[None] | Callable[[], object]] = []
     with _lock:
         for reply, value, error in answers:
-            reply._value, reply._error, reply.is_settled = value, error, True
+            reply._value, reply._error, reply._is_settled = value, error, True
             if reply._waiters is not None:
                 waiters += reply._waiters
                 reply._waiters = None

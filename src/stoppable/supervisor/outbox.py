@@ -71,11 +71,12 @@ class Outbox:
         late, self._late, self._is_woken = self._late, None, False  # first: what comes from here on rings again
         if late is not None:
             late.cancel()
-        for _ in range(min(_AT_ONCE, len(self._calls))):
+        made = 0
+        while self._calls and made < _AT_ONCE:
+            made += 1
             try:
                 self._calls.popleft()()
             except Exception:
                 _logger.exception("the store could not be told something of a run")
         self._after()
-        if self._calls:
-            self.wake()
+        self.wake()  # if there is more

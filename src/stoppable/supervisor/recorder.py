@@ -46,6 +46,7 @@ class Log:
         "finished",
         "hook",
         "is_busy",
+        "is_over",
         "is_registered",
         "known_mode",
         "offset",
@@ -58,6 +59,7 @@ class Log:
         self.epoch = 1
         self.is_registered = is_registered
         self.is_busy = False
+        self.is_over = False
         self.drafts: list[Draft] = []
         self.dropped = 0
         self.known_mode: Mode | None = None  # of the stop that the store has
@@ -131,7 +133,11 @@ class Recorder(Sink):
         """Write the outcome."""
         log = self.logs.get(run.id)
         if log is not None:
-            self._soon(log)
+            self.outbox.put(partial(self._end, log))
+
+    def _end(self, log: Log) -> None:
+        log.is_over = True  # in its turn: the runs below it ended first, and are handed to the store first
+        self._advance(log)
 
     def entered(self, run: Run, boundary: boundary) -> None:
         """Note a boundary."""
@@ -227,7 +233,7 @@ class Recorder(Sink):
             self._register(log)
         elif run._stop is not None and (stop := self._untold(log)) is not None:
             self._tell_stop(log, stop)
-        elif run.outcome is not None:
+        elif log.is_over:
             self._finish(log)
         elif log.acknowledged is not None:
             self._acknowledge(log)
@@ -290,10 +296,8 @@ class Recorder(Sink):
 
     def _when_done(self, log: Log, reply: Reply[Any], done: Callable[[], None]) -> None:
         log.is_busy = True
-        if reply.is_settled:
-            self._replied(log, done, reply)
-        else:
-            reply.then(lambda reply: self.outbox.put(partial(self._replied, log, done, reply)))
+        # Replies wait for their turn too: the end of a run is told after the ends below it were handed to the store.
+        reply.then(lambda reply: self.outbox.put(partial(self._replied, log, done, reply)))
 
     def _replied(self, log: Log, done: Callable[[], None], reply: Reply[Any]) -> None:
         log.is_busy = False
