@@ -26,13 +26,14 @@ class Outbox:
     thread sleeps.
     """
 
-    __slots__ = ("_after", "_calls", "_is_woken", "_late")
+    __slots__ = ("_after", "_asked", "_calls", "_is_woken", "_late")
 
     def __init__(self, after: Callable[[], object]) -> None:
         """Call ``after`` when calls have been made."""
         self._after = after
         self._calls: collections.deque[Callable[[], object]] = collections.deque()
         self._is_woken = False
+        self._asked: asyncio.AbstractEventLoop | None = None  # the loop that wakes us after its turn
         self._late: control.Timer | None = None  # when the control thread looks by itself
 
     def put(self, call: Callable[[], object]) -> None:
@@ -46,13 +47,17 @@ class Outbox:
 
     def ring(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Have the calls made: after all that is ready in a loop, or at once."""
-        if self._is_woken or (self._late is not None and loop is not None):
+        if self._is_woken:
             return
         if loop is None:
             self.wake()
             return
-        self._late = control.get().call_at(clock.now() + control.TICK_SECONDS, self._make)
         here = asyncio._get_running_loop()
+        if here is loop and self._asked is loop:
+            return
+        if self._late is None:
+            self._late = control.get().call_at(clock.now() + control.TICK_SECONDS, self._make)
+        self._asked = loop
         if here is loop:
             loop.call_soon(self.wake)
             return
@@ -68,7 +73,8 @@ class Outbox:
             control.get().call_at(clock.now(), self._make)
 
     def _make(self) -> None:
-        late, self._late, self._is_woken = self._late, None, False  # first: what comes from here on rings again
+        late, self._late = self._late, None
+        self._asked, self._is_woken = None, False  # first: what comes from here on rings again
         if late is not None:
             late.cancel()
         made = 0
