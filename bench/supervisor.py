@@ -134,10 +134,14 @@ def _halts(where: str, stops: Stops, quick: bool) -> Section:
         ]
     notes = [
         "From the call of stop until the last body has left its wait.",
-        "The floor is the dict + asyncio.Event pattern: each task waits for an event of its own, because one event for "
-        "all could not stop one alone. From another thread all are set by one call_soon_threadsafe.",
-        "A stopped run passes its edge in the step in which its body halts, which a bare task does not have: all of "
-        "them but one are in the figure. Spawned runs show that part alone: each is stopped by its handle's run.",
+        (
+            "The floor is the dict + asyncio.Event pattern: each task waits for an event of its own, because one event "
+            "for all could not stop one alone. From another thread all are set by one call_soon_threadsafe."
+        ),
+        (
+            "A stopped run passes its edge in the step in which its body halts, which a bare task does not have: all "
+            "of them but one are in the figure. Spawned runs show that part without a store, each stopped on its own."
+        ),
     ]
     return Section(title=f"Stop → halt in one process: {where}", rows=rows, notes=notes)
 

@@ -437,12 +437,12 @@ is_over = self._write(""",
         file="_core/run.py",
         snippet="""\
                 stop.target._sink.stopping(stop)
-        Run._call(due.hooks)
+        call_hooks(due.hooks)
 """,
         replacement="""\
                 stop.target._sink.stopping(stop)
         with lock:
-            Run._call(due.hooks)
+            call_hooks(due.hooks)
 """,
         caught_by=(GAPS + "test_hooks_of_ours_are_called_outside_the_lock",),
     ),

@@ -101,6 +101,18 @@ class UserHook(Callback):
         self._function()
 
 
+def call_hooks(hooks: Sequence[Hook]) -> None:
+    """Call hooks that are due together, those of one class at once."""
+    if len(hooks) == 1:
+        type(hooks[0]).call_all(hooks)
+        return
+    kinds: dict[type[Hook], list[Hook]] = {}
+    for hook in hooks:
+        kinds.setdefault(type(hook), []).append(hook)
+    for kind, some in kinds.items():
+        kind.call_all(some)
+
+
 class NoHook:
     """What registering outside a run gives: nothing to call, nothing to remove."""
 

@@ -8,7 +8,7 @@ from typing import Any, Never
 from stoppable._core import clock, port, receipt
 from stoppable._core.budget import Budget
 from stoppable._core.gate import Role, lock
-from stoppable._core.hooks import Hook, Moment
+from stoppable._core.hooks import Hook, Moment, call_hooks
 from stoppable._core.ids import new_id
 from stoppable._core.outcome import Outcome
 from stoppable._core.partial import Partial
@@ -198,7 +198,7 @@ class Run(Place):
             port.climb(stop)
             if stop.target._sink is not None:
                 stop.target._sink.stopping(stop)
-        Run._call(due.hooks)
+        call_hooks(due.hooks)
         return answers
 
     def _request(self, stop: Stop) -> Answer:
@@ -342,17 +342,6 @@ class Run(Place):
     def _take_hooks(self, moment: Moment) -> list[Hook]:
         """Return the hooks that are due at a moment; each is given out once."""
         return [hook for hook in self._list(Hook) if hook.moment is moment and self._withdraw(hook)]
-
-    @staticmethod
-    def _call(hooks: Sequence[Hook]) -> None:
-        if len(hooks) == 1:
-            type(hooks[0]).call_all(hooks)
-            return
-        kinds: dict[type[Hook], list[Hook]] = {}
-        for hook in hooks:
-            kinds.setdefault(type(hook), []).append(hook)
-        for kind, some in kinds.items():
-            kind.call_all(some)
 
     # Its beginning and end
 

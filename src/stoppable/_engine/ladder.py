@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stoppable._core import port
-from stoppable._core.hooks import Moment
+from stoppable._core.hooks import Moment, call_hooks
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
@@ -59,7 +59,7 @@ class Ladder(control.Timer):
         match rung:
             case Rung.INTERRUPT:
                 due = [run for run in climbed if run.outcome is None]
-                Run._call([hook for run in due for hook in run._take_hooks(Moment.INTERRUPT)])
+                call_hooks([hook for run in due for hook in run._take_hooks(Moment.INTERRUPT)])
             case Rung.CANCEL | Rung.KILL:
                 self._force(rung, climbed)
             case Rung.LOST:

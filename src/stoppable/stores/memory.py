@@ -74,10 +74,6 @@ class _Kept:
         return nodes
 
 
-def _event(run_id: str, seq: int, at: float, draft: Draft) -> Event:
-    return Event(run_id=run_id, seq=seq, at=at, type=draft.type, data=dict(draft.data))
-
-
 def _atomic(method: Callable[Concatenate[MemoryStore, P], T]) -> Callable[Concatenate[MemoryStore, P], Reply[T]]:
     """Make a call under the lock, then tell whoever listens to the runs and workers that it touched."""
 
@@ -319,17 +315,12 @@ class MemoryStore:
         stop = rules.raised(record.stop, intent)
         if record.over or stop is record.stop:
             return
-        status = record.status
-        if status is Status.RUNNING:
-            status = Status.STOPPING
-            told = rules.status_of_stop(status, stop)
-            kept.events.append(_event(record.id, len(kept.events) + 1, at, told))
         requested = at if record.stop_requested_at is None else record.stop_requested_at
-        kept.record = changed(
-            record, stop=stop, stop_requested_at=requested, status=status, last_event=len(kept.events)
-        )
+        kept.record = changed(record, stop=stop, stop_requested_at=requested)
         if not rules.is_answered(kept.record):
             self._unacknowledged[record.id] = kept
+        if record.status is Status.RUNNING:
+            self._add(kept, [replace(rules.status_of_stop(Status.STOPPING, stop), at=at)])
         self._touched.add(record.id)
         self._woken.add(record.worker)
 
@@ -390,7 +381,7 @@ class MemoryStore:
             if draft.type is EventType.STATUS and not kept.record.over:
                 kept.record = rules.moved(kept.record, draft, now)
             at = now if draft.at is None else draft.at
-            log.append(_event(kept.record.id, len(log) + 1, at, draft))
+            log.append(Event(run_id=kept.record.id, seq=len(log) + 1, at=at, type=draft.type, data=dict(draft.data)))
         self._touched.add(kept.record.id)
         return len(log)
 
