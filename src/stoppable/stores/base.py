@@ -37,6 +37,9 @@ EVENTS_KEPT = 10_000
 wall_clock: Callable[[], float] = time.time  # noqa: TID251 - people read these times; leases go by a clock of the boot
 """Seconds since 1970."""
 
+KEYS_KEPT = 86_400.0
+"""Seconds by which the key of a stop outlives the runs it stopped: whoever retries has given up by then."""
+
 TOMBSTONE_SECONDS = 60.0
 """How long a stop that came before its run waits for it."""
 

@@ -34,6 +34,7 @@ from stoppable.records import (
 from stoppable.stores import rules
 from stoppable.stores.base import (
     EVENTS_KEPT,
+    KEYS_KEPT,
     TOMBSTONE_SECONDS,
     Intent,
     Registered,
@@ -110,7 +111,8 @@ class MemoryStore:
         self._tombstones: dict[tuple[str, str | None], tuple[float, StopIntent]] = {}  # by run and owner
         self._holds: dict[str, Hold] = {}
         self._audit: list[AuditEntry] = []
-        self._answered: dict[tuple[str | None, str], tuple[list[tuple[str, Answer]], Hold | None]] = {}  # owner and key
+        # By owner and key: when, and what the answer was.
+        self._answered: dict[tuple[str | None, str], tuple[float, list[tuple[str, Answer]], Hold | None]] = {}
         self._hints = Listeners()
         self._watchers = Listeners()
         self._touched: set[str] = set()
@@ -262,7 +264,7 @@ class MemoryStore:
     ) -> StopResult:
         """Keep a stop, then tell the workers."""
         if key is not None and (owner, key) in self._answered:
-            return self._answer_again(target, *self._answered[owner, key])
+            return self._answer_again(target, *self._answered[owner, key][1:])
         held = rules.held_by(target, owner) if hold else None
         placed = None if held is None else self._place(held, intent, dry_run=dry_run)
         chosen = self._chosen(target, owner)
@@ -281,7 +283,7 @@ class MemoryStore:
                     self._stop(node, intent, at)
             answers = [(kept.record.id, answer) for kept, answer in found]
             if key is not None:
-                self._answered[owner, key] = (answers, placed)
+                self._answered[owner, key] = (self.now(), answers, placed)
             self._note("stop", intent, target, {"runs": dict(answers), "hold": placed and placed.id})
         return self._result(found, placed)
 
@@ -485,7 +487,8 @@ class MemoryStore:
 
     @_atomic
     def purge(self, before: float, limit: int = 1000) -> int:
-        """Forget trees that ended before a time."""
+        """Forget trees that ended before a time, and later on the keys of stops."""
+        self._answered = {key: kept for key, kept in self._answered.items() if kept[0] >= before - KEYS_KEPT}
         roots = [kept for kept in self._runs.values() if kept.record.parent_id not in self._runs]
         forgotten = 0
         for root in roots:
