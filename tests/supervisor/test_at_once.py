@@ -78,6 +78,22 @@ async def test_the_same_key_again_stops_nothing_that_came_since(store):
         assert not second.run.token.stopped
 
 
+async def test_a_child_that_has_just_begun_can_be_stopped_by_its_id(store):
+    """It is registered by way of the outbox, and so is its stop, after it."""
+    async with Supervisor(store) as supervisor:
+
+        async def parent():
+            for _ in range(50):
+                child = await stoppable.spawn(forever)
+                while child.status == "pending":
+                    await asyncio.sleep(0)
+                receipt = await supervisor.stop(child.id)
+                assert receipt.answer == "accepted"
+                assert (await child.outcome()).status == "stopped"
+
+        assert (await (await supervisor.start(parent)).outcome()).status == "completed"
+
+
 async def test_what_a_stop_does_not_mean_is_not_told(store):
     async with Supervisor(store) as supervisor:
         mine = await supervisor.start(forever, owner="me", labels={"team": "a"})

@@ -166,7 +166,10 @@ class Desk:
         return asked
 
     def _here(self, target: str | Selector, owner: str | None) -> list[Log]:
-        """Return those that a stop means among the runs of this process that the store knows."""
+        """Return those that a stop means among the runs of this process.
+
+        The store knows them all by the time that it is asked: a child is registered by way of the same outbox.
+        """
         logs = self.recorder.logs
         if isinstance(target, str):
             found = [logs[target]] if target in logs else []
@@ -176,7 +179,7 @@ class Desk:
                 for log in list(logs.values())
                 if target.matches(owner=log.run.owner, labels=log.run.labels, name=log.run.name)
             ]
-        return [log for log in found if log.is_registered and (owner is None or owner == log.run.owner)]
+        return [log for log in found if owner is None or owner == log.run.owner]
 
     def _keep(self, asked: Asked, request: Callable[[], Reply[StopResult]]) -> None:
         def answered(reply: Reply[StopResult]) -> None:
