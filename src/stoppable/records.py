@@ -5,9 +5,10 @@ Every time in here is of the store's clock, in seconds since 1970; ``_wire`` giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from stoppable import _wire
@@ -154,6 +155,23 @@ class RunSummary:
         return self.status.terminal
 
 
+_FIELDS = tuple(one.name for one in fields(RunRecord))
+_values_of = attrgetter(*_FIELDS)
+SETTERS: Mapping[str, Callable[[RunRecord, Any], None]] = {name: getattr(RunRecord, name).__set__ for name in _FIELDS}
+"""How the fields of a record that is being made are filled, in their order; its constructor takes much longer, and a
+bulk stop makes thousands."""
+
+
+def changed(record: RunRecord, **changes: Any) -> RunRecord:
+    """Return a record with some fields changed, as ``dataclasses.replace`` does."""
+    made = object.__new__(RunRecord)
+    for set_, value in zip(SETTERS.values(), _values_of(record), strict=True):
+        set_(made, value)
+    for name, value in changes.items():
+        SETTERS[name](made, value)
+    return made
+
+
 class EventType(StrEnum):
     """What an event tells of."""
 
@@ -209,7 +227,7 @@ class Selector:
         return (
             (self.owner is None or self.owner == owner)
             and (self.name is None or self.name == name)
-            and all(labels.get(key) == value for key, value in self.labels.items())
+            and (not self.labels or all(labels.get(key) == value for key, value in self.labels.items()))
         )
 
 

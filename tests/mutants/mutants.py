@@ -322,7 +322,7 @@ is_over = self._write(""",
         name="stopped while a participant is alive",
         breaks="G8",
         file="_core/run.py",
-        snippet="if any(participant.alive() for participant in self._participants()):",
+        snippet="if self._members and any(participant.alive() for participant in self._participants()):",
         replacement="if False:",
         caught_by=(
             SPEC + "test_g08_honest_outcome.py::test_with_gather_a_sibling_that_runs_on_keeps_the_run_stopping",
@@ -410,8 +410,8 @@ is_over = self._write(""",
         name="a hook is called by every stop",
         breaks="G12",
         file="_core/run.py",
-        snippet="return self._outcome is None and self._withdraw(hook)",
-        replacement="return self._outcome is None",
+        snippet="and self._outcome is None and self._withdraw(member)",
+        replacement="and self._outcome is None",
         caught_by=(SPEC + "test_g12_hooks.py::test_a_hook_is_called_once_however_often_the_run_is_stopped",),
     ),
     Mutant(
@@ -441,13 +441,13 @@ is_over = self._write(""",
         breaks="G12",
         file="_core/run.py",
         snippet="""\
-                self._sink.stopping(stop)
-            self._call(due.hooks)
+                stop.target._sink.stopping(stop)
+        call_hooks(due.hooks)
 """,
         replacement="""\
-                self._sink.stopping(stop)
-            with lock:
-                self._call(due.hooks)
+                stop.target._sink.stopping(stop)
+        with lock:
+            call_hooks(due.hooks)
 """,
         caught_by=(GAPS + "test_hooks_of_ours_are_called_outside_the_lock",),
     ),

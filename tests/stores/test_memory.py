@@ -2,7 +2,7 @@
 
 from stoppable import Mode
 from stoppable.records import Draft, EventType, RunRecord, StopIntent
-from stoppable.stores.base import TOMBSTONE_SECONDS, WorkerInfo
+from stoppable.stores.base import KEYS_KEPT, TOMBSTONE_SECONDS, WorkerInfo
 from stoppable.stores.memory import MemoryStore
 from stoppable.testing import DurableStoreContract, StoreClock
 
@@ -45,3 +45,17 @@ def test_stops_that_waited_in_vain_are_forgotten():
         answered(store.request_stop(f"never {number}", StopIntent(), if_unknown_hold=True))
         clock.advance(TOMBSTONE_SECONDS / 4)
     assert len(store._tombstones) < 10
+
+
+def test_the_keys_of_stops_are_forgotten_with_the_runs_and_a_day_later():
+    clock = StoreClock()
+    store = MemoryStore(clock)
+    answered(store.open_worker(WorkerInfo(id="w"), 100))
+    answered(store.register(RunRecord(id="a", name="agent", worker="w"), "r"))
+    answered(store.request_stop("a", StopIntent(), key="k"))
+    clock.advance(KEYS_KEPT - 1)
+    answered(store.purge(store.now()))
+    assert answered(store.request_stop("a", StopIntent(mode=Mode.KILL), key="k")).answers[0].answer == "accepted"
+    clock.advance(2)
+    answered(store.purge(store.now()))
+    assert answered(store.request_stop("a", StopIntent(mode=Mode.KILL), key="k")).answers[0].answer == "escalated"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextvars
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from stoppable._core import context
+from stoppable._core import context, port
 from stoppable._core.gate import Member, Role
 from stoppable.errors import InvalidArgument
 
@@ -41,6 +41,12 @@ class Hook(Member):
     def call(self) -> None:
         """Do it; must return at once and raise nothing."""
         raise NotImplementedError
+
+    @classmethod
+    def call_all(cls, hooks: Sequence[Hook]) -> None:
+        """Do it for hooks of this class that are due together."""
+        for hook in hooks:
+            hook.call()
 
     def remove(self) -> None:
         """Forget it, unless it was already called."""
@@ -84,10 +90,27 @@ class UserHook(Callback):
             # Of any kind: it is raised on a thread of ours, where nobody else could do anything about it.
             _logger.exception("a hook of run %s failed", self.run.id)
 
+    @classmethod
+    def call_all(cls, hooks: Sequence[Hook]) -> None:
+        """Call them away from whoever stops: one may hang, and must hang nobody else."""
+        port.dispatch(hooks)
+
     def _call_detached(self) -> None:
         # A hook cleans up after the run; its boundaries must not raise because the run is stopped.
         context.current.set(context.DETACHED)
         self._function()
+
+
+def call_hooks(hooks: Sequence[Hook]) -> None:
+    """Call hooks that are due together, those of one class at once."""
+    if len(hooks) == 1:
+        type(hooks[0]).call_all(hooks)
+        return
+    kinds: dict[type[Hook], list[Hook]] = {}
+    for hook in hooks:
+        kinds.setdefault(type(hook), []).append(hook)
+    for kind, some in kinds.items():
+        kind.call_all(some)
 
 
 class NoHook:

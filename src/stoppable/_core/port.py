@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stoppable._core.gate import Member, Role
 
 if TYPE_CHECKING:
-    from stoppable._core.hooks import UserHook
+    from stoppable._core.hooks import Hook
     from stoppable._core.run import Run
     from stoppable._core.shield import shielded
     from stoppable._core.state import Rung
@@ -84,7 +84,7 @@ def _no_climb(_stop: Stop) -> None:
     pass
 
 
-def _call_in_place(hooks: Sequence[UserHook]) -> None:
+def _call_in_place(hooks: Sequence[Hook]) -> None:
     for hook in hooks:
         hook.call()
 
@@ -101,7 +101,7 @@ current_task: Callable[[Any], Any] = _nobody
 """Return the task that an event loop executes now."""
 climb: Callable[[Stop], None] = _no_climb
 """Start the ladder of a stop."""
-dispatch: Callable[[Sequence[UserHook]], None] = _call_in_place
+dispatch: Callable[[Sequence[Hook]], None] = _call_in_place
 """Call hooks, away from whoever stops: a hook may hang."""
 is_worker_thread: Callable[[], bool] = _is_worker_thread
 """Whether runs are live and this thread is none of theirs: where lost context shows itself."""

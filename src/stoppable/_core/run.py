@@ -8,7 +8,7 @@ from typing import Any, Never
 from stoppable._core import clock, port, receipt
 from stoppable._core.budget import Budget
 from stoppable._core.gate import Role, lock
-from stoppable._core.hooks import Hook, Moment, UserHook
+from stoppable._core.hooks import Hook, Moment, call_hooks
 from stoppable._core.ids import new_id
 from stoppable._core.outcome import Outcome
 from stoppable._core.partial import Partial
@@ -16,7 +16,7 @@ from stoppable._core.policy import Limits, Policy, seconds
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Rung, Status
-from stoppable._core.stop import Answer, Receipt, Stop
+from stoppable._core.stop import Answer, Due, Receipt, Stop
 from stoppable._core.token import Token
 from stoppable._core.tree import Place
 from stoppable.errors import AgentStopped
@@ -28,16 +28,9 @@ _COMPLETED, _FAILED, _STOPPED, _LOST = Status.COMPLETED, Status.FAILED, Status.S
 _DEFAULT_POLICY = Policy()
 _NO_LABELS: Mapping[str, str] = {}
 _LATER_STOPS_KEPT = 64
-
-
-class _Due:
-    """Whom a stop must tell, once the whole subtree is marked; each hook is ours to call."""
-
-    __slots__ = ("hooks", "remotes")
-
-    def __init__(self) -> None:
-        self.hooks: list[Hook] = []
-        self.remotes: list[port.RemoteParticipant] = []
+_BOUNDARY, _HOOK, _REMOTE, _AT_STOP = Role.BOUNDARY, Role.HOOK, Role.REMOTE, Moment.STOP
+_ACCEPTED = Answer.ACCEPTED
+_CHANGES = (_ACCEPTED, Answer.ESCALATED)
 
 
 class Run(Place):
@@ -177,25 +170,37 @@ class Run(Place):
         """
         grace = None if grace is None else seconds(grace, "grace")
         stop = Stop(self, Mode.of(mode), Reason.of(reason, actor=actor), grace)
-        with lock:
-            answer = self._request(stop)
-            due = self._mark(stop) if answer in {Answer.ACCEPTED, Answer.ESCALATED} else None
-        if due is not None:
-            for remote in due.remotes:
-                remote.tell(stop)
+        return receipt.write(self, Run._tell([stop])[0])
+
+    @staticmethod
+    def _tell(stops: Sequence[Stop]) -> list[Answer]:
+        """Carry out stops, each with its target, and say what each changed: all are marked before anybody is told."""
+        due = Due()
+        told: list[Stop] = []
+        answers: list[Answer] = []
+        for stop in stops:
+            with lock:
+                answer = stop.target._request(stop)
+                if answer in _CHANGES:
+                    stop.target._mark(stop, due)
+                    told.append(stop)
+            answers.append(answer)
+        for remote, stop in due.remotes:
+            remote.tell(stop)
+        for stop in told:
             port.climb(stop)
-            if self._sink is not None:
-                self._sink.stopping(stop)
-            self._call(due.hooks)
-        return receipt.write(self, answer)
+            if stop.target._sink is not None:
+                stop.target._sink.stopping(stop)
+        call_hooks(due.hooks)
+        return answers
 
     def _request(self, stop: Stop) -> Answer:
         """Say what a stop changes, given those before it."""
         if self._outcome is not None or (self._ended is not None and self._delivered_at is None):
             return Answer.ALREADY_FINISHED
+        if self._stop is None:
+            return _ACCEPTED
         earlier = self._stops()
-        if not earlier:
-            return Answer.ACCEPTED
         if stop.mode > max(earlier, key=lambda other: other.mode.rank).mode:
             return Answer.ESCALATED
         if len(earlier) <= _LATER_STOPS_KEPT:
@@ -205,9 +210,9 @@ class Run(Place):
                 self._mark_in_flight(stop)
         return Answer.ALREADY_STOPPING
 
-    def _mark(self, stop: Stop) -> _Due:
-        """Close the gates of the whole subtree; return whom to tell now, outside the lock (G12)."""
-        due = _Due()
+    def _mark(self, stop: Stop, due: Due) -> None:
+        """Close the gates of the whole subtree; note whom to tell then, outside the lock (G12)."""
+        told = len(due.remotes)
         nodes, later = stop.nodes, [self._first]
         nodes.append(self)
         self._note(stop)
@@ -231,21 +236,20 @@ class Run(Place):
                     if run._next is not None:
                         later.append(run._next)
                     run = run._first
-        stop.expect(len(due.remotes))
+        if len(due.remotes) > told:
+            stop.expect(len(due.remotes) - told)
         stop.acknowledge()
-        return due
 
-    def _reach_members(self, stop: Stop, due: _Due) -> None:
+    def _reach_members(self, stop: Stop, due: Due) -> None:
         for member in list(self._members or ()):
-            if member.role is Role.BOUNDARY:
+            role = member.role
+            if role is _BOUNDARY:
                 stop.in_flight.append((self, member))  # type: ignore[arg-type]
-            elif isinstance(member, port.RemoteParticipant):
-                due.remotes.append(member)
-            elif isinstance(member, Hook) and member.moment is Moment.STOP and self._claims(member):
-                due.hooks.append(member)
-
-    def _claims(self, hook: Hook) -> bool:
-        return self._outcome is None and self._withdraw(hook)
+            elif role is _HOOK:
+                if member.moment is _AT_STOP and self._outcome is None and self._withdraw(member):  # type: ignore[attr-defined]
+                    due.hooks.append(member)  # type: ignore[arg-type]
+            elif role is _REMOTE:
+                due.remotes.append((member, stop))  # type: ignore[arg-type]
 
     def _mark_in_flight(self, stop: Stop) -> None:
         nodes = [self]
@@ -333,18 +337,6 @@ class Run(Place):
         """Return the hooks that are due at a moment; each is given out once."""
         return [hook for hook in self._list(Hook) if hook.moment is moment and self._withdraw(hook)]
 
-    @staticmethod
-    def _call(hooks: Sequence[Hook]) -> None:
-        # Ours only wake somebody and are called in place; a user's may hang, and must hang nobody else.
-        users: list[UserHook] = []
-        for hook in hooks:
-            if isinstance(hook, UserHook):
-                users.append(hook)
-            else:
-                hook.call()
-        if users:
-            port.dispatch(users)
-
     # Its beginning and end
 
     def _begin(self, main: port.Participant) -> None:
@@ -392,8 +384,10 @@ class Run(Place):
             if self._is_unsettled():
                 return False
             return self._is_alive() or self._leave_parent()  # what was left of it has been given up, or has died
-        if any(participant.alive() for participant in self._participants()):
+        if self._members and any(participant.alive() for participant in self._participants()):
             return False
+        if self._first is None:
+            return self._conclude(_STOPPED)
         children = self._offspring()
         if any(child._is_unsettled() for child in children):
             return False

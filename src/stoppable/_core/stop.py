@@ -14,6 +14,8 @@ from stoppable._core.state import Fate, Mode, Rung, Status
 
 if TYPE_CHECKING:
     from stoppable._core.boundary import Boundary
+    from stoppable._core.hooks import Hook
+    from stoppable._core.port import RemoteParticipant
     from stoppable._core.run import Run
 
 
@@ -88,7 +90,7 @@ class Stop:
         self.grace = grace
         self.requested_at = clock.now()
         self.acknowledged_at: float | None = None
-        self._waiters: list[Callable[[], None]] = []
+        self._waiters: tuple[Callable[[], None], ...] = ()
         self._unacknowledged = 1  # this process, and every remote that was told
         self.nodes: list[Run] = []
         self.in_flight: list[tuple[Run, Boundary]] = []
@@ -107,7 +109,7 @@ class Stop:
             if self._unacknowledged:
                 return
             self.acknowledged_at = clock.now()
-            waiters, self._waiters = self._waiters, []
+            waiters, self._waiters = self._waiters, ()
         for wake in waiters:
             wake()
 
@@ -115,7 +117,7 @@ class Stop:
         """Call a function once every gate is closed, or at once if they are."""
         with lock:
             if self.acknowledged_at is None:
-                self._waiters.append(wake)
+                self._waiters = (*self._waiters, wake)
                 return
         wake()
 
@@ -126,3 +128,13 @@ class Stop:
             if rung is Rung.KILL:
                 return self.requested_at + seconds
         return None
+
+
+class Due:
+    """Whom stops must tell, once their whole subtrees are marked; each hook is ours to call."""
+
+    __slots__ = ("hooks", "remotes")
+
+    def __init__(self) -> None:
+        self.hooks: list[Hook] = []
+        self.remotes: list[tuple[RemoteParticipant, Stop]] = []

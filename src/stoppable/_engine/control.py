@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import contextlib
 import heapq
 import itertools
 import logging
+import math
 import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
 
 from stoppable._core import clock
-from stoppable._core.hooks import UserHook
+from stoppable._core.hooks import Hook
 
 _logger = logging.getLogger("stoppable")
+
+
+TICK_SECONDS = 0.25
+"""The control thread sleeps no longer: what it was given without being woken is looked at by then."""
 
 
 class Timer:
@@ -25,6 +32,10 @@ class Timer:
     def __init__(self, when: float, callback: Callable[[], object]) -> None:
         self.when = when
         self.callback: Callable[[], object] | None = callback
+
+    def collected(self) -> bool:
+        """Return whether it is still wanted, now that the thread puts it in its place."""
+        return self.callback is not None
 
     def cancel(self) -> None:
         """Forget the callback."""
@@ -38,14 +49,20 @@ class Timer:
 
 
 class Control:
-    """Calls what is due, in order, on a thread of its own; ``threaded=False`` leaves that to ``run_due()``."""
+    """Calls what is due, in order, on a thread of its own; ``threaded=False`` leaves that to ``run_due()``.
+
+    The thread is woken only for what is due before it would wake by itself. So a stop whose first rung is seconds away
+    wakes nobody, and if its run has ended by the time that the thread looks, its ladder has cost next to nothing.
+    """
 
     def __init__(self, *, threaded: bool = True) -> None:
         self._threaded = threaded
         self._thread: threading.Thread | None = None
         self._starting = threading.RLock()
-        # put() is reentrant: a signal handler may set a timer while this very thread is setting one.
-        self._inbox: queue.SimpleQueue[Timer] = queue.SimpleQueue()
+        # Both are reentrant: a signal handler may set a timer while this very thread is setting one.
+        self._inbox: collections.deque[Timer] = collections.deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wakes_at = math.inf  # by itself; while the thread is about to look, everything rings
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._is_running_due = False
@@ -62,19 +79,28 @@ class Control:
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` at a time of the clock; from any thread and from a signal handler."""
         timer = Timer(when, callback)
-        self._inbox.put(timer)
-        self.ensure_started()
-        if not self._threaded and when <= clock.now():
-            self.run_due()
+        self.add(timer)
         return timer
 
-    def call_later_in(self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Call ``callback`` on the thread of a loop, which keeps its own time unless a test drives the clock."""
+    def add(self, timer: Timer) -> None:
+        """Fire a timer when it is due; from any thread and from a signal handler."""
+        self._inbox.append(timer)
         if not self._threaded:
-            return self.call_at(clock.now() + seconds, lambda: loop.call_soon_threadsafe(callback))
-        timer = Timer(clock.now() + seconds, callback)
-        loop.call_later(seconds, timer.fire)
-        return timer
+            if timer.when <= clock.now():
+                self.run_due()
+        elif timer.when < self._wakes_at:
+            # Given first, looked at afterwards: a thread that has not answered the last ring will collect this too.
+            if self._bell.empty():
+                self._bell.put(None)
+            self.ensure_started()
+
+    def call_later_in(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[..., object], *args: object
+    ) -> Timer | asyncio.TimerHandle:
+        """Call ``callback`` on the thread of a loop, which keeps its own time unless a test drives the clock."""
+        if self._threaded:
+            return loop.call_later(seconds, callback, *args)
+        return self.call_at(clock.now() + seconds, lambda: loop.call_soon_threadsafe(callback, *args))
 
     def next_due(self) -> float | None:
         """Return when the next timer is due."""
@@ -97,24 +123,19 @@ class Control:
             self._is_running_due = False
 
     def _collect(self) -> None:
-        while True:
-            try:
-                timer = self._inbox.get_nowait()
-            except queue.Empty:
-                return
-            if timer.callback is not None:
+        while self._inbox:
+            timer = self._inbox.popleft()
+            if timer.collected():
                 heapq.heappush(self._heap, (timer.when, next(self._order), timer))
 
     def _work(self) -> None:
         while True:
+            self._wakes_at = math.inf
             due = self.next_due()
-            # With nothing to do it wakes once a minute: every wait has a deadline.
-            timeout = 60.0 if due is None else max(0.0, due - clock.now())
-            try:
-                timer = self._inbox.get(timeout=timeout)
-                self._inbox.put(timer)
-            except queue.Empty:
-                pass
+            tick = clock.now() + TICK_SECONDS
+            self._wakes_at = tick if due is None else min(due, tick)
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=max(0.0, self._wakes_at - clock.now()))
             self.run_due()
 
 
@@ -139,7 +160,7 @@ def use(control: Control) -> Control:
     return previous
 
 
-def dispatch(hooks: Sequence[UserHook]) -> None:
+def dispatch(hooks: Sequence[Hook]) -> None:
     """Call users' hooks on a thread of their own: one that hangs holds up neither the stop nor any ladder."""
 
     def call_all() -> None:

@@ -5,50 +5,61 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stoppable._core import port
-from stoppable._core.hooks import Moment
+from stoppable._core.hooks import Moment, call_hooks
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
 from stoppable._engine import control
 
 
-class Ladder:
+class Ladder(control.Timer):
     """One stop on its way up. Several may climb the same run; a rung is climbed once, so the earliest time counts."""
 
-    __slots__ = ("_rungs", "_stop", "_timer")
+    __slots__ = ("_rung", "_rungs", "_stop")
 
     def __init__(self, stop: Stop) -> None:
-        self._stop = stop
+        self._stop: Stop | None = stop
         self._rungs: Iterator[tuple[Rung, float]] = stop.target.policy.schedule(stop.mode, stop.grace)
-        self._timer: control.Timer | None = None
 
     def start(self) -> None:
-        """Arm the first rung."""
-        self._arm()
-        if self._timer is not None:
-            self._stop.target._when_ended(self._cancel)
-
-    def _arm(self) -> None:
+        """Wait for the next rung, if there is one."""
         step = next(self._rungs, None)
-        if step is not None:
-            rung, after = step
-            self._timer = control.get().call_at(self._stop.requested_at + after, lambda: self._climb(rung))
+        if step is not None and self._stop is not None:
+            self._rung, after = step
+            self.when = self._stop.requested_at + after
+            control.get().add(self)
 
-    def _cancel(self) -> None:
-        # Lets go of the tree at once, instead of when the timer would have been due.
-        if self._timer is not None and not self._stop.target._is_alive():
-            self._timer.cancel()
+    def collected(self) -> bool:
+        """Return whether there is anything to climb for: mostly, what a stop reached has ended by then."""
+        if self._stop is None or not self._stop.target._is_alive():
+            return False
+        self._stop.target._when_ended(self._let_go)
+        return True
 
-    def _climb(self, rung: Rung) -> None:
+    def cancel(self) -> None:
+        """Climb no further."""
+        self._stop = None
+
+    def fire(self) -> None:
+        """Climb a rung, unless nothing is left to climb for."""
+        if self._stop is not None:
+            self._climb(self._stop, self._rung)
+
+    def _let_go(self) -> None:
+        # Lets go of the tree at once, instead of when the rung would have been due.
+        if self._stop is not None and not self._stop.target._is_alive():
+            self.cancel()
+
+    def _climb(self, stop: Stop, rung: Rung) -> None:
         # Also one that is over may have left a task or a thread behind, or a child that this stop reached.
-        alive = [run for run in dict.fromkeys(self._stop.nodes) if run.outcome is None or run._is_alive()]
+        alive = [run for run in dict.fromkeys(stop.nodes) if run.outcome is None or run._is_alive()]
         if not alive:
             return
         climbed = [run for run in alive if run._climb(rung)]
         match rung:
             case Rung.INTERRUPT:
                 due = [run for run in climbed if run.outcome is None]
-                Run._call([hook for run in due for hook in run._take_hooks(Moment.INTERRUPT)])
+                call_hooks([hook for run in due for hook in run._take_hooks(Moment.INTERRUPT)])
             case Rung.CANCEL | Rung.KILL:
                 self._force(rung, climbed)
             case Rung.LOST:
@@ -56,7 +67,7 @@ class Ladder:
                     run._lose()
             case Rung.SIGNAL:
                 raise AssertionError("SIGNAL is the stop itself")
-        self._arm()
+        self.start()
 
     def _force(self, rung: Rung, runs: list[Run]) -> None:
         # A task that executes several nested runs gets one cancel, for the outermost of them (G7).

@@ -296,7 +296,7 @@ async def _drive_own(
                 result = await function(*args, **kwargs)
             except BaseException as caught:
                 error = caught
-            if error is None and run._first is None and not run._closed:
+            if run._first is None and (not run._closed if error is None else _is_plain_stop(error, run, participant)):
                 run._end(result, None)
             if run._ended is None or run._outcome is None:
                 await Edge.of_own_task(run, participant).close(result, error)
@@ -326,6 +326,11 @@ class _Pause(tuple[None]):
 
 
 _PAUSE = _Pause([None])
+
+
+def _is_plain_stop(error: BaseException, run: Run, participant: tasks.TaskParticipant) -> bool:
+    """Return whether a body ended with its own stop, which has been delivered, and no cancel of ours is on its way."""
+    return isinstance(error, AgentStopped) and error.target == run.id and run._raised and not participant.issued
 
 
 def _sort(error: BaseException | None) -> tuple[AgentStopped | None, BaseException | None, BaseException | None]:

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stoppable._core import context
 from stoppable._core.boundary import check
-from stoppable._core.hooks import Callback, Moment
+from stoppable._core.hooks import Hook, Moment
 from stoppable._core.outcome import Outcome
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.run import Run
@@ -72,6 +72,35 @@ def wait_for_end(run: Run) -> Outcome[Any]:
     return outcome
 
 
+class _Wake(Hook):
+    """Resolves a future that a task waits for."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, run: Run, future: asyncio.Future[None]) -> None:
+        self.run = run
+        self.moment = Moment.STOP
+        self._future = future
+
+    def call(self) -> None:
+        """Wake it."""
+        _wake(self._future)
+
+    @classmethod
+    def call_all(cls, hooks: Sequence[Hook]) -> None:
+        """Wake them, each loop once for all of them."""
+        loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for hook in hooks:
+            future: asyncio.Future[None] = hook._future  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+            loop = future.get_loop()
+            if loop in loops:
+                loops[loop].append(future)
+            else:
+                loops[loop] = [future]
+        for loop, futures in loops.items():
+            _wake_all(loop, futures)
+
+
 async def until(future: asyncio.Future[None]) -> None:
     """Wait for a future of the running loop; a stop of the current run ends the wait and raises AgentStopped."""
     check()
@@ -79,10 +108,14 @@ async def until(future: asyncio.Future[None]) -> None:
     if not isinstance(scope, Run):
         await future  # outside any run, or in a shield: nothing cuts it short
         return
-    with Callback(scope, Moment.STOP, functools.partial(_wake, future)) as hook:
-        scope._add_hook(hook)
+    hook = _Wake(scope, future)
+    scope._add_hook(hook)
+    try:
         await future
-    check()
+    finally:
+        scope._withdraw(hook)
+    if scope._closed:
+        scope._raise_stopped()
 
 
 async def sleep(seconds: float) -> None:
@@ -94,7 +127,7 @@ async def sleep(seconds: float) -> None:
         return
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
-    timer = control.get().call_later_in(loop, seconds, functools.partial(_resolve, future))
+    timer = control.get().call_later_in(loop, seconds, _resolve, future)
     try:
         await until(future)
     finally:
@@ -102,10 +135,22 @@ async def sleep(seconds: float) -> None:
 
 
 def _wake(future: asyncio.Future[None]) -> None:
+    _wake_all(future.get_loop(), [future])
+
+
+def _wake_all(loop: asyncio.AbstractEventLoop, futures: Sequence[asyncio.Future[None]]) -> None:
+    if asyncio._get_running_loop() is loop and tasks.current_task(loop) is not None:
+        _resolve_all(futures)
+        return
     # Through the self-pipe, also on the loop's thread: a signal handler may stop a run while the loop is in select().
-    loop = future.get_loop()
     with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-        loop.call_soon_threadsafe(_resolve, future)
+        loop.call_soon_threadsafe(_resolve_all, futures)
+
+
+def _resolve_all(futures: Sequence[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

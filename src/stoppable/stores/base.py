@@ -37,6 +37,9 @@ EVENTS_KEPT = 10_000
 wall_clock: Callable[[], float] = time.time  # noqa: TID251 - people read these times; leases go by a clock of the boot
 """Seconds since 1970."""
 
+KEYS_KEPT = 86_400.0
+"""Seconds by which the key of a stop outlives the runs it stopped: whoever retries has given up by then."""
+
 TOMBSTONE_SECONDS = 60.0
 """How long a stop that came before its run waits for it."""
 
@@ -160,6 +163,7 @@ class Store(Protocol):
         dry_run: bool = False,
         owner: str | None = None,
         if_unknown_hold: bool = False,
+        asked_at: float | None = None,
     ) -> Reply[StopResult]:
         """Keep a stop of a run, or of all that a selector matches, with their subtrees; then tell their workers.
 
@@ -167,6 +171,7 @@ class Store(Protocol):
         returns the first answer. A hold is placed before the runs are listed, and needs a selector. With ``dry_run``
         nothing changes. A run of another ``owner`` than a given one is RunNotFound, and no hold refuses his starts;
         with ``if_unknown_hold`` a stop of an unknown id waits TOMBSTONE_SECONDS for its run, if it has that owner.
+        ``asked_at`` is when it was asked for, if some of its runs were told at once: before that nobody was.
         """
         ...
 

@@ -28,11 +28,13 @@ from stoppable.records import (
     StopAnswer,
     StopIntent,
     StopResult,
+    changed,
     to_json,
 )
 from stoppable.stores import rules
 from stoppable.stores.base import (
     EVENTS_KEPT,
+    KEYS_KEPT,
     TOMBSTONE_SECONDS,
     Intent,
     Registered,
@@ -58,6 +60,12 @@ class _Kept:
         self.number = number
         self.children: list[_Kept] = []
         self.events: list[Event] = []
+
+    def told(self) -> RunRecord:
+        """Return the record as it is now."""
+        if self.record.last_event != len(self.events):
+            self.record = changed(self.record, last_event=len(self.events))
+        return self.record
 
     def subtree(self) -> list[_Kept]:
         """Return it and all below it, parents first."""
@@ -103,7 +111,8 @@ class MemoryStore:
         self._tombstones: dict[tuple[str, str | None], tuple[float, StopIntent]] = {}  # by run and owner
         self._holds: dict[str, Hold] = {}
         self._audit: list[AuditEntry] = []
-        self._answered: dict[tuple[str | None, str], tuple[list[tuple[str, Answer]], Hold | None]] = {}  # owner and key
+        # By owner and key: when, and what the answer was.
+        self._answered: dict[tuple[str | None, str], tuple[float, list[tuple[str, Answer]], Hold | None]] = {}
         self._hints = Listeners()
         self._watchers = Listeners()
         self._touched: set[str] = set()
@@ -179,7 +188,7 @@ class MemoryStore:
         for kept in found:
             proven_dead = kept.record.worker in self._closed
             self._end(kept, rules.given_up(kept.record, now, proven_dead=proven_dead))
-        return [kept.record for kept in found]
+        return [kept.told() for kept in found]
 
     # Runs
 
@@ -190,16 +199,15 @@ class MemoryStore:
         if known is not None:
             if known.request != request or known.record.owner != record.owner:
                 raise RunConflict(record.id)
-            return Registered(record=known.record, created=False)
+            return Registered(record=known.told(), created=False)
         if record.worker not in self._leases:
             raise Fenced(record.worker)
         parent = None if record.parent_id is None else self._runs.get(record.parent_id)
         if parent is None:
             self._refuse_held(record)
-        else:
-            record = replace(record, root_id=parent.record.root_id)
         now = self.now()
-        record = replace(record, created_at=now, labels=dict(record.labels))
+        root_id = record.root_id if parent is None else parent.record.root_id
+        record = changed(record, created_at=now, labels=dict(record.labels), root_id=root_id)
         kept = _Kept(record, request, next(self._numbers))
         self._runs[record.id] = self._live[record.id] = kept
         if parent is not None:
@@ -213,7 +221,7 @@ class MemoryStore:
                 self._woken.add(record.worker)
         elif (stop := self._stop_that_came_first(kept.record, parent, now)) is not None:
             self._end(kept, rules.born_stopped(kept.record, stop, now))
-        return Registered(record=kept.record, created=True)
+        return Registered(record=kept.told(), created=True)
 
     def _refuse_held(self, record: RunRecord) -> None:
         for hold in self._holds.values():
@@ -252,10 +260,11 @@ class MemoryStore:
         dry_run: bool = False,
         owner: str | None = None,
         if_unknown_hold: bool = False,
+        asked_at: float | None = None,
     ) -> StopResult:
         """Keep a stop, then tell the workers."""
         if key is not None and (owner, key) in self._answered:
-            return self._answer_again(target, *self._answered[owner, key])
+            return self._answer_again(target, *self._answered[owner, key][1:])
         held = rules.held_by(target, owner) if hold else None
         placed = None if held is None else self._place(held, intent, dry_run=dry_run)
         chosen = self._chosen(target, owner)
@@ -268,12 +277,13 @@ class MemoryStore:
             return StopResult()
         found = [(kept, rules.answer_of(kept.record, intent)) for kept in chosen]
         if not dry_run:
+            at = rules.asked(asked_at, self.now())
             for kept in chosen:
                 for node in kept.subtree():
-                    self._stop(node, intent)
+                    self._stop(node, intent, at)
             answers = [(kept.record.id, answer) for kept, answer in found]
             if key is not None:
-                self._answered[owner, key] = (answers, placed)
+                self._answered[owner, key] = (self.now(), answers, placed)
             self._note("stop", intent, target, {"runs": dict(answers), "hold": placed and placed.id})
         return self._result(found, placed)
 
@@ -299,20 +309,20 @@ class MemoryStore:
     @staticmethod
     def _result(found: Sequence[tuple[_Kept, Answer]], placed: Hold | None) -> StopResult:
         return StopResult(
-            answers=tuple(StopAnswer(record=kept.record, answer=answer) for kept, answer in found), hold=placed
+            answers=tuple(StopAnswer(record=kept.told(), answer=answer) for kept, answer in found), hold=placed
         )
 
-    def _stop(self, kept: _Kept, intent: StopIntent) -> None:
+    def _stop(self, kept: _Kept, intent: StopIntent, at: float) -> None:
         record = kept.record
         stop = rules.raised(record.stop, intent)
         if record.over or stop is record.stop:
             return
-        requested = self.now() if record.stop_requested_at is None else record.stop_requested_at
-        kept.record = replace(record, stop=stop, stop_requested_at=requested)
+        requested = at if record.stop_requested_at is None else record.stop_requested_at
+        kept.record = changed(record, stop=stop, stop_requested_at=requested)
         if not rules.is_answered(kept.record):
             self._unacknowledged[record.id] = kept
         if record.status is Status.RUNNING:
-            self._add(kept, [rules.status_event(Status.STOPPING, kept.record)])
+            self._add(kept, [replace(rules.status_of_stop(Status.STOPPING, stop), at=at)])
         self._touched.add(record.id)
         self._woken.add(record.worker)
 
@@ -320,12 +330,12 @@ class MemoryStore:
     def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
         """Note that a gate is closed."""
         kept = self._fenced(run_id, epoch)
-        kept.record = replace(kept.record, receipt=receipt)
+        kept.record = changed(kept.record, receipt=receipt)
         self._touched.add(run_id)
         for node in kept.subtree():
             if node is kept or rules.is_closed_with(node.record, kept.record):
                 known = node.record.acknowledged
-                node.record = replace(node.record, acknowledged=mode if known is None else max(known, mode))
+                node.record = changed(node.record, acknowledged=mode if known is None else max(known, mode))
                 if rules.is_answered(node.record):
                     self._unacknowledged.pop(node.record.id, None)
 
@@ -346,7 +356,7 @@ class MemoryStore:
         else:
             self._add(kept, events)
             self._end(kept, rules.over(kept.record, outcome, receipt, self.now()))
-        return kept.record
+        return kept.told()
 
     def _end(self, kept: _Kept, record: RunRecord) -> None:
         assert record.outcome is not None, "how it ended"
@@ -374,7 +384,6 @@ class MemoryStore:
                 kept.record = rules.moved(kept.record, draft, now)
             at = now if draft.at is None else draft.at
             log.append(Event(run_id=kept.record.id, seq=len(log) + 1, at=at, type=draft.type, data=dict(draft.data)))
-        kept.record = replace(kept.record, last_event=len(log))
         self._touched.add(kept.record.id)
         return len(log)
 
@@ -392,7 +401,7 @@ class MemoryStore:
     @_atomic
     def get(self, run_id: str) -> RunRecord:
         """Return a record."""
-        return self._kept(run_id).record
+        return self._kept(run_id).told()
 
     @_atomic
     def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Page:
@@ -400,7 +409,7 @@ class MemoryStore:
         below, limit = rules.cursor_number(cursor), rules.page_size(limit)
         found = list(itertools.islice(self._matching(wanted, below), limit + 1))
         more = str(found[limit - 1].number) if len(found) > limit else None
-        return Page(runs=tuple(kept.record for kept in found[:limit]), cursor=more)
+        return Page(runs=tuple(kept.told() for kept in found[:limit]), cursor=more)
 
     def _matching(self, wanted: Filter, below: float) -> Iterator[_Kept]:
         for kept in reversed(self._runs.values()):
@@ -418,7 +427,7 @@ class MemoryStore:
     @_atomic
     def tree(self, run_id: str) -> Sequence[RunRecord]:
         """Return a run and all its descendants."""
-        return [kept.record for kept in self._kept(run_id).subtree()]
+        return [kept.told() for kept in self._kept(run_id).subtree()]
 
     @_atomic
     def counts(self) -> Mapping[str, int]:
@@ -478,7 +487,8 @@ class MemoryStore:
 
     @_atomic
     def purge(self, before: float, limit: int = 1000) -> int:
-        """Forget trees that ended before a time."""
+        """Forget trees that ended before a time, and later on the keys of stops."""
+        self._answered = {key: kept for key, kept in self._answered.items() if kept[0] >= before - KEYS_KEPT}
         roots = [kept for kept in self._runs.values() if kept.record.parent_id not in self._runs]
         forgotten = 0
         for root in roots:

@@ -20,6 +20,7 @@ from stoppable.records import (
     RunRecord,
     Selector,
     StopIntent,
+    changed,
     to_json,
 )
 
@@ -49,10 +50,15 @@ def raised(earlier: StopIntent | None, intent: StopIntent) -> StopIntent:
     return replace(earlier, mode=intent.mode, grace=intent.grace)
 
 
+def asked(at: float | None, now: float) -> float:
+    """Return when a stop was asked for: before it is kept, if its runs were told at once."""
+    return now if at is None else min(at, now)
+
+
 def born_stopped(record: RunRecord, stop: StopIntent, now: float) -> RunRecord:
     """Return the record of a run whose body never runs: its stop was there first."""
     outcome = OutcomeRecord(status=Status.STOPPED, reason=stop.reason, rung=Rung.SIGNAL)
-    ended = replace(record, stop=stop, stop_requested_at=now, acknowledged=stop.mode)
+    ended = changed(record, stop=stop, stop_requested_at=now, acknowledged=stop.mode)
     return over(ended, outcome, None, now)
 
 
@@ -62,9 +68,9 @@ def begun(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
     On its parent's worker that stop has closed its gate too, or will when the parent's is: nobody is told again.
     """
     if parent is None or parent.stop is None:
-        return replace(record, started_at=now)
+        return changed(record, started_at=now)
     closed = parent.acknowledged if parent.worker == record.worker else None
-    return replace(
+    return changed(
         record, status=Status.STOPPING, started_at=now, stop=parent.stop, stop_requested_at=now, acknowledged=closed
     )
 
@@ -88,7 +94,7 @@ def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now
     """
     if receipt is None and record.stop is not None:
         receipt = receipt_of(record, Answer.ACCEPTED, outcome.status, now)
-    return replace(
+    return changed(
         record,
         status=outcome.status,
         outcome=outcome,
@@ -142,7 +148,7 @@ def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:
     status = _status_of(draft)
     if status.terminal or (status is not record.status and status not in record.status.followers):
         return record
-    return replace(record, status=status, started_at=now if record.started_at is None else record.started_at)
+    return changed(record, status=status, started_at=now if record.started_at is None else record.started_at)
 
 
 def check_statuses(drafts: Sequence[Draft]) -> None:

@@ -193,8 +193,8 @@ class Supervisor:
         desk = self._desk
         wait = None if wait is None else checked_seconds(wait, "wait")
         intent = desk.intent(mode, reason, actor, grace)
-        result = await desk.store.request_stop(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold)
-        receipt = desk.answer(run_id, result, intent)
+        asked = desk.ask(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold)
+        receipt = desk.answer(run_id, await asked.reply, intent, asked.told)
         seconds = desk.worth_waiting(receipt, wait)
         if seconds is None:
             return receipt
@@ -226,8 +226,8 @@ class Supervisor:
         desk = self._desk
         intent = desk.intent(mode, reason, actor, grace)
         selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
-        reply = desk.store.request_stop(selector, intent, key=key, hold=hold, dry_run=dry_run, owner=within)
-        return desk.bulk(await reply, intent, dry_run=dry_run)
+        asked = desk.ask(selector, intent, key=key, hold=hold, dry_run=dry_run, owner=within)
+        return desk.bulk(await asked.reply, intent, asked.told, dry_run=dry_run)
 
     async def hold(
         self,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 from stoppable._core import clock
 from stoppable._core.policy import seconds
@@ -14,27 +17,35 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
-from stoppable._core.stop import Answer, Receipt
+from stoppable._core.stop import Answer, Receipt, Stop
 from stoppable._engine import control, inherited
 from stoppable._engine.processes.orphans import end_orphans
 from stoppable.errors import StoreError
-from stoppable.records import RunRecord, StopAnswer, StopIntent, StopResult
+from stoppable.records import RunRecord, Selector, StopAnswer, StopIntent, StopResult
 from stoppable.stores.base import Intent, Registered, Store
-from stoppable.stores.reply import Reply
+from stoppable.stores.reply import Reply, settle
 from stoppable.stores.rules import receipt_of
 from stoppable.supervisor.bulk import BulkStop
 from stoppable.supervisor.jobs import Job
 from stoppable.supervisor.lease import Lease
 from stoppable.supervisor.recorder import Log, Recorder
-from stoppable.supervisor.translate import shifted, shifted_reason
+from stoppable.supervisor.translate import shifted, shifted_reason, so_far
 from stoppable.supervisor.urls import store_of
 
 _logger = logging.getLogger("stoppable")
 
 SHUTDOWN_MARGIN = 5.0
 _ACKNOWLEDGE_SECONDS = 1.0
+_CHANGES = (Answer.ACCEPTED, Answer.ESCALATED)
 _PURGE_SECONDS = 3600.0
 _DAY = 86_400.0
+
+
+class Asked(NamedTuple):
+    """A stop that the store was asked to keep, and the runs that were told of it meanwhile."""
+
+    reply: Reply[StopResult]
+    told: Mapping[str, Log]
 
 
 class Desk:
@@ -118,10 +129,78 @@ class Desk:
             grace=None if grace is None else seconds(grace, "grace"),
         )
 
-    def answer(self, run_id: str, result: StopResult, intent: StopIntent) -> Receipt:
+    def ask(
+        self,
+        target: str | Selector,
+        intent: StopIntent,
+        *,
+        key: str | None = None,
+        hold: bool = False,
+        dry_run: bool = False,
+        owner: str | None = None,
+        if_unknown_hold: bool = False,
+    ) -> Asked:
+        """Have a stop kept. The runs of this process are told at once: only the answer waits for the store (G14).
+
+        Not so for a key, which may have been answered before: then nothing is stopped.
+        """
+        request = partial(
+            self.store.request_stop,
+            target,
+            intent,
+            key=key,
+            hold=hold,
+            dry_run=dry_run,
+            owner=owner,
+            if_unknown_hold=if_unknown_hold,
+            asked_at=intent.reason.at,
+        )
+        logs = [] if key is not None or dry_run else self._here(target, owner)
+        if not logs:
+            return Asked(request(), {})
+        asked = Asked(Reply(), {log.run.id: log for log in logs})
+        outbox = self.recorder.outbox
+        outbox.add(partial(self._keep, asked, request))  # before they are told: what they write comes after it
+        self._tell((log, intent) for log in logs)
+        outbox.ring(_loop_of(logs[0].run) or asyncio._get_running_loop())
+        return asked
+
+    def _here(self, target: str | Selector, owner: str | None) -> list[Log]:
+        """Return those that a stop means among the runs of this process.
+
+        The store knows them all by the time that it is asked: a child is registered by way of the same outbox.
+        """
+        logs = self.recorder.logs
+        if isinstance(target, str):
+            found = [logs[target]] if target in logs else []
+        else:
+            found = [
+                log
+                for log in list(logs.values())
+                if target.matches(owner=log.run.owner, labels=log.run.labels, name=log.run.name)
+            ]
+        return [log for log in found if owner is None or owner == log.run.owner]
+
+    def _keep(self, asked: Asked, request: Callable[[], Reply[StopResult]]) -> None:
+        def answered(reply: Reply[StopResult]) -> None:
+            result: StopResult | None = None
+            error: Exception | None = None
+            try:
+                result = reply.result()
+            except StoreError as failed:
+                for log in asked.told.values():
+                    log.known_mode = None  # the recorder tells the store, once it answers
+                error = StoreError(f"{failed}. The runs of this process were told to stop all the same")
+            except Exception as refused:
+                error = refused
+            settle([(asked.reply, result, error)])
+
+        request().then(answered)
+
+    def answer(self, run_id: str, result: StopResult, intent: StopIntent, told: Mapping[str, Log]) -> Receipt:
         """Carry out the stop of one run and return its receipt so far; its run may not be there yet."""
         if result.answers:
-            return self._carry_out(result.answers[0], intent)
+            return self._carry_out(result.answers[0], intent, told)
         return Receipt(
             run_id=run_id,
             answer=Answer.ACCEPTED,
@@ -132,16 +211,15 @@ class Desk:
             acknowledged_at=intent.reason.at,  # there is no gate to close: the run will be born stopped
         )
 
-    def bulk(self, result: StopResult, intent: StopIntent, *, dry_run: bool) -> BulkStop:
+    def bulk(self, result: StopResult, intent: StopIntent, told: Mapping[str, Log], *, dry_run: bool) -> BulkStop:
         """Carry out the stop of many runs, or tell what it would be."""
         if dry_run:
             return BulkStop((self.receipt(one.record, one.answer) for one in result.answers), result.hold)
         # All are told first: what there is to write and to say about each can wait.
-        for one in result.answers:
-            log = self.recorder.logs.get(one.record.id)
-            if log is not None:
-                self._stop_here(log, intent)
-        return BulkStop((self._carry_out(one, intent) for one in result.answers), result.hold)
+        logs = self.recorder.logs
+        ids = [one.record.id for one in result.answers]
+        self._tell((logs[run_id], intent) for run_id in ids if run_id in logs and run_id not in told)
+        return BulkStop((self._carry_out(one, intent, told) for one in result.answers), result.hold)
 
     @staticmethod
     def receipt(record: RunRecord, answer: Answer) -> Receipt:
@@ -155,32 +233,42 @@ class Desk:
             return None
         return wait or _ACKNOWLEDGE_SECONDS
 
-    def _carry_out(self, answered: StopAnswer, intent: StopIntent) -> Receipt:
+    def _carry_out(self, answered: StopAnswer, intent: StopIntent, told: Mapping[str, Log]) -> Receipt:
         record = answered.record
-        log = self.recorder.logs.get(record.id)
+        log = told.get(record.id) or self.recorder.logs.get(record.id)
         if log is None or record.over:
             return self.receipt(record, answered.answer)
-        self._stop_here(log, intent)
+        self._tell([(log, intent)])
         self.recorder.acknowledge(log.run, intent.mode)
+        self.recorder.outbox.ring(asyncio._get_running_loop())
         # It may have finished on its own since the store was asked: then nothing of the stop is noted on it.
         answer = answered.answer if log.run.token.stopped else Answer.ALREADY_FINISHED
-        return shifted(write(log.run, answer), log.offset)
+        receipt = shifted(write(log.run, answer), log.offset)
+        return so_far(receipt) if receipt.final and answer in _CHANGES else receipt
 
     def _deliver(self, intents: Sequence[Intent]) -> None:
         found = [(log, intent.stop) for intent in intents if (log := self.recorder.logs.get(intent.run_id)) is not None]
-        for log, stop in found:
-            self._stop_here(log, stop)
+        self._tell(found)
         for log, stop in found:
             self.recorder.acknowledge(log.run, stop.mode)
+        if found:
+            self.recorder.outbox.ring(_loop_of(found[0][0].run))
 
-    def _stop_here(self, log: Log, intent: StopIntent) -> None:
-        """Stop a run of this process as the store says; once is enough."""
-        run = log.run
-        if log.known_mode is None or log.known_mode < intent.mode:
-            log.known_mode = intent.mode  # so that the recorder does not tell the store what it knows
-        stops = run._stops()
-        if not stops or max(stop.mode.rank for stop in stops) < intent.mode.rank:
-            run.stop(intent.mode, shifted_reason(intent.reason, -log.offset), grace=intent.grace)
+    @staticmethod
+    def _tell(found: Iterable[tuple[Log, StopIntent]]) -> None:
+        """Stop runs of this process as the store says, all of them before anybody acts on it; once is enough."""
+        stops: list[Stop] = []
+        reasons: dict[tuple[int, float], Reason] = {}  # mostly one for all
+        for log, intent in found:
+            mode, run = intent.mode, log.run
+            if log.known_mode is None or log.known_mode < mode:
+                log.known_mode = mode  # so that the recorder does not tell the store what it knows
+            if run._stop is None or max(stop.mode.rank for stop in run._stops()) < mode.rank:
+                which = id(intent), log.offset
+                if which not in reasons:
+                    reasons[which] = shifted_reason(intent.reason, -log.offset)
+                stops.append(Stop(run, mode, reasons[which], intent.grace))
+        Run._tell(stops)
 
     def roots(self) -> list[Run]:
         """Return the runs that were started here and are not part of another one here."""
@@ -220,6 +308,12 @@ class Desk:
         if self._keep_days is not None and now - self._purged_at > _PURGE_SECONDS:
             self._purged_at = now
             self.store.purge(now - self._keep_days * _DAY)
+
+
+def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:
+    """Return the event loop whose task executes a run, if one does."""
+    loop: asyncio.AbstractEventLoop | None = None if run._main is None else run._main.loop
+    return loop
 
 
 def is_over(record: RunRecord) -> bool:

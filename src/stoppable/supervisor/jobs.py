@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal, Never, get_args
 
 from stoppable._core import context
@@ -26,6 +27,7 @@ from stoppable.supervisor.translate import digest, outcome_of
 Isolation = Literal["auto", "task", "thread", "process"]
 OnDisconnect = Literal["keep", "stop"]
 
+_ISOLATIONS, _ON_DISCONNECT = get_args(Isolation), get_args(OnDisconnect)
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}")
 _LABELS, _LABEL_LENGTH = 32, 256
 
@@ -50,8 +52,8 @@ class Options:
                 "or leave it out to get one"
             )
         for given, known, what in (
-            (self.isolation, get_args(Isolation), "isolation"),
-            (self.on_disconnect, get_args(OnDisconnect), "on_disconnect"),
+            (self.isolation, _ISOLATIONS, "isolation"),
+            (self.on_disconnect, _ON_DISCONNECT, "on_disconnect"),
         ):
             if given not in known:
                 raise InvalidArgument(f"unknown {what} {given!r}: use {', '.join(known)}")
@@ -135,6 +137,8 @@ class Job:
 
 
 def _check_arguments(body: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if _takes(body, len(args)):
+        return
     bound = body if isinstance(body, functools.partial) else functools.partial(body)
     try:
         inspect.signature(bound.func).bind(*bound.args, *args, **bound.keywords)
@@ -142,6 +146,14 @@ def _check_arguments(body: Callable[..., Any], args: tuple[Any, ...]) -> None:
         raise InvalidArgument(f"{name_of(body)} cannot be called like that: {error}") from None
     except ValueError:
         pass  # one written in C that does not tell
+
+
+def _takes(body: Callable[..., Any], count: int) -> bool:
+    """Return whether so many arguments fit a plain function, as most are; a tenth of what its signature takes."""
+    if not isinstance(body, FunctionType) or body.__dict__:
+        return False
+    code = body.__code__
+    return code.co_argcount - len(body.__defaults__ or ()) <= count <= code.co_argcount and not code.co_kwonlyargcount
 
 
 def _launcher(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stoppable import _wire
@@ -15,12 +17,12 @@ from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt, Stop
-from stoppable._engine import control
 from stoppable.errors import StoreError
 from stoppable.records import Draft, EventType, StopIntent
 from stoppable.stores.base import Store
-from stoppable.stores.reply import Reply, settle
+from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.rules import status_event
+from stoppable.supervisor.outbox import Outbox
 from stoppable.supervisor.translate import VALUE_BYTES, record_of_child, record_of_outcome, shifted, shifted_reason
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("stoppable")
 
 _DRAFTS_KEPT = 10_000  # while the store does not answer
+_CLOCKS_DIFFER = 0.001  # seconds by which one clock may have moved against the other, unnoticed
 
 
 class Log:
@@ -43,6 +46,7 @@ class Log:
         "finished",
         "hook",
         "is_busy",
+        "is_over",
         "is_registered",
         "known_mode",
         "offset",
@@ -55,6 +59,7 @@ class Log:
         self.epoch = 1
         self.is_registered = is_registered
         self.is_busy = False
+        self.is_over = False
         self.drafts: list[Draft] = []
         self.dropped = 0
         self.known_mode: Mode | None = None  # of the stop that the store has
@@ -67,16 +72,22 @@ class Log:
 class Recorder(Sink):
     """The sink of every run of a supervisor."""
 
-    __slots__ = ("_lock", "_store", "_worker", "logs")
+    __slots__ = ("_kept", "_lock", "_offset", "_store", "_worker", "logs", "outbox")
 
     def __init__(self, store: Store, worker: Callable[[], str]) -> None:
         self._store = store
         self._worker = worker
         self._lock = threading.Lock()
+        self._offset = math.inf
+        self._kept: list[Settled] = []  # those who wait for ends that are kept now
         self.logs: dict[str, Log] = {}
+        self.outbox = Outbox(self._tell_kept)
 
     def _log(self, run: Run, *, is_registered: bool) -> Log:
-        return Log(run, self._store.now() - clock.now(), is_registered=is_registered)
+        offset = self._store.now() - clock.now()
+        if abs(offset - self._offset) > _CLOCKS_DIFFER:
+            self._offset = offset
+        return Log(run, self._offset, is_registered=is_registered)
 
     # A run of its own
 
@@ -89,10 +100,11 @@ class Recorder(Sink):
     def adopt(self, log: Log) -> None:
         """Write down what a run does, now that it is registered."""
         run = log.run
-        run._sink = self
-        # Its own stops are told to the sink; this one hears of those of a run above it that is not kept.
-        log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
-        run._add_hook(log.hook)
+        above, run._sink = run.parent, self
+        if above is not None and above._sink is not self:
+            # Its own stops are told to the sink; this one hears of those of a run above it that is not kept.
+            log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
+            run._add_hook(log.hook)
 
     def drop(self, log: Log) -> None:
         """Forget a run that was not registered after all; it never begins, and nobody waits for it."""
@@ -107,21 +119,25 @@ class Recorder(Sink):
         log = self.logs.get(run.id)
         if log is None:
             log = self.logs[run.id] = self._log(run, is_registered=False)
-            self._advance(log)
+            self._soon(log)
         else:
             self._note(run, status_event(Status.RUNNING))
 
     def stopping(self, stop: Stop) -> None:
-        """Note a stop, on the control thread: whoever stops may be a signal handler."""
+        """Note a stop that the store has not heard of; whoever stops may be a signal handler."""
         log = self.logs.get(stop.target.id)
-        if log is not None:
+        if log is not None and (log.known_mode is None or log.known_mode < stop.mode):
             self._later(log)
 
     def ended(self, run: Run) -> None:
         """Write the outcome."""
         log = self.logs.get(run.id)
         if log is not None:
-            self._advance(log)
+            self.outbox.put(partial(self._end, log))
+
+    def _end(self, log: Log) -> None:
+        log.is_over = True  # in its turn: the runs below it ended first, and are handed to the store first
+        self._advance(log)
 
     def entered(self, run: Run, boundary: Boundary) -> None:
         """Note a boundary."""
@@ -148,15 +164,21 @@ class Recorder(Sink):
         self._note(run, Draft(type=EventType.PROGRESS, data=told, at=self._store.now()))
 
     def acknowledge(self, run: Run, mode: Mode) -> None:
-        """Say that the gate of a run is closed, once it is, with what is in flight."""
+        """Say that the gate of a run is closed, once it is, with what is in flight; the caller rings."""
         log = self.logs.get(run.id)
         if log is None or (log.acknowledging is not None and log.acknowledging >= mode):
             return
         log.acknowledging = mode
+        self.outbox.add(partial(self._when_closed, log, mode))
+
+    def _when_closed(self, log: Log, mode: Mode) -> None:
+        run = log.run
+        if run.outcome is not None:
+            return  # its end tells it all
 
         def closed() -> None:
             log.acknowledged = (mode, shifted(write(run, Answer.ACCEPTED), log.offset))
-            self._advance(log)
+            self._soon(log)
 
         stops = run._stops()
         if stops:
@@ -171,10 +193,15 @@ class Recorder(Sink):
         else:
             log.dropped += 1
         if not log.is_busy:
-            self._advance(log)
+            self._soon(log)
+
+    def _soon(self, log: Log) -> None:
+        self.outbox.put(partial(self._advance, log))
 
     def _later(self, log: Log) -> None:
-        control.get().call_at(clock.now(), lambda: self._advance(log))
+        # Not by way of the loop: a signal handler may have come while it waits.
+        self.outbox.add(partial(self._advance, log))
+        self.outbox.wake()
 
     def _untold(self, log: Log) -> StopIntent | None:
         """Return the stop of a run that the store has not heard of: not those of a kept run above it, which it has."""
@@ -195,34 +222,23 @@ class Recorder(Sink):
         """Go on with whatever the store could not do when it was last asked."""
         for log in list(self.logs.values()):
             if not log.is_busy:
-                self._advance(log)
+                self._soon(log)
 
     def _advance(self, log: Log) -> None:
-        """Make the next call for a run, unless one is under way: its reply makes the next."""
-        with self._lock:
-            if log.is_busy:
-                return
-            call = self._next(log)
-            if call is None:
-                return
-            log.is_busy = True
-        call()
-
-    def _next(self, log: Log) -> Callable[[], object] | None:
+        """Make the next call for a run, unless one is under way: its reply makes the next. On the control thread."""
         run = log.run
-        if log.finished is _KEPT:
-            return None
+        if log.is_busy or log.finished is _KEPT:
+            return
         if not log.is_registered:
-            return lambda: self._register(log)
-        if run._stop is not None and (stop := self._untold(log)) is not None:
-            return lambda: self._tell_stop(log, stop)
-        if run.outcome is not None:
-            return lambda: self._finish(log)
-        if log.acknowledged is not None:
-            return lambda: self._acknowledge(log)
-        if log.drafts:
-            return lambda: self._append(log)
-        return None
+            self._register(log)
+        elif run._stop is not None and (stop := self._untold(log)) is not None:
+            self._tell_stop(log, stop)
+        elif log.is_over:
+            self._finish(log)
+        elif log.acknowledged is not None:
+            self._acknowledge(log)
+        elif log.drafts:
+            self._append(log)
 
     def _register(self, log: Log) -> None:
         def registered() -> None:
@@ -273,27 +289,33 @@ class Recorder(Sink):
             with self._lock:
                 waiting, log.finished = log.finished, _KEPT
             if waiting is not None:
-                settle([(waiting, None, None)])
+                self._kept.append((waiting, None, None))
 
         kept = record_of_outcome(outcome, offset)
         self._when_done(log, self._store.finish(run.id, log.epoch, kept, receipt, list(log.drafts)), finished)
 
     def _when_done(self, log: Log, reply: Reply[Any], done: Callable[[], None]) -> None:
-        def replied(reply: Reply[Any]) -> None:
-            try:
-                reply.result()
-            except StoreError as error:
-                _logger.warning("run %s is not kept for now: %s", log.run.id, error)
-                log.is_busy = False
-                return  # the next heartbeat tries again
-            except Exception as error:
-                # It was given up, or is somebody else's by now: what we know of it changes nothing (G15).
-                _logger.info("run %s: %s", log.run.id, error)
-            done()
-            log.is_busy = False
-            self._advance(log)
+        log.is_busy = True
+        # Replies wait for their turn too: the end of a run is told after the ends below it were handed to the store.
+        reply.then(lambda reply: self.outbox.put(partial(self._replied, log, done, reply)))
 
-        reply.then(replied)
+    def _replied(self, log: Log, done: Callable[[], None], reply: Reply[Any]) -> None:
+        log.is_busy = False
+        try:
+            reply.result()
+        except StoreError as error:
+            _logger.warning("run %s is not kept for now: %s", log.run.id, error)
+            return  # the next heartbeat tries again
+        except Exception as error:
+            # It was given up, or is somebody else's by now: what we know of it changes nothing (G15).
+            _logger.info("run %s: %s", log.run.id, error)
+        done()
+        self._advance(log)
+
+    def _tell_kept(self) -> None:
+        if self._kept:
+            kept, self._kept = self._kept, []
+            settle(kept)
 
     def kept(self, log: Log) -> Reply[None]:
         """Return a reply that comes when the end of a run is in the store."""

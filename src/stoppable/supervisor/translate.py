@@ -44,6 +44,11 @@ def shifted(receipt: Receipt, seconds: float) -> Receipt:
     )
 
 
+def so_far(receipt: Receipt) -> Receipt:
+    """Return a receipt as it was when the gates had been closed: a stop answers what it changed, not how it went on."""
+    return replace(receipt, status=Status.STOPPING, nodes=(), too_late=False, ended_at=None)
+
+
 def shifted_reason(reason: Reason, seconds: float) -> Reason:
     """Return a reason with its time on another clock."""
     return replace(reason, at=reason.at + seconds)

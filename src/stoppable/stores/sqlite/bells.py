@@ -32,12 +32,17 @@ class Bells:
         self._selector.register(self._is_ended, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._listen, name="stoppable-sqlite-bells", daemon=True)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread that answers them."""
+        return threading.get_ident() == self._thread.ident
+
     def hang(self, worker: str) -> None:
         """Answer the bell of a worker of this process from now on; without one the poll has to do."""
         if worker in self._bells:
             return
         bell = _datagrams()
-        path = self._directory / f"{file_name(worker)}.sock"
+        path = self._path(worker)
         try:
             path.unlink(missing_ok=True)
             with _short(path) as address:
@@ -56,13 +61,16 @@ class Bells:
         if bell is not None:
             self._selector.unregister(bell)
             bell.close()
-            (self._directory / f"{file_name(worker)}.sock").unlink(missing_ok=True)
+            self._path(worker).unlink(missing_ok=True)
 
     def ring(self, workers: Iterable[str]) -> None:
         """Wake the processes of workers, those that are there."""
         for worker in workers:
-            with contextlib.suppress(OSError), _short(self._directory / f"{file_name(worker)}.sock") as address:
+            with contextlib.suppress(OSError), _short(self._path(worker)) as address:
                 self._sender.sendto(b"!", address)
+
+    def _path(self, worker: str) -> Path:
+        return self._directory / f"{file_name(worker)}.sock"
 
     def close(self) -> None:
         """Take all down."""

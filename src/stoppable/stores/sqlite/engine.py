@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
 from stoppable.errors import StoreError
+from stoppable.stores.base import Intent
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.sqlite import connection
 from stoppable.stores.sqlite.bells import Bells
 from stoppable.stores.sqlite.boot import boot_id
 from stoppable.stores.sqlite.lane import Lane
-from stoppable.stores.sqlite.leases import Leases
+from stoppable.stores.sqlite.leases import Leases, intents
 from stoppable.stores.sqlite.locks import Locks
 from stoppable.stores.sqlite.transaction import Session, Transaction
 from stoppable.stores.sqlite.writer import Write, Writer
@@ -50,12 +52,13 @@ class Engine:
             self._writes = undo.enter_context(closing(connection.open_writer(path, synchronous)))
             self._reads = undo.enter_context(closing(connection.open_reader(path)))
             self._bells = Bells(directory, lambda worker: hints.tell([worker]))
-            undo.pop_all()
+            self._connections = undo.pop_all()
         self.locks = Locks(directory)
         self.leases = Leases(lease_clock, boot_id(), self.locks, self._bells)
         transaction = Transaction(self._writes, clock, events_kept)
         self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all)
         self._session = Session(self._reads, clock)
+        self._rung: Session | None = None
         self._reader: Lane[Read] = Lane("stoppable-sqlite-reader", self._answer)
         self._writer.lane.start()
         self._reader.start()
@@ -79,6 +82,15 @@ class Engine:
             raise self._closed()
         return reply
 
+    def intents(self, worker: str) -> Reply[Sequence[Intent]]:
+        """Look up what a worker has to stop; on the thread that was rung, without waking another."""
+        if not self._bells.is_here:
+            return self.read(intents, worker)
+        if self._rung is None:
+            opened = self._connections.enter_context(closing(connection.open_reader(self._path)))
+            self._rung = Session(opened, self._session.now)
+        return Reply.of(partial(intents, self._rung, worker))
+
     def look(self) -> None:
         """See now whether other processes have written, and from now on again and again while anybody listens."""
         self._writer.lane.nudge()
@@ -89,8 +101,7 @@ class Engine:
         self._writer.lane.close()
         self._reader.close()
         self._bells.close()
-        self._reads.close()
-        self._writes.close()
+        self._connections.close()
 
     def _closed(self) -> StoreError:
         return StoreError(f"{self._path} was closed")
@@ -105,9 +116,9 @@ class Engine:
             return reply, None, connection.explain(error, self._path)
 
     def _tell(self, transaction: Transaction) -> None:
-        self._watchers.tell(transaction.touched)
+        self._bells.ring(transaction.woken.difference(self._hints.names()))  # first: they have the longest way
         self._hints.tell(transaction.woken)
-        self._bells.ring(transaction.woken.difference(self._hints.names()))
+        self._watchers.tell(transaction.touched)
 
     def _listening(self) -> bool:
         return bool(self._hints or self._watchers)
@@ -118,8 +129,7 @@ class Engine:
 
     def leak(self) -> None:
         """Keep the connections of a parent process for ever: to close them in a forked child may harm the file."""
-        for one in (self._reads, self._writes):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connections))
 
 
 _open: set[Engine] = set()

@@ -11,11 +11,9 @@ from stoppable._core.ids import new_id
 from stoppable.errors import HoldNotFound
 from stoppable.records import AuditEntry, Hold, Selector, StopIntent
 from stoppable.stores import rules
+from stoppable.stores.base import KEYS_KEPT
 from stoppable.stores.sqlite import rows
 from stoppable.stores.sqlite.transaction import Session, Transaction
-
-KEYS_KEPT = 86_400.0
-"""Seconds by which the key of a stop outlives the runs it stopped: whoever retries has given up by then."""
 
 
 def make(session: Session, selector: Selector, intent: StopIntent) -> Hold:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from stoppable import _wire
@@ -13,7 +12,7 @@ from stoppable._core.reason import Reason
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.errors import InvalidArgument
-from stoppable.records import Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
+from stoppable.records import SETTERS, Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
 from stoppable.stores.sqlite.transaction import Row
 
 encode = json.JSONEncoder(separators=(",", ":"), default=_wire.shallow).encode
@@ -21,10 +20,14 @@ encode = json.JSONEncoder(separators=(",", ":"), default=_wire.shallow).encode
 
 decode = json.loads
 
+
+def array(numbers: Iterable[int]) -> str:
+    """Return whole numbers as JSON, at a tenth of what ``encode`` takes."""
+    return f"[{','.join(map(str, numbers))}]"
+
+
 MODES = tuple(Mode)
 _STATUSES = {status.value: status for status in Status}
-# Its constructor takes twice as long, and a bulk stop answers with thousands.
-_SETTERS = tuple(getattr(RunRecord, field.name).__set__ for field in dataclasses.fields(RunRecord))
 _TYPES = {kind.value: kind for kind in EventType}
 
 RECORD = """id, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
@@ -55,7 +58,7 @@ def record(row: Row) -> RunRecord:
     isolation, on_disconnect, limits, policy, version = _spec_of(spec)
     made = object.__new__(RunRecord)
     for set_, value in zip(
-        _SETTERS,
+        SETTERS.values(),
         (
             id_, name, parent_id, root_id, owner, dict(_labels_of(labels)), _STATUSES[status], worker, epoch, isolation,
             on_disconnect, limits, policy, created_at, started_at, ended_at,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 from stoppable import _wire
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
-from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent
+from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent, changed
 from stoppable.stores import rules
 from stoppable.stores.base import Registered
 from stoppable.stores.sqlite import events, rows, stops
@@ -41,7 +40,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
     if parent is None:
         _refuse_held(tx, record)
     now = tx.now()
-    record = replace(record, created_at=now, root_id=record.root_id if parent is None else parent.root_id)
+    record = changed(record, created_at=now, root_id=record.root_id if parent is None else parent.root_id)
     has_begun = record.status is Status.RUNNING
     record = rules.begun(record, parent, now) if has_begun else record
     inserted = tx.one(rows.INSERT, rows.values(record, request, None if above is None else events.last_of(above)[0]))
@@ -50,7 +49,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
     tx.touched.add(record.id)
     if has_begun:
         last = events.add(tx, number, 0, Lines([rules.status_event(record.status, record)]))
-        record = replace(record, last_event=last)
+        record = changed(record, last_event=last)
         if record.stop is not None and parent is not None and parent.worker != record.worker:
             tx.woken.add(record.worker)
     elif (first := _stop_that_came_first(tx, record, parent, now)) is not None:
@@ -107,7 +106,7 @@ def finish(
     if record.over or record.epoch != epoch:
         tx.touched.add(run_id)
         late = Lines([rules.late_event(outcome)])
-        return replace(record, last_event=events.add(tx, number, last, late))
+        return changed(record, last_event=events.add(tx, number, last, late))
     now = tx.now()
     record = events.moved(record, lines.statuses, now)
     return end(tx, number, last, rules.over(record, outcome, receipt, now), lines)

@@ -69,6 +69,7 @@ class Request:
     dry_run: bool
     owner: str | None
     if_unknown_hold: bool
+    asked_at: float | None
 
 
 def request_stop(tx: Transaction, request: Request) -> StopResult:
@@ -92,7 +93,7 @@ def request_stop(tx: Transaction, request: Request) -> StopResult:
         return _result(tx, answers, placed)
     if placed is not None:
         house.keep(tx, placed)
-    _stop(tx, [number for number, _ in answers], intent)
+    _stop(tx, [number for number, _ in answers], intent, rules.asked(request.asked_at, tx.now()))
     result = _result(tx, answers, placed)
     _remember(tx, request, result)
     return result
@@ -126,11 +127,11 @@ def acknowledge(tx: Transaction, number: int, mode: Mode) -> None:
     tx.run(_ACKNOWLEDGE, {"number": number, "rank": mode.rank})
 
 
-def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent) -> None:
+def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent, at: float) -> None:
     """Stop runs with all that is below them, and wake their workers."""
     values: dict[str, Any] = {
-        "numbers": rows.encode(numbers),
-        "now": tx.now(),
+        "numbers": rows.array(numbers),
+        "now": at,
         "rank": intent.mode.rank,
         "grace": intent.grace,
         "reason": rows.encode(intent.reason),
@@ -147,14 +148,14 @@ def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent) -> None:
     for reason, some in running.items():
         earlier = None if reason is None else rows.stop_of(0, None, reason)
         told = rules.status_of_stop(Status.STOPPING, rules.raised(earlier, intent))
-        tx.run(_EVENTS, (values["now"], rows.encode(told.data), rows.encode(some)))
-    tx.run(_STOP, {**values, "nodes": rows.encode([node[0] for node in nodes])})
+        tx.run(_EVENTS, (values["now"], rows.encode(told.data), rows.array(some)))
+    tx.run(_STOP, {**values, "nodes": rows.array(node[0] for node in nodes)})
 
 
 def _result(session: Session, answers: Sequence[tuple[int, Answer]], placed: Hold | None) -> StopResult:
     found = session.all(
         f"SELECT {rows.RECORD} FROM (SELECT value AS wanted FROM json_each(?)) JOIN runs ON number = wanted",  # noqa: S608 - our own names
-        (rows.encode([number for number, _ in answers]),),
+        (rows.array(number for number, _ in answers),),
     )
     by_number = dict(answers)
     return StopResult(

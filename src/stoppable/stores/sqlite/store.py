@@ -29,7 +29,7 @@ from stoppable.stores.reply import Reply
 from stoppable.stores.sqlite import events as logs
 from stoppable.stores.sqlite import house, looks, runs, stops
 from stoppable.stores.sqlite.boot import boot_clock
-from stoppable.stores.sqlite.leases import Leases, intents
+from stoppable.stores.sqlite.leases import Leases
 from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
@@ -149,7 +149,10 @@ class SqliteStore:
 
     def intents(self, worker: str) -> Reply[Sequence[Intent]]:
         """Say what is to be stopped."""
-        return self._read(intents, worker)
+        try:
+            return self._opened().intents(worker)
+        except StoppableError as error:
+            return Reply.failed(error)
 
     def close_worker(self, worker: str) -> Reply[None]:
         """Take a lease back."""
@@ -182,6 +185,7 @@ class SqliteStore:
         dry_run: bool = False,
         owner: str | None = None,
         if_unknown_hold: bool = False,
+        asked_at: float | None = None,
     ) -> Reply[StopResult]:
         """Keep a stop, then tell the workers."""
         request = stops.Request(
@@ -192,6 +196,7 @@ class SqliteStore:
             dry_run=dry_run,
             owner=owner,
             if_unknown_hold=if_unknown_hold,
+            asked_at=asked_at,
         )
         return self._write(stops.request_stop, request)
 

@@ -1,0 +1,88 @@
+"""What this process has to tell the store about its runs, in order, and never in the step of one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import logging
+from collections.abc import Callable
+
+from stoppable._core import clock
+from stoppable._engine import control
+
+_logger = logging.getLogger("stoppable")
+
+_AT_ONCE = 500  # then ladders and the lease have their turn
+_PATIENCE = 0.02  # seconds for the loop of the runs, where a stop came from another one
+
+
+class Outbox:
+    """Calls that the control thread makes, first come, first served.
+
+    The thread is woken by way of an event loop if there is one, after every task that is ready there: when a stop has
+    woken ten thousand bodies, all of them have halted before anything is written about the first. A loop that is
+    blocked holds up nobody who waits elsewhere for longer than a moment, and its own for no longer than the control
+    thread sleeps.
+    """
+
+    __slots__ = ("_after", "_asked", "_calls", "_is_woken", "_late")
+
+    def __init__(self, after: Callable[[], object]) -> None:
+        """Call ``after`` when calls have been made."""
+        self._after = after
+        self._calls: collections.deque[Callable[[], object]] = collections.deque()
+        self._is_woken = False
+        self._asked: asyncio.AbstractEventLoop | None = None  # the loop that wakes us after its turn
+        self._late: control.Timer | None = None  # when the control thread looks by itself
+
+    def put(self, call: Callable[[], object]) -> None:
+        """Have a call made, after those that wait; from any thread."""
+        self.add(call)
+        self.ring(asyncio._get_running_loop())
+
+    def add(self, call: Callable[[], object]) -> None:
+        """Have a call made once somebody rings."""
+        self._calls.append(call)
+
+    def ring(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Have the calls made: after all that is ready in a loop, or at once."""
+        if self._is_woken:
+            return
+        if loop is None:
+            self.wake()
+            return
+        here = asyncio._get_running_loop()
+        if here is loop and self._asked is loop:
+            return
+        if self._late is None:
+            self._late = control.get().call_at(clock.now() + control.TICK_SECONDS, self._make)
+        self._asked = loop
+        if here is loop:
+            loop.call_soon(self.wake)
+            return
+        with contextlib.suppress(RuntimeError):  # it was closed
+            loop.call_soon_threadsafe(loop.call_soon, self.wake)
+        if here is not None:
+            here.call_later(_PATIENCE, self.wake)
+
+    def wake(self) -> None:
+        """Have the calls made now; from a signal handler too."""
+        if self._calls and not self._is_woken:
+            self._is_woken = True
+            control.get().call_at(clock.now(), self._make)
+
+    def _make(self) -> None:
+        late, self._late = self._late, None
+        self._asked, self._is_woken = None, False  # first: what comes from here on rings again
+        if late is not None:
+            late.cancel()
+        made = 0
+        while self._calls and made < _AT_ONCE:
+            made += 1
+            try:
+                self._calls.popleft()()
+            except Exception:
+                _logger.exception("the store could not be told something of a run")
+        self._after()
+        self.wake()  # if there is more

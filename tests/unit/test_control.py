@@ -1,0 +1,56 @@
+"""The control thread is woken for what is due soon, and for nothing else."""
+
+import threading
+
+import pytest
+
+from stoppable._core import clock
+from stoppable._engine import control
+from stoppable._engine.control import Control
+
+
+@pytest.fixture
+def asleep():
+    """A control whose thread has looked and sleeps."""
+    made = Control()
+    looked = threading.Event()
+    made.call_at(clock.now(), looked.set)
+    assert looked.wait(5)
+    while made._wakes_at <= clock.now() or made._wakes_at == float("inf"):
+        pass
+    return made
+
+
+def test_what_is_due_later_than_the_thread_sleeps_wakes_nobody_and_is_called_in_time(asleep):
+    called = threading.Event()
+    began = clock.now()
+    asleep.call_at(began + 2 * control.TICK_SECONDS, called.set)
+    assert asleep._bell.empty()
+    assert called.wait(5)
+    assert clock.now() - began >= 2 * control.TICK_SECONDS
+
+
+def test_what_is_due_now_wakes_it(asleep):
+    called = threading.Event()
+    asleep.call_at(clock.now(), called.set)
+    assert called.wait(control.TICK_SECONDS * 20)
+
+
+def test_nothing_is_forgotten_however_it_meets_the_thread_falling_asleep():
+    """Timers are set all the while that the thread looks, sleeps and wakes."""
+    made, called = Control(), []
+    done = threading.Event()
+    for number in range(3000):
+        made.call_at(clock.now() + (number % 3) * 0.0005, lambda number=number: called.append(number))
+    made.call_at(clock.now() + 0.01, done.set)
+    assert done.wait(5)
+    assert sorted(called) == list(range(3000))
+
+
+def test_a_timer_that_was_cancelled_before_the_thread_looked_is_not_kept(asleep):
+    timer = asleep.call_at(clock.now() + 60, lambda: None)
+    timer.cancel()
+    looked = threading.Event()
+    asleep.call_at(clock.now(), looked.set)
+    assert looked.wait(5)
+    assert all(kept is not timer for _, _, kept in asleep._heap)
