@@ -68,6 +68,7 @@ class Outbox:
 
     def wake(self) -> None:
         """Have the calls made now; from a signal handler too."""
+        self._asked = None  # also if they have been made: a loop is asked once for each time that it does this
         if self._calls and not self._is_woken:
             self._is_woken = True
             control.get().call_at(clock.now(), self._make)
