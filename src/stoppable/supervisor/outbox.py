@@ -26,12 +26,13 @@ class Outbox:
     thread sleeps.
     """
 
-    __slots__ = ("_after", "_asked", "_calls", "_is_woken", "_late")
+    __slots__ = ("_after", "_asked", "_calls", "_is_making", "_is_woken", "_late")
 
     def __init__(self, after: Callable[[], object]) -> None:
         """Call ``after`` when calls have been made."""
         self._after = after
         self._calls: collections.deque[Callable[[], object]] = collections.deque()
+        self._is_making = False
         self._is_woken = False
         self._asked: asyncio.AbstractEventLoop | None = None  # the loop that wakes us after its turn
         self._late: control.Timer | None = None  # when the control thread looks by itself
@@ -45,9 +46,14 @@ class Outbox:
         """Have a call made once somebody rings."""
         self._calls.append(call)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether a call that is made here and now comes after all that were to be made."""
+        return not (self._calls or self._is_making)
+
     def ring(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Have the calls made: after all that is ready in a loop, or at once."""
-        if self._is_woken:
+        if self._is_woken or not self._calls:
             return
         if loop is None:
             self.wake()
@@ -79,11 +85,13 @@ class Outbox:
         if late is not None:
             late.cancel()
         made = 0
+        self._is_making = True  # before the last call is taken out
         while self._calls and made < _AT_ONCE:
             made += 1
             try:
                 self._calls.popleft()()
             except Exception:
                 _logger.exception("the store could not be told something of a run")
+        self._is_making = False
         self._after()
         self.wake()  # if there is more
