@@ -5,7 +5,7 @@ The contract sees each of them, and so do the random lives where nearly every li
 
 from functools import partial
 
-from .mutants import Mutant
+from .mutant import Mutant
 
 MEMORY = "stores/memory.py"
 RULES = "stores/rules.py"

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from .mutants import MUTANTS as RUN_MUTANTS
-from .mutants import Mutant
+from .core_mutants import CORE_MUTANTS
+from .engine_mutants import ENGINE_MUTANTS
+from .mutant import Mutant
 from .store_mutants import STORE_MUTANTS
 
-MUTANTS = (*RUN_MUTANTS, *STORE_MUTANTS)
+MUTANTS = (*CORE_MUTANTS, *ENGINE_MUTANTS, *STORE_MUTANTS)
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stoppable"
 SECONDS = 50

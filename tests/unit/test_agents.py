@@ -1,4 +1,4 @@
-"""@agent, spawn, call, open_run, sleep, partials, limits."""
+"""@agent, spawn, call, open_run, sleep, partials."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import stoppable
-from stoppable import InvalidArgument, Limits, Run
+from stoppable import InvalidArgument, Run
 from stoppable._engine.waits import ended
 
 
@@ -196,61 +196,6 @@ async def test_threads_that_append_first_at_once_lose_nothing():
             for thread in threads:
                 thread.join(5)
         assert run.outcome.partial == "xxxx"
-
-
-async def test_a_limit_of_boundaries_is_a_stop_summed_up_the_tree():
-    calls = []
-
-    @stoppable.agent
-    async def child():
-        with stoppable.boundary("llm"):
-            calls.append(1)
-
-    with pytest.raises(stoppable.RunStopped, match="limit of 3 llm"):
-        async with stoppable.open_run("work", limits=Limits(boundaries={"llm": 3})) as run:
-            for _ in range(10):
-                await child()
-    assert len(calls) == 3
-    assert run.outcome.reason.kind == "limit"
-
-
-async def test_a_childs_own_limit_stops_only_the_child():
-    async def child():
-        for _ in range(5):
-            with stoppable.boundary("llm"):
-                pass
-
-    async with stoppable.open_run("parent", limits=Limits(boundaries={"llm": 100})) as parent:
-        with pytest.raises(stoppable.RunStopped):
-            async with stoppable.open_run("child", limits=Limits(boundaries={"llm": 2})):
-                await child()
-        with stoppable.shielded(1), stoppable.boundary("llm"):
-            pass
-    assert parent.status == "completed"
-
-
-async def test_a_limit_of_sub_runs_is_a_stop():
-    async def child():
-        return 1
-
-    with pytest.raises(stoppable.RunStopped):
-        async with stoppable.open_run("work", limits=Limits(boundaries={"subrun": 2})):
-            for _ in range(5):
-                await stoppable.call(child)
-
-
-async def test_a_limit_of_seconds_is_a_stop(clock):
-    with pytest.raises(stoppable.RunStopped, match="limit of 5 seconds"):
-        async with stoppable.open_run("work", limits=Limits(seconds=5)) as run:
-            clock.advance(5)
-            await stoppable.sleep(60)
-    assert run.outcome.reason.kind == "limit"
-
-
-@pytest.mark.parametrize("limits", [{"seconds": -1}, {"boundaries": {"llm": -1}}, {"boundaries": {"llm": 1.5}}])
-def test_a_limit_that_makes_no_sense_is_refused(limits):
-    with pytest.raises(InvalidArgument):
-        Limits(**limits)
 
 
 async def test_generator_agents_stream_and_stop_between_items():

@@ -1,0 +1,137 @@
+"""Deliberate mistakes in the engine."""
+
+from .mutant import FOUND, GAPS, GENERATORS, SPEC, UNIT, Mutant
+
+ENGINE_MUTANTS = (
+    Mutant(
+        name="CANCEL is sent again to a task that is unwinding",
+        breaks="G7",
+        file="_engine/tasks.py",
+        snippet="if self._unwinding is not None and self._unwinding._ended is None:",
+        replacement="if False:",
+        caught_by=(GAPS + "test_a_task_on_its_way_out_gets_no_second_cancel_for_a_run_further_out",),
+    ),
+    Mutant(
+        name="a shield does not hold CANCEL back",
+        breaks="G7",
+        file="_engine/tasks.py",
+        snippet="if shield_ends > clock.now():",
+        replacement="if False:",
+        caught_by=(SPEC + "test_g07_cleanup.py::test_a_shield_holds_cancel_back_until_it_is_left",),
+    ),
+    Mutant(
+        name="force misses a sibling once the body has ended",
+        breaks="G6",
+        file="_engine/tasks.py",
+        snippet="(run._ended is not None and run not in (self._joined or ()))",
+        replacement="run._ended is not None",
+        caught_by=(FOUND + "test_a_sibling_that_outlives_the_body_is_cancelled",),
+    ),
+    Mutant(
+        name="force follows a task into the run around the one that has ended",
+        breaks="G13",
+        file="_engine/tasks.py",
+        snippet=" or (run._ended is not None and run not in (self._joined or ()))",
+        replacement="",
+        caught_by=(
+            SPEC + "test_g13_no_misdelivery.py::test_a_cancel_for_a_child_that_has_ended_does_not_hit_its_parent",
+        ),
+    ),
+    Mutant(
+        name="a foreign thread passes for the task of the run",
+        breaks="G8, G13",
+        file="_engine/tasks.py",
+        snippet="main is not None and main.thread._is_owned() and",
+        replacement="main is not None and main.task is not None and",
+        caught_by=(
+            UNIT + "test_threads.py::test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step",
+        ),
+    ),
+    Mutant(
+        name="our cancels are not paid back",
+        breaks="G9",
+        file="_engine/tasks.py",
+        snippet="            self.task.uncancel()\n",
+        replacement="            pass\n",
+        caught_by=(
+            SPEC + "test_g09_no_stolen_cancellation.py::test_our_cancel_leaves_nothing_behind_in_the_callers_task",
+        ),
+    ),
+    Mutant(
+        name="somebody else's cancel is swallowed",
+        breaks="G9",
+        file="_engine/scope.py",
+        snippet="""\
+            self._close(result, stop, outsider, rest)
+            if outsider is not None:
+                raise outsider
+        if self.run._outcome is None:
+""",
+        replacement="""\
+            self._close(result, stop, outsider, rest)
+        if self.run._outcome is None:
+""",
+        caught_by=(SPEC + "test_g09_no_stolen_cancellation.py::test_a_timeout_around_a_run_is_a_timeout_at_once",),
+    ),
+    Mutant(
+        name="CANCEL sends no TERM to a process group",
+        breaks="G6",
+        file="_engine/processes/group.py",
+        snippet="""\
+        else:
+            self._ask(Force.TERM)
+""",
+        replacement="",
+        caught_by=(SPEC + "test_g06_bounded.py::test_cancel_is_term_to_a_process_group",),
+    ),
+    Mutant(
+        name="KILL is another TERM to a process group",
+        breaks="G6",
+        file="_engine/processes/group.py",
+        snippet="""\
+        if rung > Rung.CANCEL:
+            self.kill()
+""",
+        replacement="""\
+        if rung > Rung.CANCEL:
+            self._ask(Force.TERM)
+""",
+        caught_by=(SPEC + "test_g06_bounded.py::test_what_cannot_be_ended_is_lost_within_the_total[process group]",),
+    ),
+    Mutant(
+        name="a process group is dead when its leader is",
+        breaks="G8",
+        file="_engine/processes/group.py",
+        snippet="return not self._gone",
+        replacement="return self.returncode is None",
+        caught_by=(
+            SPEC + "test_g08_honest_outcome.py::test_a_process_that_its_group_left_behind_keeps_the_run_stopping",
+        ),
+    ),
+    Mutant(
+        name="the output of a command that was ended is dropped",
+        breaks="G11",
+        file="_engine/processes/group.py",
+        snippet="self._context.run(append_partial, text)",
+        replacement="pass",
+        caught_by=(
+            SPEC + "test_g11_finished_work_is_kept.py::test_what_a_command_wrote_before_it_was_ended_is_in_the_outcome",
+        ),
+    ),
+    Mutant(
+        name="a generator agent runs on after the stop of its reader",
+        breaks="G5",
+        file="_engine/generators.py",
+        snippet="if context.current.get()._closed:",
+        replacement="if False:",
+        caught_by=(GENERATORS + "test_a_stop_of_the_reader_lands_between_two_items_and_closes_it",),
+    ),
+    Mutant(
+        name="force on a generator agent hits the task that reads it",
+        breaks="G13",
+        file="_engine/generators.py",
+        snippet="self._is_over = not self._context.run(self._edge.open, self)",
+        replacement="self._is_over = not self._context.run(self._edge.open)",
+        caught_by=(GENERATORS + "test_a_stop_of_it_alone_leaves_its_reader_alone_whatever_the_force",),
+    ),
+)

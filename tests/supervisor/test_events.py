@@ -1,0 +1,69 @@
+"""What a run tells is kept in order, and a slow reader holds up nobody."""
+
+import asyncio
+
+import stoppable
+from stoppable import EventType, Supervisor
+
+from .kept_agents import steps
+
+
+async def test_events_are_dense_and_can_be_resumed_anywhere(store):
+    async def agent():
+        stoppable.emit("thinking", about="it")
+        async with stoppable.boundary("llm", "model"):
+            pass
+        stoppable.set_partial("so far")
+        return 1
+
+    async with Supervisor(store) as supervisor:
+        handle = await supervisor.start(agent)
+        events = [event async for event in handle.events()]
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert [event.type for event in events] == [
+            "status", "progress", "entered", "left", "partial", "status", "done",
+        ]  # fmt: skip
+        assert events[1].data == {"name": "thinking", "data": {"about": "it"}}
+        assert events[2].data == {"kind": "llm", "name": "model"}
+        assert events[4].data == {"value": "so far"}
+        for after in range(len(events) + 3):
+            assert [event async for event in supervisor.events(handle.id, after)] == events[after:]
+
+
+async def test_a_live_reader_sees_each_event_once_while_it_happens(store):
+    async with Supervisor(store) as supervisor:
+        go = asyncio.Event()
+        handle = await supervisor.start(steps, 3, go)
+        seen = []
+        async for event in handle.events():
+            seen.append(event.seq)
+            go.set()
+        assert seen == list(range(1, len(seen) + 1))
+        assert (await handle.record()).last_event == len(seen)
+
+
+async def test_a_reader_that_does_not_read_holds_up_nobody(store):
+    async with Supervisor(store) as supervisor:
+        handle = await supervisor.start(steps, 200)
+        reader = handle.events()
+        assert (await anext(reader)).type is EventType.STATUS
+        assert await handle.result() == 200
+        rest = [event async for event in reader]
+        assert rest[-1].type is EventType.DONE
+
+
+async def test_values_that_cannot_be_kept_are_said_so_and_the_run_is_unharmed(store):
+    async def agent():
+        stoppable.set_partial("x" * 50_000_000)
+        stoppable.emit("odd", thing=object())
+        return object()
+
+    async with Supervisor(store) as supervisor:
+        handle = await supervisor.start(agent)
+        assert type(await handle.result()) is object
+        record = await handle.record()
+        assert set(record.outcome.omitted) == {"result", "partial"}
+        assert "over the limit" in record.outcome.omitted["partial"]
+        assert "no JSON form" in record.outcome.omitted["result"]
+        events = [event async for event in handle.events()]
+    assert [event.data.get("omitted", "")[:10] for event in events[1:3]] == ["50,000,000", "a value of"]
