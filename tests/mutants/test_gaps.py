@@ -1,4 +1,4 @@
-"""Claims of the specification that no other test would miss: each fails under a mutant of core_mutants.py or engine_mutants.py."""
+"""Claims of the specification that no other test would miss: each fails under one of the mutants beside this."""
 
 import asyncio
 import contextvars
