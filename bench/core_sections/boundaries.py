@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Self
 
 import stoppable
 from core_sections.places import in_own_task, in_run, in_trio, noop
@@ -13,6 +14,30 @@ FLOOR = "bare await of an empty coroutine (floor)"
 AROUND = "with {}:\n    await noop()"
 WITH = AROUND.format('boundary("tool", "x")')
 TARGET = Target(limit=8)
+
+
+class _Shell:
+    """What `async with` costs around an object that is made as a boundary is, and does nothing."""
+
+    __slots__ = ("_run", "kind", "name")
+
+    kind: str
+    name: str
+    _run: object
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, tb: object) -> None:
+        pass
+
+
+def _shell(kind: str, name: str) -> _Shell:
+    shell = _Shell()
+    shell.kind = kind
+    shell.name = name
+    shell._run = None
+    return shell
 
 
 def _boundary() -> dict[str, object]:
@@ -32,6 +57,11 @@ OURS = (
     ),
 )
 OTHERS = (
+    Contender(
+        name="async with an object made alike that does nothing",
+        statement="async " + AROUND.format('shell("tool", "x")'),
+        names=lambda: {"shell": _shell, "noop": noop},
+    ),
     Contender(
         name="with stoppable.boundary(…), in a task of the user's", statement=WITH, names=_boundary, drive=in_own_task
     ),

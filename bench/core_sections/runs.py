@@ -7,6 +7,9 @@ import asyncio
 import stoppable
 from core_sections.places import in_run, in_trio, noop
 from measure import Contender, Effort, garbage, load, measure
+from stoppable._core import context
+from stoppable._core.run import Run
+from stoppable._engine.tasks import TaskParticipant
 from table import Section, Target, against, number
 
 FLOOR = Contender(
@@ -16,7 +19,26 @@ FLOOR = Contender(
 )
 SPAWN = "await (await spawn(noop)).result()"
 TARGET = Target(limit=2)
+SKELETON = "a task with a Run and its participant, begun and ended, and nothing else: a "
+NOTE = (
+    "The skeleton is what is left of a spawn without its edge: nobody can await its outcome from elsewhere, a cancel "
+    "before its first step leaves it without an end, and an exception is not sorted."
+)
 NO_TASK = "call and open_run execute in the caller's task: they pay for no task, the floor does."
+
+
+async def _skeleton() -> None:
+    run = Run("noop", context.current_run())
+    await asyncio.create_task(_drive(run))
+
+
+async def _drive(run: Run) -> None:
+    task = asyncio.current_task()
+    participant = TaskParticipant(task, task.get_loop())  # type: ignore[union-attr, arg-type]
+    context.current.set(run)
+    run._begin(participant)
+    run._end(await noop(), None)
+    participant.leave()
 
 
 def _stoppable() -> dict[str, object]:
@@ -31,6 +53,12 @@ OURS = (
         name='async with stoppable.open_run("x")',
         statement='async with open_run("x"):\n    await noop()',
         names=_stoppable,
+    ),
+)
+WITHOUT_EDGE = (
+    Contender(name=SKELETON + "root", statement="await skeleton()", names=lambda: {"skeleton": _skeleton}),
+    Contender(
+        name=SKELETON + "child", statement="await skeleton()", names=lambda: {"skeleton": _skeleton}, drive=in_run
     ),
 )
 PEERS = (
@@ -64,13 +92,13 @@ PEERS = (
 
 def measure_section(quick: bool) -> Section:
     """Time start and finish against a bare task, and count what each leaves to the cycle collector."""
-    contenders = [FLOOR, *OURS, *PEERS]
+    contenders = [FLOOR, *OURS, *WITHOUT_EDGE, *PEERS]
     best = measure(contenders, Effort(rounds=60 if quick else 400, batch_ns=2_000_000))
     micros = {name: None if value is None else value / 1e3 for name, value in best.items()}
     floor = micros[FLOOR.name] or 0.0
     targets = {contender.name: TARGET for contender in OURS}
     rows = [against(floor, name, value, target=targets.get(name), unit="µs") for name, value in micros.items()]
-    return Section(title="Start and finish a run", rows=rows, notes=[NO_TASK, _garbage_note(contenders)])
+    return Section(title="Start and finish a run", rows=rows, notes=[NO_TASK, NOTE, _garbage_note(contenders)])
 
 
 def _garbage_note(contenders: list[Contender]) -> str:
