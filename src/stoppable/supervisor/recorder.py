@@ -38,6 +38,7 @@ class Log:
     """What is still to be written of one run; one call of the store is under way at a time, so the order holds."""
 
     __slots__ = (
+        "above",
         "acknowledged",
         "acknowledging",
         "drafts",
@@ -51,6 +52,7 @@ class Log:
         "known_mode",
         "offset",
         "run",
+        "unkept_below",
     )
 
     def __init__(self, run: Run, offset: float, *, is_registered: bool) -> None:
@@ -60,6 +62,8 @@ class Log:
         self.is_registered = is_registered
         self.is_busy = False
         self.is_over = False
+        self.above: Log | None = None  # of its parent, once it has ended
+        self.unkept_below = 0  # children that have ended, and whose ends the store does not have
         self.drafts: list[Draft] = []
         self.dropped = 0
         self.known_mode: Mode | None = None  # of the stop that the store has
@@ -136,7 +140,11 @@ class Recorder(Sink):
             self.outbox.put(partial(self._end, log))
 
     def _end(self, log: Log) -> None:
-        log.is_over = True  # in its turn: the runs below it ended first, and are handed to the store first
+        log.is_over = True  # in its turn: the runs below it ended first
+        parent = log.run.parent
+        log.above = None if parent is None else self.logs.get(parent.id)
+        if log.above is not None:
+            log.above.unkept_below += 1
         self._advance(log)
 
     def entered(self, run: Run, boundary: Boundary) -> None:
@@ -234,7 +242,8 @@ class Recorder(Sink):
         elif run._stop is not None and (stop := self._untold(log)) is not None:
             self._tell_stop(log, stop)
         elif log.is_over:
-            self._finish(log)
+            if not log.unkept_below:  # whoever sees the end of a run sees the ends below it
+                self._finish(log)
         elif log.acknowledged is not None:
             self._acknowledge(log)
         elif log.drafts:
@@ -290,6 +299,9 @@ class Recorder(Sink):
                 waiting, log.finished = log.finished, _KEPT
             if waiting is not None:
                 self._kept.append((waiting, None, None))
+            if log.above is not None:
+                log.above.unkept_below -= 1
+                self._advance(log.above)
 
         kept = record_of_outcome(outcome, offset)
         self._when_done(log, self._store.finish(run.id, log.epoch, kept, receipt, list(log.drafts)), finished)
