@@ -214,8 +214,9 @@ class Model:
     # Boundaries
 
     def open_in(self, name: str) -> set[str]:
-        family = self.family(name)
-        return {label for label, run in self.open.items() if run in family}
+        """Return what is open below a run; not in a run that is over and executed by nobody any more."""
+        reached = {run for run in self.family(name) if not self.terminal(run) or self.crew(run)}
+        return {label for label, run in self.open.items() if run in reached}
 
     def enter(self, label: str, name: str) -> None:
         self.open[label] = name

@@ -69,16 +69,16 @@ class _Reporter(Sink):
         """Stop a run here; one that has ended is not here any more."""
         run = self._runs.get(request.run_id)
         if run is not None:
-            self._is_news(run, request.mode)
+            with self._lock:
+                self._is_news(run, request.mode)
             run.stop(request.mode, request.reason, grace=request.grace)
 
     def _is_news(self, run: Run, mode: Mode) -> bool:
-        with self._lock:
-            known = self._known.get(run.id)
-            is_news = known is None or known < mode
-            if is_news:
-                self._known[run.id] = mode
-            return is_news
+        known = self._known.get(run.id)
+        is_news = known is None or known < mode
+        if is_news:
+            self._known[run.id] = mode
+        return is_news
 
     # What the runs tell
 
@@ -107,8 +107,9 @@ class _Reporter(Sink):
         control.get().call_at(clock.now(), lambda: self._tell_stop(stop))
 
     def _tell_stop(self, stop: Stop) -> None:
-        if stop.target.id in self._runs and self._is_news(stop.target, stop.mode):
-            self._line.send(Stopping(stop.target.id, stop.mode, stop.reason, stop.grace))
+        with self._lock:  # until it is sent: whoever finds it told may send the end next
+            if stop.target.id in self._runs and self._is_news(stop.target, stop.mode):
+                self._line.send(Stopping(stop.target.id, stop.mode, stop.reason, stop.grace))
 
     def ended(self, run: Run) -> None:
         """Tell how a child ended."""
