@@ -1,9 +1,10 @@
 """Three runs side by side, of which the middle one is stopped: on a clock that moves when told to, and in real time."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.waiting import until
 
 import stoppable
 from stoppable.demo.agents import stepper
@@ -14,12 +15,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples/three_runs.py"
 
 def steps(handle):
     return str(handle.run.partial or "").count("\n")
-
-
-async def until(is_so):
-    async with asyncio.timeout(5):
-        while not is_so():
-            await asyncio.sleep(0)
 
 
 async def second(clock, handles, taken):

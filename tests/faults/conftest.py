@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from stoppable import sync
 from stoppable.errors import HoldNotFound, StoreError
@@ -95,18 +95,9 @@ def supervisor(path):
         yield supervisor
 
 
-def until(condition, within=15.0):
-    """Wait for something that another process does, and return it."""
-    deadline = time.monotonic() + within
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {within} seconds"
-        time.sleep(0.01)
-    return found
-
-
 def over(supervisor, run_id, within=15.0):
     """Return the record of a run that must end by itself."""
-    return until(lambda: (record := supervisor.get(run_id)).over and record, within)
+    return wait_until(lambda: (record := supervisor.get(run_id)).over and record, within)
 
 
 def is_alive(pid):

@@ -6,8 +6,9 @@ import sys
 import time
 
 import pytest
+from tests.waiting import wait_until
 
-from .conftest import TTL, is_alive, over, until
+from .conftest import TTL, is_alive, over
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,14 +28,14 @@ def test_a_stop_from_another_process_reaches_the_worker_and_nobody_else(node, su
     first, second = node(), node()
     target, sibling = first.start("forever", tmp_path / "a"), first.start("forever", tmp_path / "b")
     other = second.start("forever", tmp_path / "c")
-    until(grows(tmp_path / "a"))
+    wait_until(grows(tmp_path / "a"))
     assert second.ask(do="stop", run=target)["receipt"] == "accepted"
     record = over(supervisor, target)
     assert (record.status, record.receipt.final, record.outcome.clean) == ("stopped", True, True)
     assert stands_still(tmp_path / "a")
     assert [supervisor.get(run).status for run in (sibling, other)] == ["running", "running"]
-    until(grows(tmp_path / "b"))
-    until(grows(tmp_path / "c"))
+    wait_until(grows(tmp_path / "b"))
+    wait_until(grows(tmp_path / "c"))
     receipt = supervisor.stop(other, wait=10)
     assert (receipt.status, receipt.answer) == ("stopped", "accepted")
     assert receipt.acknowledged_at is not None
@@ -43,7 +44,7 @@ def test_a_stop_from_another_process_reaches_the_worker_and_nobody_else(node, su
 def test_a_worker_that_is_killed_leaves_failed_and_never_running_for_ever(node, supervisor, tmp_path):
     worker = node()
     runs = [worker.start("forever"), worker.start("in_worker", tmp_path / "marks")]
-    until(grows(tmp_path / "marks"))
+    wait_until(grows(tmp_path / "marks"))
     worker.signal(signal.SIGKILL)
     began = time.monotonic()
     records = [over(supervisor, run) for run in runs]
@@ -66,12 +67,12 @@ def test_a_worker_that_is_killed_while_a_stop_is_pending_leaves_stopped(node, su
 def test_a_worker_that_is_frozen_past_its_lease_is_lost_and_its_late_writes_change_nothing(node, supervisor, tmp_path):
     worker = node()
     polite, rude = worker.start("forever", tmp_path / "a"), worker.start("stubborn", tmp_path / "b")
-    until(grows(tmp_path / "b"))
+    wait_until(grows(tmp_path / "b"))
     worker.freeze(supervisor)
     records = [over(supervisor, run, TTL * 4 + 10) for run in (polite, rude)]
     assert [record.status for record in records] == ["lost", "lost"]
     worker.signal(signal.SIGCONT)
-    until(lambda: supervisor.handle(polite).record().last_event > records[0].last_event)  # the late report
+    wait_until(lambda: supervisor.handle(polite).record().last_event > records[0].last_event)  # the late report
     assert supervisor.get(polite).status == "lost"
     types = [event.type for event in supervisor._desk.store.read(polite).result()]
     assert types[types.index("done") :] == ["done", "late"]
@@ -102,7 +103,7 @@ store.request_stop({run!r}, StopIntent()).result()
 def test_sigterm_stops_the_runs_and_writes_them_down_before_the_process_ends(node, supervisor, tmp_path):
     worker = node()
     runs = [worker.start("forever"), worker.start("in_worker", tmp_path / "marks")]
-    until(grows(tmp_path / "marks"))
+    wait_until(grows(tmp_path / "marks"))
     worker.signal(signal.SIGTERM)
     assert worker.wait() == -signal.SIGTERM
     for run in runs:
@@ -113,9 +114,9 @@ def test_sigterm_stops_the_runs_and_writes_them_down_before_the_process_ends(nod
 def test_a_second_sigterm_ends_the_process_at_once(node, supervisor, tmp_path):
     worker = node()
     run = worker.start("stubborn", tmp_path / "marks")
-    until(grows(tmp_path / "marks"))
+    wait_until(grows(tmp_path / "marks"))
     worker.signal(signal.SIGTERM)
-    until(lambda: supervisor.get(run).stop is not None)
+    wait_until(lambda: supervisor.get(run).stop is not None)
     worker.signal(signal.SIGTERM)
     assert worker.wait(5) == -signal.SIGTERM
     assert over(supervisor, run).status == "stopped"  # proven dead, and a stop was pending
@@ -135,8 +136,8 @@ def test_the_commands_of_a_worker_that_is_killed_are_not_left_running(node, supe
     worker = node()
     pids = tmp_path / "pids"
     run = worker.start("commands", pids)
-    until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     found = [int(pid) for pid in pids.read_text().split()]
     worker.signal(signal.SIGKILL)
-    until(lambda: not any(is_alive(pid) for pid in found))
+    wait_until(lambda: not any(is_alive(pid) for pid in found))
     assert over(supervisor, run).status == "failed"

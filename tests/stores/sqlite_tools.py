@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -97,11 +94,3 @@ def done(result: object = None) -> OutcomeRecord:
 def reaped(store: SqliteStore, *, expired: bool = False) -> dict[str, str]:
     """Reap, and return what became of whom."""
     return {record.id: record.status.value for record in store.reap(expired=expired).result(10)}
-
-
-def until(condition: Callable[[], object], within: float = 10.0) -> None:
-    """Wait for something that another process does."""
-    deadline, pause = time.monotonic() + within, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        pause.wait(0.01)

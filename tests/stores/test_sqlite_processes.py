@@ -4,11 +4,13 @@ import os
 import signal
 import threading
 
+from tests.waiting import wait_until
+
 from stoppable._core.state import Mode, Status
 from stoppable.records import StopIntent
 from stoppable.stores.sqlite import writer
 
-from .sqlite_tools import Script, progress, reaped, started, until
+from .sqlite_tools import Script, progress, reaped, started
 
 WORKER = """
 store.open_worker(WorkerInfo(id="w", pid=os.getpid()), 30).result(10)
@@ -195,7 +197,7 @@ def test_a_worker_is_not_dead_while_a_child_that_was_given_its_lock_lives(store,
             assert reaped(store) == {}
         finally:
             os.kill(child, signal.SIGKILL)
-        until(lambda: reaped(store) == {"a": "failed"})
+        wait_until(lambda: reaped(store) == {"a": "failed"})
 
 
 def test_a_child_that_was_not_given_the_lock_does_not_keep_its_worker_alive(store, path):

@@ -1,7 +1,5 @@
 """Agents that supervisors keep in these tests, and what the tests ask of them."""
 
-import asyncio
-
 import stoppable
 
 
@@ -20,12 +18,6 @@ async def steps(count, go=None):
 
 async def raises(error):
     raise error
-
-
-async def until(condition, within=5.0):
-    async with asyncio.timeout(within):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def types(supervisor, run_id, after=0):

@@ -4,7 +4,8 @@ import asyncio
 import time
 
 import pytest
-from tests.supervisor.test_lease import Faulty, forever, until
+from tests.supervisor.test_lease import Faulty, forever
+from tests.waiting import until
 
 import stoppable
 from stoppable import Supervisor

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable import Supervisor
@@ -39,12 +40,6 @@ class Faulty:
     @staticmethod
     def _fail():
         raise StoreError("the disk is full: make room")
-
-
-async def until(condition, within=5.0):
-    async with asyncio.timeout(within):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def work():

@@ -7,12 +7,13 @@ import threading
 import time
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable import Filter, Limits, Policy, Supervisor
 from stoppable.errors import InvalidArgument, RunConflict, RunFailed, RunHeld, RunNotFound, RunStopped
 
-from .kept_agents import forever, raises, steps, types, until
+from .kept_agents import forever, raises, steps, types
 
 # Starting
 

@@ -1,6 +1,5 @@
 """What the tests of processes share: looking at /proc, and files by which processes and tests talk."""
 
-import asyncio
 import gc
 import os
 import time
@@ -12,15 +11,6 @@ ESCAPED = "setsid setsid sh -c 'echo $$; exec sleep 1000'"
 """A process that leaves the session, and tells its pid."""
 STUBBORN = "trap '' TERM; while :; do sleep 0.01; done"
 """One that only KILL ends."""
-
-
-async def until(condition, within=10.0):
-    """Wait for something to be so, and return it."""
-    deadline = time.monotonic() + within
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        await asyncio.sleep(0.002)
-    return found
 
 
 def is_dead(pid):

@@ -351,12 +351,13 @@ class TestStartedBesideTheCaller:
 
     async def test_a_stop_lands_between_two_items_and_what_it_yielded_is_kept(self):
         received = []
-        release = threading.Event()
+        waiting, release = threading.Event(), threading.Event()
 
         def held():
             try:
                 yield 0
                 yield 1
+                waiting.set()
                 release.wait(5)
                 yield 2
                 yield 3
@@ -368,6 +369,7 @@ class TestStartedBesideTheCaller:
             async for number in handle.stream():
                 received.append(number)
                 if number == 1:
+                    waiting.wait(5)  # it is past the check after its last item
                     await handle.stop("cooperative")
                     release.set()
         assert (received, ended) == ([0, 1, 2], [True])

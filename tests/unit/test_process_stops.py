@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable import Limits, Policy
@@ -16,7 +17,7 @@ from stoppable._engine.processes.group import ProcessGroup, live
 from stoppable._engine.processes.keeper import Force
 from stoppable._engine.processes.pipes import Pipes
 
-from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left, until
+from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left
 
 _nothing_left = pytest.fixture(autouse=True)(nothing_left)
 

@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable import Policy
@@ -21,7 +22,7 @@ from stoppable._engine.processes.group import ProcessGroup, live
 from stoppable._engine.processes.keeper import Keeper
 from stoppable._engine.processes.pipes import Pipes
 
-from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left, state, until
+from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left, state
 
 _nothing_left = pytest.fixture(autouse=True)(nothing_left)
 
@@ -279,7 +280,7 @@ async def test_nobody_waits_for_ever_for_a_process_that_survives_kill(monkeypatc
     monkeypatch.setattr(table.Members, "each", lambda _self: iter([2**22 + 1] if immortal else []))
     task = asyncio.create_task(run_process("echo done", shell=True))
     await until(lambda: live and next(iter(live)).returncode is not None)
-    await until(lambda: next(iter(live)).force)
+    await until(lambda: next(iter(live))._timers)  # TERM was sent, and the KILL after it is set
     clock.advance(5)
     clock.advance(2)
     assert (await task).stdout == "done\n"

@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from tests.waiting import until
 
 from stoppable import InvalidArgument, StoppableError
 from stoppable._engine.processes import table
@@ -18,7 +19,7 @@ from stoppable._engine.processes.calls import open_process, open_process_sync, r
 from stoppable._engine.processes.errors import CommandNotFound, ProcessFailed, ProcessNotStarted
 from stoppable._engine.processes.group import live
 
-from .process_tools import ESCAPED, is_dead, nothing_left, until
+from .process_tools import ESCAPED, is_dead, nothing_left
 
 _nothing_left = pytest.fixture(autouse=True)(nothing_left)
 

@@ -9,6 +9,7 @@ import textwrap
 import threading
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable import sync
@@ -31,7 +32,7 @@ async def test_a_call_on_a_thread_sees_the_token_and_its_answer_is_kept():
         stoppable.check()
 
     handle = await stoppable.spawn(agent)
-    await _happened(started)
+    await until(started.is_set)
     await handle.stop()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.partial, outcome.rung) == ("stopped", "answer", "signal")
@@ -49,7 +50,7 @@ async def test_a_thread_that_a_cancel_left_behind_keeps_the_run_stopping_until_i
         await stoppable.to_thread(tool)
 
     handle = await stoppable.spawn(agent)
-    await _happened(started)
+    await until(started.is_set)
     await handle.stop("immediate")
     while handle.run._ended is None:
         await asyncio.sleep(0.001)
@@ -71,7 +72,7 @@ async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_na
         await stoppable.to_thread(stuck)
 
     handle = await stoppable.spawn(agent)
-    await _happened(started)
+    await until(started.is_set)
     await handle.stop()
     for _ in range(3):
         clock.advance(6)
@@ -84,11 +85,11 @@ async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_na
 
 
 async def test_an_agent_blocked_on_a_lock_is_lost_within_the_total_and_the_receipt_names_it_with_its_stack(clock):
-    lock, began = threading.Lock(), threading.Event()
+    lock, began = threading.Lock(), []
     lock.acquire()
 
     def wait_for_ever():
-        began.set()
+        began.append(True)  # an Event has frames of its own, which the receipt would name
         lock.acquire()
 
     def agent():
@@ -96,7 +97,7 @@ async def test_an_agent_blocked_on_a_lock_is_lost_within_the_total_and_the_recei
             wait_for_ever()
 
     handle = await stoppable.spawn(agent)
-    await _happened(began)
+    await until(lambda: began)
     receipt = await handle.stop()
     assert receipt.in_flight == ("tool:locked",)
     clock.advance(17.9)
@@ -451,12 +452,6 @@ async def test_blocking_code_on_a_loops_thread_is_a_run_too():
     await task
     await asyncio.sleep(0)
     assert run.status == "stopped"
-
-
-async def _happened(event):
-    async with asyncio.timeout(5):
-        while not event.is_set():
-            await asyncio.sleep(0.001)
 
 
 def test_threads_work_in_a_forked_child():

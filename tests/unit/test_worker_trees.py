@@ -1,10 +1,10 @@
 """Runs inside a worker process are nodes of the tree here: found, watched and stopped by their id."""
 
 import asyncio
-import sys
 import time
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable import Supervisor
@@ -83,21 +83,8 @@ async def nested(folder):
 
 
 @pytest.fixture
-def agents(tmp_path, monkeypatch):
-    (tmp_path / "tree_agents.py").write_text(AGENTS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "tree_agents", raising=False)
-    import tree_agents
-
-    yield tree_agents
-    sys.modules.pop("tree_agents", None)
-
-
-async def until(condition):
-    async with asyncio.timeout(15):
-        while not (found := condition()):
-            await asyncio.sleep(0.001)
-    return found
+def agents(importable):
+    return importable("tree_agents", AGENTS)
 
 
 def below(run: Run) -> dict[str, Run]:

@@ -128,14 +128,8 @@ def family(path):
 
 
 @pytest.fixture
-def agents(tmp_path, monkeypatch):
-    (tmp_path / "worker_agents.py").write_text(AGENTS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "worker_agents", raising=False)
-    import worker_agents
-
-    yield worker_agents
-    sys.modules.pop("worker_agents", None)
+def agents(importable):
+    return importable("worker_agents", AGENTS)
 
 
 async def run(agent, *args):

@@ -1,0 +1,22 @@
+"""Waiting for something to be so: the deadline is generous, since it only matters to a test that fails."""
+
+import asyncio
+import time
+
+
+async def until(condition, within=15.0):
+    """Wait for something to be so, and return it."""
+    deadline = time.monotonic() + within
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {within} seconds"
+        await asyncio.sleep(0.001)
+    return found
+
+
+def wait_until(condition, within=15.0):
+    """Wait, without an event loop, for something that another thread or process does, and return it."""
+    deadline = time.monotonic() + within
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {within} seconds"
+        time.sleep(0.005)
+    return found
