@@ -92,6 +92,14 @@ STORE_MUTANTS = (
         the_machine_sees_it=True,
     ),
     StoreMutant(
+        name="a harder stop is no event",
+        breaks="what whoever follows a run is told",
+        file=MEMORY,
+        snippet="if record.status is not Status.PENDING:\n            self._add(",
+        replacement="if record.status is Status.RUNNING:\n            self._add(",
+        caught_by=(CONTRACT + "test_whoever_follows_a_run_hears_of_each_harder_stop_and_of_no_other",),
+    ),
+    StoreMutant(
         name="the lease begins with the first heartbeat",
         breaks="I2",
         file=MEMORY,

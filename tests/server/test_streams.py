@@ -341,6 +341,28 @@ async def test_a_request_behind_that_of_a_stream_is_none(steps, when):
             assert (await ended(client, other))["status"] == "completed"
 
 
+async def test_a_client_that_goes_on_sending_gets_the_end_all_the_same():
+    """A socket that is closed with bytes unread is reset, and what is on its way is lost."""
+
+    async def short():
+        await stoppable.sleep(0.05)
+
+    async def send(stream):
+        while True:
+            stream.write(b"x" * 1024)
+            await asyncio.sleep(0)
+
+    with served({"short": short}) as service:
+        async with client_of(service) as client:
+            for _ in range(20):
+                stream = await RawStream.open(service, await started(client, "short"))
+                sending = asyncio.create_task(send(stream))
+                assert [one["event"] async for one in stream.events()][-1] == "done"
+                sending.cancel()
+                assert await stream.rest() == b"\r\n"
+                await stream.close()
+
+
 async def test_a_client_that_goes_away_while_its_stream_is_opened_has_gone_away(steps):
     with served({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=0.01)) as service:
         inner = service._server.config.loaded_app

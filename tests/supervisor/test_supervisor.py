@@ -212,6 +212,8 @@ async def test_a_stop_again_changes_nothing_and_a_higher_mode_escalates(store):
         late = await supervisor.stop(handle.id, "kill")
         assert (late.answer, late.status, late.mode) == ("already_finished", "stopped", "immediate")
         assert (await handle.record()).status == "stopped"
+        told = [event.data async for event in supervisor.events(handle.id) if event.data.get("status") == "stopping"]
+        assert [data["mode"] for data in told] == ["graceful", "immediate"]
 
 
 async def test_a_stop_waits_for_the_end_if_it_is_asked_to(store):

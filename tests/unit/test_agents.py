@@ -7,6 +7,7 @@ import pickle
 import threading
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable import InvalidArgument, Run
@@ -416,20 +417,21 @@ async def test_a_decorated_stream_that_is_kept_open_does_not_hold_the_run_up(blo
 
 
 async def test_a_cancel_that_cannot_hit_a_thread_leaves_its_clean_up_clean(clock):
-    cleaning, release = threading.Event(), threading.Event()
+    began, cleaning, release = threading.Event(), threading.Event(), threading.Event()
 
     def agent():
         try:
             while True:
                 stoppable.check()
+                began.set()
         finally:
             cleaning.set()
             release.wait(5)
 
     handle = await stoppable.spawn(agent)
+    await until(began.is_set)
     await handle.stop("graceful", grace=0)
-    while not cleaning.is_set():
-        await asyncio.sleep(0.001)
+    await until(cleaning.is_set)
     clock.advance(1)
     release.set()
     outcome = await handle.outcome()

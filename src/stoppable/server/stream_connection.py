@@ -95,7 +95,9 @@ class StreamConnection(Reader, asyncio.Protocol):
     # What the server calls
 
     def shutdown(self) -> None:
-        """Do nothing: whoever shuts the server down has drained its streams."""
+        """Wait no longer for a client to close; whoever shuts the server down has drained its streams."""
+        if self._cut is not None:
+            self._transport.close()
 
     def wake(self) -> None:
         """Look at the log again."""
@@ -133,7 +135,12 @@ class StreamConnection(Reader, asyncio.Protocol):
     def _end(self, last: bytes) -> None:
         self._leave()
         self._transport.write(_framed(last) + b"0\r\n\r\n")
-        self._transport.close()  # once all has gone out; a client that takes nothing does not keep it
+        # The client closes first. If we did while it sends something, the end of the stream would be lost on its way: a
+        # socket that is closed with bytes unread is reset. One that takes nothing, or does not close, is cut off.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
         self._cut = asyncio.get_running_loop().call_later(self._streams.limits.slow_seconds, self._transport.abort)
 
 

@@ -321,7 +321,7 @@ class MemoryStore:
         kept.record = changed(record, stop=stop, stop_requested_at=requested)
         if not rules.is_answered(kept.record):
             self._unacknowledged[record.id] = kept
-        if record.status is Status.RUNNING:
+        if record.status is not Status.PENDING:
             self._add(kept, [replace(rules.status_of_stop(Status.STOPPING, stop), at=at)])
         self._touched.add(record.id)
         self._woken.add(record.worker)

@@ -28,7 +28,7 @@ WITH RECURSIVE below (node) AS (
     UNION
     SELECT number FROM runs JOIN below ON parent = node
 )
-SELECT number, id, worker, status = :running, reason FROM below JOIN runs ON number = node
+SELECT number, id, worker, status <> :pending, reason FROM below JOIN runs ON number = node
 WHERE ended_at IS NULL AND mode < :rank
 """
 _EVENTS = """
@@ -135,17 +135,18 @@ def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent, at: float
         "rank": intent.mode.rank,
         "grace": intent.grace,
         "reason": rows.encode(intent.reason),
+        "pending": Status.PENDING.value,
         "running": Status.RUNNING.value,
         "stopping": Status.STOPPING.value,
     }
     nodes = tx.all(_NODES, values)
-    running: dict[str | None, list[int]] = {}  # by the reason that they had before
-    for number, run_id, worker, is_running, reason in nodes:
+    begun: dict[str | None, list[int]] = {}  # by the reason that they had before
+    for number, run_id, worker, has_begun, reason in nodes:
         tx.touched.add(run_id)
         tx.woken.add(worker)
-        if is_running:
-            running.setdefault(reason, []).append(number)
-    for reason, some in running.items():
+        if has_begun:
+            begun.setdefault(reason, []).append(number)
+    for reason, some in begun.items():
         earlier = None if reason is None else rows.stop_of(0, None, reason)
         told = rules.status_of_stop(Status.STOPPING, rules.raised(earlier, intent))
         tx.run(_EVENTS, (values["now"], rows.encode(told.data), rows.array(some)))

@@ -48,6 +48,15 @@ class Stopping(StoreHarness):
         assert record.stop == intent(Mode.KILL, "first")
         assert record.stop_requested_at == requested
 
+    def test_whoever_follows_a_run_hears_of_each_harder_stop_and_of_no_other(self) -> None:
+        self.family()
+        for mode in (Mode.COOPERATIVE, Mode.GRACEFUL, Mode.COOPERATIVE, Mode.GRACEFUL, Mode.KILL):
+            self.stop("root", mode, mode.value)
+        for name in ("root", "leaf"):
+            told = [event.data for event in self.log(name) if event.data.get("status") == "stopping"]
+            assert [data["mode"] for data in told] == ["cooperative", "graceful", "kill"]
+            assert {data["reason"] for data in told} == {"cooperative"}  # the first one stays
+
     def test_a_stop_that_is_no_harder_changes_nothing(self) -> None:
         self.start("a")
         self.stop("a", Mode.IMMEDIATE, "first")

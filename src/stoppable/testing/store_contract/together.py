@@ -150,7 +150,9 @@ class Together(StoreHarness):
             stop = self.get(run_id).stop
             assert stop is not None
             assert stop.mode is Mode.KILL
-            assert types_of(self.log(run_id)) == ["status", "status"]
+            told = [Mode(event.data["mode"]) for event in self.log(run_id) if event.data["status"] == "stopping"]
+            assert told == sorted(set(told), key=lambda mode: mode.rank)
+            assert told[-1] is Mode.KILL
 
     def test_of_many_stops_with_one_key_one_is_made(self) -> None:
         """I8."""
