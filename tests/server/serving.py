@@ -72,13 +72,23 @@ async def client_of(service, **options):
         yield client
 
 
-async def started(client, agent, arguments=None, **more):
+async def asked_for(client, agent, arguments=None, **more):
+    """Start a run and return its id."""
     body = {"agent": agent, **more}
     if arguments is not None:
         body["input"] = arguments
     response = await client.post("/runs", json=body)
     assert response.status_code == 201, response.text
     return response.json()["id"]
+
+
+async def started(client, agent, arguments=None, **more):
+    """Start a run and return its id, once it has begun."""
+    run_id = await asked_for(client, agent, arguments, **more)
+    async with asyncio.timeout(DEADLINE):
+        while (await client.get(f"/runs/{run_id}")).json()["status"] == "pending":
+            await asyncio.sleep(0.005)
+    return run_id
 
 
 async def ended(client, run_id):

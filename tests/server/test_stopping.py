@@ -12,7 +12,7 @@ import stoppable
 from stoppable.testing import ModelServer
 from stoppable.testing.model_server import Gate, Reply
 
-from .serving import client_of, ended, event, in_process, served, started
+from .serving import asked_for, client_of, ended, event, in_process, served, started
 
 
 class Door:
@@ -284,7 +284,7 @@ async def test_a_stop_is_answered_while_an_async_agent_blocks_the_loop_of_the_ag
             run_id = await started(client, "blocker")
             await event(client, run_id, "entered")
             began = time.perf_counter()
-            late = await started(client, "other")
+            late = await asked_for(client, "other")
             assert time.perf_counter() - began < 0.5, "a start does not wait for the loop either"
             assert await answered_in(client, [*others, run_id, late]) < 0.1
             door.open()

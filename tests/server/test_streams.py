@@ -10,6 +10,7 @@ import time
 
 import pytest
 from starlette.requests import Request
+from tests.waiting import until
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 import stoppable
@@ -317,8 +318,10 @@ async def test_a_stream_that_waits_keeps_nothing_of_its_request(steps):
                 async for one in stream.events():
                     if one["event"] == "progress":
                         break
-                tasks = asyncio.all_tasks(service.app.state.desk.streams._feeds[run_id]._loop)
-                assert not [task for task in tasks if "/events" in repr(task) or "_work" in repr(task)]
+                loop = service.app.state.desk.streams._feeds[run_id]._loop
+                await until(
+                    lambda: not any("/events" in repr(t) or "_work" in repr(t) for t in asyncio.all_tasks(loop))
+                )
                 assert len([one for one in gc.get_objects() if isinstance(one, kinds)]) == len(before)
                 await stream.drop()
     finally:

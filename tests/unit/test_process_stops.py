@@ -289,13 +289,13 @@ async def test_one_that_is_to_be_ended_before_it_began_is_not_started(flags):
 # Threads
 
 
-@pytest.mark.parametrize(("mode", "rung"), [("immediate", "cancel"), ("kill", "kill")])
-async def test_the_blocking_twin_raises_when_the_stop_ended_its_process(flags, mode, rung):
+@pytest.mark.parametrize(("mode", "rung", "trap"), [("immediate", "cancel", ""), ("kill", "kill", "trap '' TERM; ")])
+async def test_the_blocking_twin_raises_when_the_stop_ended_its_process(flags, mode, rung, trap):
     seen = []
 
     def agent():
         try:
-            run_process_sync(f"echo so far; {flags.up('up')}; sleep 1000", shell=True, check=True)
+            run_process_sync(f"{trap}echo so far; {flags.up('up')}; sleep 1000", shell=True, check=True)
         except BaseException as error:
             seen.append(error)
             raise
