@@ -141,7 +141,7 @@ def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent, at: float
     nodes = tx.all(_NODES, values)
     running: dict[str | None, list[int]] = {}  # by the reason that they had before
     for number, run_id, worker, is_running, reason in nodes:
-        tx.touched.add(run_id)
+        tx.touch(run_id)
         tx.woken.add(worker)
         if is_running:
             running.setdefault(reason, []).append(number)
