@@ -208,15 +208,6 @@ class Draft:
     data: Mapping[str, Any] = field(default_factory=dict)
     at: float | None = None
 
-    # What a frozen class is given takes three times as long, and a run makes one in every boundary.
-    def __init__(self, *, type: EventType, data: Mapping[str, Any] | None = None, at: float | None = None) -> None:  # noqa: A002
-        _set_type(self, type)
-        _set_data(self, {} if data is None else data)
-        _set_at(self, at)
-
-
-_set_type, _set_data, _set_at = (getattr(Draft, one.name).__set__ for one in fields(Draft))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
