@@ -57,8 +57,26 @@ def _load(kind: Any, data: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind(data)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return kind(**{name: _load(hint, data[wire]) for name, wire, hint in _fields(kind) if wire in data})
+        return kind(
+            **{
+                name: data[wire] if is_plain else _load(hint, data[wire])
+                for name, wire, hint, is_plain in _loaded(kind)
+                if wire in data
+            }
+        )
     return data
+
+
+@cache
+def _loaded(kind: type) -> tuple[tuple[str, str, Any, bool], ...]:
+    return tuple((name, wire, hint, _is_plain(hint)) for name, wire, hint in _fields(kind))
+
+
+def _is_plain(hint: Any) -> bool:
+    """Return whether a value of a type is its own JSON form: to find that out takes longer than all the rest."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return all(_is_plain(arg) for arg in typing.get_args(hint))
+    return hint in (Any, str, int, float, bool, type(None))
 
 
 @cache

@@ -7,12 +7,13 @@ import apsw
 import pytest
 
 from stoppable._core.reason import Reason
-from stoppable._core.state import Mode
-from stoppable.errors import InvalidArgument, RunNotFound, StoreError
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Answer, Receipt
+from stoppable.errors import Fenced, InvalidArgument, RunNotFound, StoreError
 from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.reply import Reply
-from stoppable.stores.sqlite import SqliteStore
+from stoppable.stores.sqlite import SqliteStore, transaction
 
 from .sqlite_tools import Script, done, progress, reaped, started
 
@@ -61,6 +62,94 @@ def test_a_call_that_fails_fails_alone(store):
         surrogate.result(10)
     assert store.get("a").result(10).name == "agent"
     assert len(store.read("a").result(10)) == 3
+
+
+def test_a_log_goes_on_where_it_ends_whatever_else_is_called_between(store):
+    """Where a log ends is known from the last append: everything else that adds to it must be seen all the same."""
+    started(store)
+    started(store, "b")
+    gate = Gate(store)
+    replies = [
+        store.append("a", 1, progress()),  # 2
+        store.append("b", 1, progress()),
+        store.append("a", 1, progress() * 3),  # 5
+        store.request_stop("a", StopIntent()),  # 6
+        store.append("a", 1, progress()),  # 7
+        store.acknowledge("a", 1, Mode.GRACEFUL, Receipt(run_id="a", answer=Answer.ACCEPTED, status=Status.STOPPING)),
+        store.append("a", 2, progress()),
+        store.append("a", 1, progress()),  # 8
+        store.finish("a", 1, done(), None),  # 10
+        store.append("a", 1, progress()),
+        store.append("a", 2, progress()),
+        store.finish("a", 1, done(), None),  # 11
+        store.append("b", 1, progress()),
+    ]
+    gate.open()
+    assert [replies[at].result(10) for at in (0, 1, 2, 4, 7, 12)] == [2, 2, 5, 7, 8, 3]
+    for at in (6, 9, 10):
+        with pytest.raises(Fenced):
+            replies[at].result(10)
+    assert [event.seq for event in store.read("a").result(10)] == list(range(1, 12))
+    assert store.get("a").result(10).last_event == 11
+
+
+def test_a_log_goes_on_where_another_store_has_left_it(open_store):
+    one, two = open_store(), open_store()
+    started(one)
+    for last in range(2, 20, 2):
+        assert one.append("a", 1, progress()).result(10) == last
+        assert two.append("a", 1, progress()).result(10) == last + 1
+    two.finish("a", 1, done(), None).result(10)
+    with pytest.raises(Fenced):
+        one.append("a", 1, progress()).result(10)
+
+
+def test_a_log_goes_on_where_it_was_before_what_was_rolled_back(store):
+    started(store)
+
+    def breaks(_):
+        raise ZeroDivisionError
+
+    assert store.append("a", 1, progress()).result(10) == 2
+    gate = Gate(store)
+    store.append("a", 1, [Draft(type=EventType.LOG, at="never")])  # no column takes it
+    replies = [store.append("a", 1, progress()), store._write(breaks), store.append("a", 1, progress())]
+    gate.open()
+    assert (replies[0].result(10), replies[2].result(10)) == (3, 4)
+    assert store.append("a", 1, progress()).result(10) == 5
+    assert [event.seq for event in store.read("a").result(10)] == [1, 2, 3, 4, 5]
+
+
+def test_a_log_that_fills_up_among_other_calls_is_truncated_once(open_store):
+    store = open_store(events_kept=5)
+    started(store)
+    started(store, "b")
+    gate = Gate(store)
+    replies = [store.append(run_id, 1, progress(step=step)) for step in range(10) for run_id in "ab"]
+    gate.open()
+    assert [reply.result(10) for reply in replies][-2:] == [6, 6]
+    for run_id in "ab":
+        assert [event.type.value for event in store.read(run_id).result(10)] == [
+            "status", *["progress"] * 4, "truncated"
+        ]  # fmt: skip
+
+
+def test_more_logs_than_are_remembered_go_on_where_they_end(store, monkeypatch):
+    monkeypatch.setattr(transaction, "_TAILS", 3)
+    for run_id in "abcde":
+        started(store, run_id)
+    for last in range(2, 5):
+        replies = [store.append(run_id, 1, progress()) for run_id in "abcde"]
+        assert [reply.result(10) for reply in replies] == [last] * 5
+
+
+def test_data_that_contains_itself_has_no_json_form(store):
+    started(store)
+    endless = {}
+    endless["again"] = [endless]
+    with pytest.raises(InvalidArgument, match="no JSON form"):
+        store.append("a", 1, progress(**endless)).result(10)
+    assert store.append("a", 1, progress()).result(10) == 2
 
 
 def test_nobody_is_told_of_what_was_rolled_back(store):

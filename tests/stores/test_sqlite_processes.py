@@ -9,6 +9,7 @@ from tests.waiting import wait_until
 from stoppable._core.state import Mode, Status
 from stoppable.records import StopIntent
 from stoppable.stores.sqlite import writer
+from stoppable.stores.sqlite.bells import Bells
 
 from .sqlite_tools import Script, progress, reaped, started
 
@@ -152,6 +153,33 @@ def _woken_by_another_process(store, path, *, deaf=False):
         assert woken.wait(10)
     assert [each.run_id for each in store.heartbeat("w", 30).result(10)] == ["a"]
     subscription.close()
+
+
+def test_a_bell_that_is_rung_while_it_is_answered_is_answered_again(tmp_path):
+    """A look that is under way may be too early for the second stop; many rings that came meanwhile need one more."""
+    looks, looking, go = [], threading.Event(), threading.Event()
+
+    def look(worker):
+        looks.append(worker)
+        looking.set()
+        assert go.wait(10)
+
+    bells, others = Bells(tmp_path, look), Bells(tmp_path, looks.append)
+    try:
+        bells.hang("w")
+        others.ring(["w", "nobody"])
+        assert looking.wait(10)
+        for _ in range(5):
+            others.ring(["w"])
+        go.set()
+        wait_until(lambda: len(looks) == 2)
+        others.ring(["w"])
+        wait_until(lambda: len(looks) == 3)
+        assert looks == ["w"] * 3
+    finally:
+        go.set()
+        bells.close()
+        others.close()
 
 
 def test_whoever_watches_a_run_is_woken_by_another_process(store, path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 from stoppable.errors import StoreError
 from stoppable.stores.sqlite.locks import file_name
 
+_MOST = 1000  # rings that are answered by one look
 _LONGEST = 100  # the system takes 107 bytes on Linux, 103 elsewhere
 
 
@@ -23,6 +25,7 @@ class Bells:
         self._directory = directory
         self._rung = rung
         self._bells: dict[str, socket.socket] = {}
+        self._address = functools.lru_cache(1024)(self._address_of)
         try:
             self._selector = selectors.DefaultSelector()
             self._sender = _datagrams()
@@ -66,8 +69,19 @@ class Bells:
     def ring(self, workers: Iterable[str]) -> None:
         """Wake the processes of workers, those that are there."""
         for worker in workers:
-            with contextlib.suppress(OSError), _short(self._path(worker)) as address:
-                self._sender.sendto(b"!", address)
+            try:
+                address = self._address(worker)
+                if address is not None:
+                    self._sender.sendto(b"!", address)
+                else:
+                    with _short(self._path(worker)) as way:
+                        self._sender.sendto(b"!", way)
+            except OSError:
+                pass
+
+    def _address_of(self, worker: str) -> str | None:
+        path = self._path(worker)
+        return str(path) if len(os.fsencode(path)) <= _LONGEST else None
 
     def _path(self, worker: str) -> Path:
         return self._directory / f"{file_name(worker)}.sock"
@@ -90,10 +104,19 @@ class Bells:
                     return
                 bell = key.fileobj
                 assert isinstance(bell, socket.socket), "nothing else is registered"
-                with contextlib.suppress(OSError):  # until there is no more, or it was taken down
-                    while bell.recv(16):
-                        pass
-                self._rung(key.data)
+                _heard(bell, 1)
+                self._rung(key.data)  # first: a stop does not wait until we know that there is no other one
+                if _heard(bell, _MOST):
+                    self._rung(key.data)
+
+
+def _heard(bell: socket.socket, most: int) -> bool:
+    """Take what came, up to so many, and return whether it was anything."""
+    heard = 0
+    with contextlib.suppress(OSError):  # there is no more, or it was taken down
+        while heard < most and bell.recv(16):
+            heard += 1
+    return heard > 0
 
 
 @contextlib.contextmanager

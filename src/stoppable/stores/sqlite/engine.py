@@ -44,6 +44,8 @@ class Engine:
         watchers: Listeners,
     ) -> None:
         self.pid = os.getpid()
+        self.is_ours = True
+        """Whether this process opened it, and not the one that it was forked from."""
         self._path = path = Path(os.path.realpath(path))  # as SQLite does for its own files beside it
         self._hints = hints
         self._watchers = watchers
@@ -63,11 +65,6 @@ class Engine:
         self._writer.lane.start()
         self._reader.start()
         _open.add(self)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process opened it, and not the one that it was forked from."""
-        return self.pid == os.getpid()
 
     def put(self, write: Write, *, first: bool = False) -> None:
         """Have a change made, after those that wait or before them."""
@@ -129,6 +126,7 @@ class Engine:
 
     def leak(self) -> None:
         """Keep the connections of a parent process for ever: to close them in a forked child may harm the file."""
+        self.is_ours = False
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connections))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stoppable.errors import Fenced, RunNotFound
+from stoppable.errors import Fenced, RunNotFound, StoppableError
 from stoppable.records import Draft, Event, EventType, RunRecord
 from stoppable.stores import rules
 from stoppable.stores.sqlite import rows
@@ -13,15 +13,41 @@ from stoppable.stores.sqlite.transaction import Row, Session, Transaction
 
 _STATE = """SELECT number, epoch, ended_at IS NULL, (SELECT coalesce(max(seq), 0) FROM events WHERE run = number)
  FROM runs WHERE id = ?"""
-_FEW = 16
+_INSERT = "INSERT INTO events (run, seq, at, type, data) VALUES (?, ?, ?, ?, ?)"
 _TRUNCATED = Lines([Draft(type=EventType.TRUNCATED)]).rows[0]
 
+Append = tuple[str, int, Lines]
+"""The arguments of an append."""
 
-def _insert(lines: int) -> str:
-    return f"INSERT INTO events (run, seq, at, type, data) VALUES {', '.join(['(?, ?, ?, ?, ?)'] * lines)}"  # noqa: S608
+
+def append_all(tx: Transaction, calls: Iterable[Append]) -> list[int | StoppableError]:
+    """Add to the logs of runs, and return what each call answers: what is wrong with one concerns no other."""
+    answers: list[int | StoppableError] = []
+    waiting: list[Row] = []
+    tails, kept, now = tx.tails, tx.events_kept, tx.now()
+    for run_id, epoch, lines in calls:
+        tail = tails.get(run_id)
+        if tail is None or tail[1] != epoch or lines.statuses or tail[2] + len(lines.rows) > kept:
+            _write(tx, waiting)  # first: it looks into the file
+            waiting = []
+            try:
+                answers.append(append(tx, run_id, epoch, lines))
+            except StoppableError as error:
+                answers.append(error)
+            continue
+        number, _, last = tail
+        for when, kind, data in lines.rows:
+            last += 1
+            waiting.append((number, last, now if when is None else when, kind, data))
+        tx.appended(run_id, (number, epoch, last))
+        answers.append(last)
+    _write(tx, waiting)
+    return answers
 
 
-_INSERTS = [_insert(lines) for lines in range(1, _FEW + 1)]
+def _write(tx: Transaction, waiting: list[Row]) -> None:
+    if waiting:
+        tx.run_many(_INSERT, waiting)
 
 
 def append(tx: Transaction, run_id: str, epoch: int, lines: Lines) -> int:
@@ -36,8 +62,9 @@ def append(tx: Transaction, run_id: str, epoch: int, lines: Lines) -> int:
         raise Fenced(run_id)
     if lines.statuses:
         _move(tx, number, lines.statuses)
-    tx.touched.add(run_id)
-    return add(tx, number, last, lines)
+    last = add(tx, number, last, lines)
+    tx.appended(run_id, (number, epoch, last))
+    return last
 
 
 def _move(tx: Transaction, number: int, statuses: Sequence[Draft]) -> None:
@@ -62,13 +89,11 @@ def add(tx: Transaction, number: int, last: int, lines: Lines) -> int:
     if last + len(found) > tx.events_kept:
         found = _within_cap(tx, number, last, found)
     now = tx.now()
-    for at in range(0, len(found), _FEW):
-        values: list[object] = []
-        for when, kind, data in found[at : at + _FEW]:
-            last += 1
-            values += (number, last, now if when is None else when, kind, data)
-        tx.run(_INSERTS[len(values) // 5 - 1], values)
-    return last
+    _write(
+        tx,
+        [(number, seq, now if at is None else at, kind, data) for seq, (at, kind, data) in enumerate(found, last + 1)],
+    )
+    return last + len(found)
 
 
 def _within_cap(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import json.encoder
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from stoppable import _wire
 from stoppable._core.policy import Limits, Policy
@@ -15,7 +17,19 @@ from stoppable.errors import InvalidArgument
 from stoppable.records import SETTERS, Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
 from stoppable.stores.sqlite.transaction import Row
 
-encode = json.JSONEncoder(separators=(",", ":"), default=_wire.shallow).encode
+
+def _encoder() -> Callable[[object], str]:
+    plain = json.JSONEncoder(separators=(",", ":"), default=_wire.shallow)
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return plain.encode
+    # ``encode`` makes one of these for every call, which takes longer than to use it. Without ``markers`` it keeps
+    # nothing between calls; a value that contains itself ends in a RecursionError then.
+    parts = make(None, plain.default, json.encoder.encode_basestring_ascii, None, ":", ",", *(False, False, True))
+    return lambda value: "".join(parts(value, 0))
+
+
+encode = _encoder()
 """Return the text of anything in a record."""
 
 decode = json.loads
@@ -27,6 +41,7 @@ def array(numbers: Iterable[int]) -> str:
 
 
 MODES = tuple(Mode)
+_STATUS = EventType.STATUS
 _STATUSES = {status.value: status for status in Status}
 _TYPES = {kind.value: kind for kind in EventType}
 
@@ -146,12 +161,12 @@ class Lines:
         self.rows: list[tuple[float | None, EventType, str]] = []
         self.statuses: list[Draft] = []
         for draft in drafts:
-            data = draft.data
+            kind, data = draft.type, draft.data
             try:
-                self.rows.append((draft.at, draft.type, encode(data) if data else "{}"))
+                self.rows.append((draft.at, kind, encode(data) if data else "{}"))
             except (TypeError, ValueError, RecursionError) as error:
-                raise InvalidArgument(f"the data of a {draft.type} event has no JSON form: {error}") from error
-            if draft.type is EventType.STATUS:
+                raise InvalidArgument(f"the data of a {kind} event has no JSON form: {error}") from error
+            if kind is _STATUS:
                 self.statuses.append(draft)
 
     def then(self, more: Lines) -> Lines:

@@ -46,7 +46,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
     inserted = tx.one(rows.INSERT, rows.values(record, request, None if above is None else events.last_of(above)[0]))
     assert inserted is not None, "it returns the number"
     number = inserted[0]
-    tx.touched.add(record.id)
+    tx.touch(record.id)
     if has_begun:
         last = events.add(tx, number, 0, Lines([rules.status_event(record.status, record)]))
         record = changed(record, last_event=last)
@@ -92,7 +92,7 @@ def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: R
         raise Fenced(run_id)
     tx.run("UPDATE runs SET receipt = ? WHERE number = ?", (rows.encode(receipt), number))
     stops.acknowledge(tx, number, mode)
-    tx.touched.add(run_id)
+    tx.touch(run_id)
 
 
 def finish(
@@ -104,7 +104,7 @@ def finish(
     number, last = events.last_of(row)
     record = rows.record(row)
     if record.over or record.epoch != epoch:
-        tx.touched.add(run_id)
+        tx.touch(run_id)
         late = Lines([rules.late_event(outcome)])
         return changed(record, last_event=events.add(tx, number, last, late))
     now = tx.now()
@@ -118,7 +118,7 @@ def end(tx: Transaction, number: int, last: int, record: RunRecord, lines: Lines
     ends = _last_words(record.status, record.outcome.clean) if record.stop is None else _words(record, record.outcome)
     last = events.add(tx, number, last, ends if lines is None else lines.then(ends))
     tx.run(rows.UPDATE, (*rows.changing(record), number))
-    tx.touched.add(record.id)
+    tx.touch(record.id)
     object.__setattr__(record, "last_event", last)  # it is ours alone as yet, and to copy it takes longer than the rest
     return record
 

@@ -142,7 +142,7 @@ def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent, at: float
     nodes = tx.all(_NODES, values)
     begun: dict[str | None, list[int]] = {}  # by the reason that they had before
     for number, run_id, worker, has_begun, reason in nodes:
-        tx.touched.add(run_id)
+        tx.touch(run_id)
         tx.woken.add(worker)
         if has_begun:
             begun.setdefault(reason, []).append(number)

@@ -16,10 +16,12 @@ Row = tuple[Any, ...]
 class Session:
     """A connection as the calls use it."""
 
-    __slots__ = ("_execute", "now")
+    __slots__ = ("_execute", "_execute_many", "now")
 
     def __init__(self, connection: apsw.Connection, now: Callable[[], float]) -> None:
-        self._execute = connection.cursor().execute
+        cursor = connection.cursor()
+        self._execute = cursor.execute
+        self._execute_many = cursor.executemany
         self.now = now
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
@@ -45,18 +47,57 @@ class Session:
         return int(row[0])
 
 
-class Transaction(Session):
-    """A session that writes; ``touched`` runs, ``woken`` workers and ``later`` wait for its end."""
+Tail = tuple[int, int, int]
+"""Where the log of a live run ends: the run's number, its epoch, and the number of its last event."""
 
-    __slots__ = ("events_kept", "later", "touched", "woken")
+_TAILS = 4096  # runs that log at the same time; the ends of other logs are found in the file
+
+
+class Transaction(Session):
+    """A session that writes; ``touched`` runs, ``woken`` workers and ``later`` wait for its end.
+
+    ``tails`` is what earlier transactions of this process found out and is still so: a run that logs again and again is
+    looked up once. Whoever changes a run in any other way than by an append says so with ``touch``.
+    """
+
+    __slots__ = ("_version", "events_kept", "later", "tails", "touched", "woken")
 
     def __init__(self, connection: apsw.Connection, now: Callable[[], float], events_kept: int) -> None:
         super().__init__(connection, now)
         self.events_kept = events_kept
-        self.clear()
+        self.tails: dict[str, Tail] = {}
+        self._version: int | None = None
+        self._forget()
 
-    def clear(self) -> None:
-        """Forget what was touched."""
+    def begin(self) -> None:
+        """Forget what the last one touched, and all that was known if another connection has written since."""
+        self._forget()
+        version = self.all("PRAGMA data_version")[0][0]
+        if version != self._version:
+            self._version = version
+            self.tails.clear()
+
+    def _forget(self) -> None:
         self.touched: set[str] = set()
         self.woken: set[str] = set()
         self.later: list[Callable[[], object]] = []
+
+    def rolled_back(self) -> None:
+        """Forget what is known: some of it did not happen."""
+        self.tails.clear()
+
+    def touch(self, run_id: str) -> None:
+        """Note that a run is changed."""
+        self.touched.add(run_id)
+        self.tails.pop(run_id, None)
+
+    def appended(self, run_id: str, tail: Tail) -> None:
+        """Note that a log has become longer, and where it ends now."""
+        self.touched.add(run_id)
+        if len(self.tails) >= _TAILS:
+            self.tails.clear()
+        self.tails[run_id] = tail
+
+    def run_many(self, sql: str, values: list[Row]) -> None:
+        """Make a change for each of many rows."""
+        self._execute_many(sql, values)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoppable.errors import StoppableError
 from stoppable.stores.reply import Reply, Settled, settle
+from stoppable.stores.sqlite import events
 from stoppable.stores.sqlite.connection import explain
 from stoppable.stores.sqlite.lane import Lane
 from stoppable.stores.sqlite.transaction import Transaction
@@ -73,9 +76,9 @@ class Writer:
             settle([(reply, None, explain(error, self._path)) for _, _, reply in writes])
             return
         transaction = self._transaction
-        transaction.clear()
         try:
-            answers = [_made(write, transaction) for write in writes]
+            transaction.begin()
+            answers = [answer for call, some in groupby(writes, _call_of) for answer in _made(call, some, transaction)]
             self._connection.execute("COMMIT")
         except Exception as error:
             self._roll_back()
@@ -89,6 +92,7 @@ class Writer:
         settle(answers)
 
     def _roll_back(self) -> None:
+        self._transaction.rolled_back()
         if self._connection.in_transaction:  # after some errors SQLite has done it
             try:
                 self._connection.execute("ROLLBACK")
@@ -121,9 +125,21 @@ class Writer:
 _NOBODY: Reply[Any] = Reply()  # a read that waits for its turn
 
 
-def _made(write: Write, transaction: Transaction) -> Settled:
-    call, args, reply = write
-    try:
-        return reply, call(transaction, *args), None
-    except StoppableError as error:
-        return reply, None, error
+_call_of: Callable[[Write], Callable[..., Any]] = itemgetter(0)
+
+
+def _made(call: Callable[..., Any], writes: Iterable[Write], transaction: Transaction) -> Iterator[Settled]:
+    """Make calls of one kind; most are appends, and those that follow each other are written at once."""
+    if call is events.append:
+        some = list(writes)
+        answers = events.append_all(transaction, [args for _, args, _ in some])
+        for (_, _, reply), answer in zip(some, answers, strict=True):
+            yield (reply, answer, None) if isinstance(answer, int) else (reply, None, answer)
+        return
+    for _, args, reply in writes:
+        try:
+            value = call(transaction, *args)
+        except StoppableError as error:
+            yield reply, None, error
+        else:
+            yield reply, value, None
