@@ -10,11 +10,8 @@ import argparse
 import asyncio
 import gc
 import json
-import multiprocessing
-import socket
 import sqlite3
 import statistics
-import tempfile
 import threading
 import time
 import tracemalloc
@@ -22,9 +19,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import stoppable
+from across import across
 from machine import facts
+from scratch import folder
 from stoppable import Supervisor
-from stoppable.records import Draft, EventType, RunRecord, StopIntent
+from stoppable.records import Draft, EventType, RunRecord
 from stoppable.stores.base import Store, WorkerInfo
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.sqlite import SqliteStore
@@ -33,10 +32,6 @@ from table import Row, Section, Target, against, as_json, as_markdown, as_text, 
 RESULTS = Path(__file__).parent / "results" / "supervisor.md"
 METHOD = "Written by `make bench`. Medians of interleaved rounds; every floor is measured in the same run."
 CALLERS = (1, 100, 1000)
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="stoppable-bench-"))
 
 
 # Acknowledged operations
@@ -256,97 +251,6 @@ async def _halt(supervisor: Supervisor, count: int, stops: Stops) -> float:
 
 async def _sleep() -> None:
     await stoppable.sleep(3600)
-
-
-# From another process
-
-
-def across(quick: bool) -> Section:
-    rounds = 20 if quick else 200
-    bare = statistics.median(_across(_bare_peer, _bare_stop, rounds))
-    ours = statistics.median(_across(_our_peer, _our_stop, rounds))
-    rows = [
-        against(bare, "commit + datagram → answer (floor)", bare, unit="ms"),
-        against(bare, "stop → the body halts → answer", ours, target=Target(limit=2), unit="ms"),
-    ]
-    return Section(title="A stop from another process", rows=rows)
-
-
-def _across(peer: Callable[..., None], stop: Callable[..., Callable[[str], None]], rounds: int) -> list[float]:
-    path = folder()
-    answers = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    answers.bind(str(path / "answers"))
-    answers.settimeout(30)
-    process = multiprocessing.get_context("spawn").Process(target=peer, args=(str(path), rounds))
-    process.start()
-    try:
-        send = None
-        found = []
-        for _ in range(rounds):
-            ready = answers.recv(100).decode()
-            send = send or stop(str(path))
-            time.sleep(0.002)
-            began = time.perf_counter()
-            send(ready)
-            answers.recv(100)
-            found.append((time.perf_counter() - began) * 1e3)
-        return found
-    finally:
-        process.join(30)
-        answers.close()
-
-
-def _bare_peer(path: str, rounds: int) -> None:
-    answers = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    inbox.bind(path + "/inbox")
-    for number in range(rounds):
-        answers.sendto(str(number).encode(), path + "/answers")
-        inbox.recv(100)
-        answers.sendto(b"halted", path + "/answers")
-
-
-def _bare_stop(path: str) -> Callable[[str], None]:
-    connection = sqlite3.connect(path + "/bare.db", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=wal")
-    connection.execute("PRAGMA synchronous=full")
-    connection.execute("CREATE TABLE stops (run TEXT, level INTEGER)")
-    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-
-    def send(run: str) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT INTO stops VALUES (?, 1)", (run,))
-        connection.execute("COMMIT")
-        sender.sendto(b"stop", path + "/inbox")
-
-    return send
-
-
-def _our_peer(path: str, rounds: int) -> None:
-    answers = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-
-    async def body() -> None:
-        try:
-            await stoppable.sleep(3600)
-        finally:
-            answers.sendto(b"halted", path + "/answers")
-
-    async def main() -> None:
-        async with Supervisor(SqliteStore(path + "/runs.db")) as supervisor:
-            for _ in range(rounds):
-                handle = await supervisor.start(body)
-                while handle.status == "pending" or (await handle.record()).status == "pending":
-                    await asyncio.sleep(0.001)
-                answers.sendto(handle.id.encode(), path + "/answers")
-                await handle.outcome()
-
-    asyncio.run(main())
-
-
-def _our_stop(path: str) -> Callable[[str], None]:
-    store = SqliteStore(path + "/runs.db")
-    store.open()
-    return lambda run: store.request_stop(run, StopIntent()).result() and None
 
 
 # Bytes, and whole lives
