@@ -34,7 +34,7 @@ def across(quick: bool) -> Section:
         "The floor commits a row on the calling thread, and a process that waits for nothing else answers.",
         (
             "The second row is the least that a stop of ours can be: a run marked, an event and an audit entry, "
-            "written by the one thread that writes; heard by a thread, read from the file, and a task woken in an event loop."
+            "written by the one thread that writes; heard by a thread, read from the file; a task woken in a loop."
         ),
     ]
     return Section(title="A stop from another process", rows=rows, notes=notes)
