@@ -170,7 +170,7 @@ async def test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_
     async with stoppable.open_run("run") as run:
         thread = threading.Thread(target=contextvars.copy_context().run, args=(tool,), name="foreign")
         thread.start()
-        thread.join()
+        thread.join(15)
         with stoppable.boundary("tool", "in the task") as entry:
             assert entry.holder is run._main
     assert holders[0] is not run._main
@@ -188,7 +188,7 @@ async def test_a_task_of_a_foreign_loop_does_not_pass_for_the_one_that_waits_for
     async with stoppable.open_run("run") as run:
         thread = threading.Thread(target=contextvars.copy_context().run, args=(asyncio.run, tool()))
         thread.start()
-        thread.join()
+        thread.join(15)
         assert holders[0] is not run._main
 
 

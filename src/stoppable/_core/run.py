@@ -16,7 +16,7 @@ from stoppable._core.policy import Limits, Policy, seconds
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Rung, Status
-from stoppable._core.stop import Answer, Due, Receipt, Stop
+from stoppable._core.stop import CHANGES, Answer, Due, Receipt, Stop
 from stoppable._core.token import Token
 from stoppable._core.tree import Place
 from stoppable.errors import AgentStopped
@@ -30,7 +30,6 @@ _NO_LABELS: Mapping[str, str] = {}
 _LATER_STOPS_KEPT = 64
 _BOUNDARY, _HOOK, _REMOTE, _AT_STOP = Role.BOUNDARY, Role.HOOK, Role.REMOTE, Moment.STOP
 _ACCEPTED = Answer.ACCEPTED
-_CHANGES = (_ACCEPTED, Answer.ESCALATED)
 
 
 class Run(Place):
@@ -181,7 +180,7 @@ class Run(Place):
         for stop in stops:
             with lock:
                 answer = stop.target._request(stop)
-                if answer in _CHANGES:
+                if answer in CHANGES:
                     stop.target._mark(stop, due)
                     told.append(stop)
             answers.append(answer)
@@ -241,6 +240,7 @@ class Run(Place):
         stop.acknowledge()
 
     def _reach_members(self, stop: Stop, due: Due) -> None:
+        # Its role says what a member is, which no checker knows: to ask for its class would take longer.
         for member in list(self._members or ()):
             role = member.role
             if role is _BOUNDARY:

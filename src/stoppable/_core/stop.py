@@ -28,6 +28,10 @@ class Answer(StrEnum):
     ALREADY_FINISHED = "already_finished"
 
 
+CHANGES = (Answer.ACCEPTED, Answer.ESCALATED)
+"""The answers to a stop that changed something."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """Something that was alive when the stop came, and what became of it.

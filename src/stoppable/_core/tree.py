@@ -49,7 +49,7 @@ class Place(Gate):
         assert before is not None, "it is one of the children"
         assert first is not None, "it is one of the children"
         if first is self:
-            parent._first = after  # type: ignore[union-attr]
+            parent._first = after  # type: ignore[union-attr]  # it has one, since that has a first child
         else:
             before._next = after
         if before is not self:

@@ -17,7 +17,7 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
-from stoppable._core.stop import Answer, Receipt, Stop
+from stoppable._core.stop import CHANGES, Answer, Receipt, Stop
 from stoppable._engine import control, inherited
 from stoppable._engine.processes.orphans import end_orphans
 from stoppable.errors import StoreError
@@ -36,7 +36,6 @@ _logger = logging.getLogger("stoppable")
 
 SHUTDOWN_MARGIN = 5.0
 _ACKNOWLEDGE_SECONDS = 1.0
-_CHANGES = (Answer.ACCEPTED, Answer.ESCALATED)
 _PURGE_SECONDS = 3600.0
 _DAY = 86_400.0
 
@@ -248,7 +247,7 @@ class Desk:
         # It may have finished on its own since the store was asked: then nothing of the stop is noted on it.
         answer = answered.answer if log.run.token.stopped else Answer.ALREADY_FINISHED
         receipt = shifted(write(log.run, answer), log.offset)
-        return so_far(receipt) if receipt.final and answer in _CHANGES else receipt
+        return so_far(receipt) if receipt.final and answer in CHANGES else receipt
 
     def _deliver(self, intents: Sequence[Intent]) -> None:
         found = [(log, intent.stop) for intent in intents if (log := self.recorder.logs.get(intent.run_id)) is not None]
