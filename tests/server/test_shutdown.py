@@ -68,6 +68,7 @@ async def test_pressing_again_stops_harder(tmp_path):
         async with client_of(service) as client:
             run_id = await started(client, "stubborn")
             await event(client, run_id, "entered")
+            await client.get(f"/runs/{run_id}")  # over a connection that is kept: no other is accepted from now on
             began = time.monotonic()
             for mode in ("graceful", "immediate", "kill"):
                 service.signal(signal.SIGTERM)

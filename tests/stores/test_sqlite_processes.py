@@ -59,9 +59,11 @@ def test_a_process_that_is_killed_while_it_writes_loses_nothing_that_was_answere
     """G14."""
     code = """
 store.open_worker(WorkerInfo(id="w"), 30).result(10)
+together = threading.Barrier(8)
 def work(number):
     run_id = f"run{number}"
     store.register(RunRecord(id=run_id, name="agent", worker="w"), "r").result(10)
+    together.wait()
     while True:
         os.write(1, f"{run_id} {store.append(run_id, 1, [Draft(type=EventType.LOG)]).result(10)}\\n".encode())
 for number in range(8):
