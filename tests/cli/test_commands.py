@@ -82,6 +82,8 @@ def test_pressing_again_climbs_and_the_last_press_asks(stoppable, client):
     assert "--yes" in asked.stderr
     assert stoppable.json("stop", run_id, "--yes", "--wait", "20", code=Exit.LOST)["mode"] == "kill"
     assert "already_finished" in stoppable("stop", run_id).stdout
+    told = re.findall(r"status  stopping \((\w+)\)", stoppable("watch", run_id, code=Exit.LOST).stderr)
+    assert told == ["graceful", "immediate", "kill"]
 
 
 def test_an_explicit_mode_is_repeatable(stoppable, client):

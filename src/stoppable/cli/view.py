@@ -142,7 +142,8 @@ def told_as_line(event: Event) -> str | None:
     data = event.data
     match event.type:
         case EventType.STATUS | EventType.DONE:
-            return f"{event.type}  {data.get('status')}"
+            mode = f" ({data['mode']})" if data.get("status") == Status.STOPPING and data.get("mode") else ""
+            return f"{event.type}  {data.get('status')}{mode}"
         case EventType.ENTERED | EventType.LEFT:
             fate = f" ({data['fate']})" if data.get("fate") else ""
             return f"{event.type}  {_label(data)}{fate}"
