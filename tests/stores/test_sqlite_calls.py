@@ -135,6 +135,7 @@ def test_a_log_that_fills_up_among_other_calls_is_truncated_once(open_store):
 
 
 def test_more_logs_than_are_remembered_go_on_where_they_end(store, monkeypatch):
+    # The real limit, made small: to reach it takes four thousand runs.
     monkeypatch.setattr(transaction, "_TAILS", 3)
     for run_id in "abcde":
         started(store, run_id)

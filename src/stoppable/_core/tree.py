@@ -45,11 +45,12 @@ class Place(Gate):
     def _unlink(self) -> None:
         """Take it out of the chain that it is in."""
         before, after, parent = self._previous, self._next, self.parent
-        first = None if parent is None else parent._first
         assert before is not None, "it is one of the children"
+        assert parent is not None, "it is one of the children"
+        first = parent._first
         assert first is not None, "it is one of the children"
         if first is self:
-            parent._first = after  # type: ignore[union-attr]  # it has one, since that has a first child
+            parent._first = after
         else:
             before._next = after
         if before is not self:

@@ -26,7 +26,8 @@ def _outcome_of(run: Run) -> Outcome[Any]:
     return run._outcome
 
 
-async def ended(run: Run, answer: Callable[[Run], T] = _outcome_of) -> T:  # type: ignore[assignment]  # T is Outcome then
+# Without an answer T is Outcome, which mypy cannot tell from a default.
+async def ended(run: Run, answer: Callable[[Run], T] = _outcome_of) -> T:  # type: ignore[assignment]
     """Wait for the terminal status of a run, in any loop, and answer with what it means to the caller."""
     if run._outcome is None:
         future: asyncio.Future[None] = asyncio.Future(loop=asyncio.get_running_loop())

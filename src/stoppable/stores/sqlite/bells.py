@@ -77,7 +77,7 @@ class Bells:
                     with _short(self._path(worker)) as way:
                         self._sender.sendto(b"!", way)
             except OSError:
-                pass
+                pass  # it is gone, or hears so much that it will look anyway
 
     def _address_of(self, worker: str) -> str | None:
         path = self._path(worker)
