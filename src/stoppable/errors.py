@@ -13,7 +13,7 @@ Exception
     ├── RunConflict               the id belongs to a run that was started by a different request
     ├── RunHeld                   a hold refuses this start until it is released
     ├── HoldNotFound              (LookupError) no hold has this id
-    ├── StoreError                (OSError) the store could not do it: nothing was changed
+    ├── StoreError                (OSError) the store could not do it: nothing is promised
     ├── ServerUnreachable         (ConnectionError) no server answers a client
     ├── NotAllowed                (PermissionError) the server wants a key, or this key may not do it
     ├── ServerError               a server answered what no server of ours should
@@ -129,7 +129,7 @@ class HoldNotFound(StoppableError, LookupError):
 
 
 class StoreError(StoppableError, OSError):
-    """The store could not do what was asked; the message says what to do, and nothing was changed."""
+    """The store could not do what was asked, or not durably; the message says what to do. It can be asked again."""
 
 
 class Fenced(StoppableError):

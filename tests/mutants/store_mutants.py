@@ -9,6 +9,8 @@ from .mutant import Mutant
 
 MEMORY = "stores/memory.py"
 RULES = "stores/rules.py"
+WRITER = "stores/sqlite/writer.py"
+DURABILITY = "tests/stores/test_sqlite_durability.py::"
 CONTRACT = "tests/stores/test_memory.py::TestMemoryStore::"
 StoreMutant = partial(Mutant, machine="tests/stores/test_memory_machine.py")
 
@@ -218,5 +220,29 @@ STORE_MUTANTS = (
         snippet="draft = Draft(type=EventType.TRUNCATED)  # noqa: PLW2901 - in its place",
         replacement="continue",
         caught_by=(CONTRACT + "test_a_full_log_is_truncated_once_and_keeps_the_statuses",),
+    ),
+    Mutant(
+        name="a stop is answered before it is durable",
+        breaks="G14",
+        file=WRITER,
+        snippet="                sync()\n",
+        replacement="                pass\n",
+        caught_by=(DURABILITY + "test_a_stop_is_heard_while_the_disk_is_at_work_and_answered_after",),
+    ),
+    Mutant(
+        name="an end is seen before it is durable",
+        breaks="G2",
+        file=WRITER,
+        snippet="calls <= _NO_ENDS",
+        replacement="True",
+        caught_by=(DURABILITY + "test_an_end_is_durable_before_anybody_sees_it",),
+    ),
+    Mutant(
+        name="what comes after a stop is not durable",
+        breaks="G14",
+        file=WRITER,
+        snippet="by_sqlite=sync is None",
+        replacement="by_sqlite=False",
+        caught_by=(DURABILITY + "test_every_call_after_a_stop_is_durable_by_itself_again",),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +30,28 @@ def told():
 store = SqliteStore(sys.argv[1], synchronous="normal")
 store.open()
 """
+
+
+class Gate:
+    """Keeps the writer of a store busy, so that calls have to wait for each other, and are made together then."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._is_busy, self._may_go_on = threading.Event(), threading.Event()
+        self._reply = store._write(self._stay)
+        assert self._is_busy.wait(10)
+
+    def _stay(self, _: object) -> bool:
+        self._is_busy.set()
+        return self._may_go_on.wait(10)
+
+    def release(self) -> None:
+        """Let the calls be made."""
+        self._may_go_on.set()
+
+    def open(self) -> None:
+        """Let the calls be made, now that all of them wait."""
+        self.release()
+        assert self._reply.result(10)
 
 
 class Script:

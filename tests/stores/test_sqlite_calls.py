@@ -15,19 +15,7 @@ from stoppable.stores.base import WorkerInfo
 from stoppable.stores.reply import Reply
 from stoppable.stores.sqlite import SqliteStore, transaction
 
-from .sqlite_tools import Script, done, progress, reaped, started
-
-
-class Gate:
-    """Keeps the writer busy, so that calls have to wait for each other."""
-
-    def __init__(self, store):
-        self.event = threading.Event()
-        self.reply = store._write(lambda _: self.event.wait(10))
-
-    def open(self):
-        self.event.set()
-        assert self.reply.result(10)
+from .sqlite_tools import Gate, Script, done, progress, reaped, started
 
 
 def test_calls_that_wait_share_a_transaction(store):
@@ -199,7 +187,7 @@ def test_close_finishes_what_was_asked(open_store):
     gate = Gate(store)
     replies = [store.append("a", 1, progress()) for _ in range(20)]
     look = store.read("a")
-    gate.event.set()
+    gate.release()
     store.close()
     assert [reply.result(0) for reply in replies] == list(range(2, 22))
     assert len(look.result(0)) == 21

@@ -21,7 +21,7 @@ _ERRORS = {
     423: "A hold refuses this start; `holdId` names it.",
     429: "Too many streams are open.",
     431: "The headers are too large.",
-    503: "The store does not answer, or the server is shutting down; nothing was changed.",
+    503: "The store does not answer, or the server is shutting down. Nothing is promised: ask again.",
 }
 
 ALWAYS = (400, 401, 403, 422, 431, 503)

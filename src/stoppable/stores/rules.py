@@ -24,8 +24,6 @@ from stoppable.records import (
     to_json,
 )
 
-_CURSOR_DIGITS = 18  # what an engine takes as a whole number
-
 ALWAYS_KEPT = frozenset({EventType.STATUS, EventType.DONE, EventType.LATE, EventType.TRUNCATED})
 """The events of which a run has few: they are kept however long its log is."""
 

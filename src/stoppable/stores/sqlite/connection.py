@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import apsw
@@ -58,6 +59,21 @@ def open_reader(path: Path) -> apsw.Connection:
     except apsw.Error as error:
         raise explain(error, path) from error
     return connection
+
+
+def open_log(path: Path) -> int:
+    """Return a descriptor of the log that commits are written to first: to sync it is to make them durable.
+
+    It stays the same file while a connection is open. SQLite's locks are not on it, so it may be closed at any time.
+    """
+    try:
+        return os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"{path}: its log cannot be opened: see the permissions beside it ({error})") from error
+
+
+sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+"""Have a file on disk, as SQLite itself does it."""
 
 
 def explain(error: Exception, path: Path) -> StoppableError:

@@ -53,12 +53,17 @@ class Engine:
         with ExitStack() as undo:
             self._writes = undo.enter_context(closing(connection.open_writer(path, synchronous)))
             self._reads = undo.enter_context(closing(connection.open_reader(path)))
+            sync = None
+            if synchronous == "full":
+                log = connection.open_log(path)
+                undo.callback(os.close, log)
+                sync = partial(connection.sync, log)
             self._bells = Bells(directory, lambda worker: hints.tell([worker]))
             self._connections = undo.pop_all()
         self.locks = Locks(directory)
         self.leases = Leases(lease_clock, boot_id(), self.locks, self._bells)
         transaction = Transaction(self._writes, clock, events_kept)
-        self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all)
+        self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all, sync)
         self._session = Session(self._reads, clock)
         self._rung: Session | None = None
         self._reader: Lane[Read] = Lane("stoppable-sqlite-reader", self._answer)

@@ -10,9 +10,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stoppable.errors import StoppableError
+from stoppable.errors import StoppableError, StoreError
 from stoppable.stores.reply import Reply, Settled, settle
-from stoppable.stores.sqlite import events
+from stoppable.stores.sqlite import events, runs, stops
 from stoppable.stores.sqlite.connection import explain
 from stoppable.stores.sqlite.lane import Lane
 from stoppable.stores.sqlite.transaction import Transaction
@@ -33,6 +33,9 @@ class Writer:
 
     A call raises a StoppableError only before it has written anything. Any other error rolls all of them back, and they
     are made again one by one, so that only the culprit fails.
+
+    With ``sync``, which makes a commit durable that SQLite has not, a stop is seen before it is durable: its worker is
+    told while the disk is at work, and only the answer waits for it.
     """
 
     def __init__(
@@ -43,12 +46,15 @@ class Writer:
         tell: Callable[[Transaction], object],
         listening: Callable[[], bool],
         others_wrote: Callable[[], object],
+        sync: Callable[[], object] | None,
     ) -> None:
         """``tell`` is called after each commit, ``others_wrote`` after those of other processes, if anybody listens."""
         self._path = path
         self._connection = connection
         self._transaction = transaction
         self._tell = tell
+        self._sync = sync
+        self._is_synced_by_sqlite = True
         self._listening = listening
         self._others_wrote = others_wrote
         self._version = -1
@@ -70,7 +76,9 @@ class Writer:
             self._look()
 
     def _commit(self, writes: list[Write]) -> None:
+        sync = self._sync if _may_be_seen_first(writes) else None
         try:
+            self._have_synced(by_sqlite=sync is None)
             self._connection.execute("BEGIN IMMEDIATE")
         except Exception as error:
             settle([(reply, None, explain(error, self._path)) for _, _, reply in writes])
@@ -89,7 +97,20 @@ class Writer:
                     self._commit([write])
             return
         self._after(transaction)  # first: whoever has the answer to a stop may end before the workers are told
+        if sync is not None:
+            try:
+                sync()
+            except OSError as error:
+                unsure = StoreError(
+                    f"{self._path}: written and passed on, but it may not survive a power cut ({error})"
+                )
+                answers = [(reply, None, failed or unsure) for reply, _, failed in answers]
         settle(answers)
+
+    def _have_synced(self, *, by_sqlite: bool) -> None:
+        if self._sync is not None and by_sqlite != self._is_synced_by_sqlite:
+            self._connection.pragma("synchronous", "full" if by_sqlite else "normal")
+            self._is_synced_by_sqlite = by_sqlite
 
     def _roll_back(self) -> None:
         self._transaction.rolled_back()
@@ -126,6 +147,14 @@ _NOBODY: Reply[Any] = Reply()  # a read that waits for its turn
 
 
 _call_of: Callable[[Write], Callable[..., Any]] = itemgetter(0)
+
+_NO_ENDS = {stops.request_stop, runs.acknowledge, events.append}
+
+
+def _may_be_seen_first(writes: Iterable[Write]) -> bool:
+    """Return whether there is a stop among calls, and none whose loss after it was seen would contradict it (G2)."""
+    calls = set(map(_call_of, writes))
+    return stops.request_stop in calls and calls <= _NO_ENDS
 
 
 def _made(call: Callable[..., Any], writes: Iterable[Write], transaction: Transaction) -> Iterator[Settled]:
