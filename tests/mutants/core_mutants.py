@@ -53,7 +53,7 @@ CORE_MUTANTS = (
         name="the receipt forgets what is in flight",
         breaks="G1",
         file="_core/run.py",
-        snippet="stop.in_flight.append((self, member))",
+        snippet="stop.note_in_flight(self, member)",
         replacement="pass",
         caught_by=(
             SPEC + "test_g01_closed_gate.py::test_a_boundary_in_flight_finishes_and_the_next_is_not_entered[task]",
@@ -80,12 +80,14 @@ CORE_MUTANTS = (
         breaks="G3",
         file="_core/run.py",
         snippet="""\
-        nodes.append(self)
         self._note(stop)
+        self._closed = True
+        if self._members:
 """,
         replacement="""\
-        nodes.append(self)
         self._later, self._stop = self._stops(), stop
+        self._closed = True
+        if self._members:
 """,
         caught_by=(SPEC + "test_g03_latch.py::test_the_first_reason_stays_and_later_ones_are_appended[task]",),
         the_machine_sees_it=True,
@@ -94,8 +96,8 @@ CORE_MUTANTS = (
         name="a stop marks the target only",
         breaks="G4",
         file="_core/run.py",
-        snippet="[self._first]",
-        replacement="[None]",
+        snippet="[] if self._first is None else [self._first]",
+        replacement="[]",
         caught_by=(
             SPEC + "test_g12_hooks.py::test_the_whole_subtree_is_marked_before_the_first_hook",
             SPEC + "test_g04_downward_only.py::test_a_stop_of_the_root_ends_the_whole_chain[task]",

@@ -174,7 +174,7 @@ class Boundary(Member):
         if scope is not run and run._closed:
             entry = (run, self.label)
             for stop in run._stops():
-                stop.after.append(entry)
+                stop.note_after(entry)
         if run._sink is not None:
             run._sink.entered(run, self)
 

@@ -212,14 +212,14 @@ class Run(Place):
     def _mark(self, stop: Stop, due: Due) -> None:
         """Close the gates of the whole subtree; note whom to tell then, outside the lock (G12)."""
         told = len(due.remotes)
-        nodes, later = stop.nodes, [self._first]
-        nodes.append(self)
         self._note(stop)
         self._closed = True
-        self._reach_members(stop, due)
+        if self._members:
+            self._reach_members(stop, due)
+        nodes, later = stop.nodes, [] if self._first is None else [self._first]
         # In one pass, each run before its children: a second look at ten thousand runs would cost as much again.
         while later:
-            run = later.pop()
+            run: Run | None = later.pop()
             while run is not None:
                 nodes.append(run)
                 if not run._closed:
@@ -244,7 +244,7 @@ class Run(Place):
         for member in list(self._members or ()):
             role = member.role
             if role is _BOUNDARY:
-                stop.in_flight.append((self, member))  # type: ignore[arg-type]
+                stop.note_in_flight(self, member)  # type: ignore[arg-type]
             elif role is _HOOK:
                 if member.moment is _AT_STOP and self._outcome is None and self._withdraw(member):  # type: ignore[attr-defined]
                     due.hooks.append(member)  # type: ignore[arg-type]
@@ -255,7 +255,9 @@ class Run(Place):
         nodes = [self]
         for run in nodes:
             nodes += run._offspring()
-            stop.in_flight += [(run, member) for member in list(run._members or ()) if member.role is Role.BOUNDARY]  # type: ignore[misc]
+            for member in list(run._members or ()):
+                if member.role is _BOUNDARY:
+                    stop.note_in_flight(run, member)  # type: ignore[arg-type]
 
     def _note(self, stop: Stop) -> None:
         if self._stop is None:
@@ -399,7 +401,8 @@ class Run(Place):
             if not self._write(status):
                 return False
             if self._stop is not None:
-                self._stop.abandoned += [(self, name) for name in abandoned]
+                for name in abandoned:
+                    self._stop.note_abandoned(self, name)
         self._announce()
         return True
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from stoppable._core import clock
 from stoppable._core.gate import lock
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from stoppable._core.hooks import Hook
     from stoppable._core.port import RemoteParticipant
     from stoppable._core.run import Run
+
+T = TypeVar("T")
 
 
 class Answer(StrEnum):
@@ -96,10 +98,27 @@ class Stop:
         self.acknowledged_at: float | None = None
         self._waiters: tuple[Callable[[], None], ...] = ()
         self._unacknowledged = 1  # this process, and every remote that was told
-        self.nodes: list[Run] = []
-        self.in_flight: list[tuple[Run, Boundary]] = []
-        self.after: list[tuple[Run, str]] = []
-        self.abandoned: list[tuple[Run, str]] = []
+        self.nodes: list[Run] = [target]
+        # Lists only where there is anything to note: most stops have nothing, and ten thousand at once would have the
+        # garbage collector look at everything there is.
+        self.in_flight: Sequence[tuple[Run, Boundary]] = ()
+        self.after: Sequence[tuple[Run, str]] = ()
+        self.abandoned: Sequence[tuple[Run, str]] = ()
+
+    def note_in_flight(self, run: Run, boundary: Boundary) -> None:
+        """Note a boundary that was open when the stop came."""
+        with lock:
+            self.in_flight = _and(self.in_flight, (run, boundary))
+
+    def note_after(self, entry: tuple[Run, str]) -> None:
+        """Note a boundary that was entered after the stop; every stop of its run notes the same entry."""
+        with lock:
+            self.after = _and(self.after, entry)
+
+    def note_abandoned(self, run: Run, name: str) -> None:
+        """Note somebody who could not be ended."""
+        with lock:
+            self.abandoned = _and(self.abandoned, (run, name))
 
     def expect(self, remotes: int) -> None:
         """Wait for so many more gates to close."""
@@ -132,6 +151,13 @@ class Stop:
             if rung is Rung.KILL:
                 return self.requested_at + seconds
         return None
+
+
+def _and(noted: Sequence[T], entry: T) -> Sequence[T]:
+    if not isinstance(noted, list):
+        return [entry]
+    noted.append(entry)
+    return noted
 
 
 class Due:

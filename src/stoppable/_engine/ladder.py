@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import islice
 
 from stoppable._core import port
 from stoppable._core.hooks import Moment, call_hooks
@@ -15,18 +15,23 @@ from stoppable._engine import control
 class Ladder(control.Timer):
     """One stop on its way up. Several may climb the same run; a rung is climbed once, so the earliest time counts."""
 
-    __slots__ = ("_rung", "_rungs", "_stop")
+    __slots__ = ("_climbed", "_rung", "_stop")
 
     def __init__(self, stop: Stop) -> None:
         self._stop: Stop | None = stop
-        self._rungs: Iterator[tuple[Rung, float]] = stop.target.policy.schedule(stop.mode, stop.grace)
+        self._climbed = 0
 
     def start(self) -> None:
         """Wait for the next rung, if there is one."""
-        step = next(self._rungs, None)
-        if step is not None and self._stop is not None:
+        stop = self._stop
+        if stop is None:
+            return
+        # A generator that is kept for the next rung would be one more for the garbage collector, and mostly for none.
+        step = next(islice(stop.target.policy.schedule(stop.mode, stop.grace), self._climbed, None), None)
+        if step is not None:
+            self._climbed += 1
             self._rung, after = step
-            self.when = self._stop.requested_at + after
+            self.when = stop.requested_at + after
             control.get().add(self)
 
     def collected(self) -> bool:

@@ -121,9 +121,9 @@ class Mirror:
         run._admit(entered)
         for stop in run._stops():
             if message.after_stop:
-                stop.after.append((run, entered.label))
+                stop.note_after((run, entered.label))
             else:
-                stop.in_flight.append((run, entered))  # its news crossed the stop's
+                stop.note_in_flight(run, entered)  # its news crossed the stop's
         if run._budget is not None:
             run._budget.spend(message.kind)
         if run._sink is not None:

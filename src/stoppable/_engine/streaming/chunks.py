@@ -44,7 +44,7 @@ class Entry(Boundary):
         if run._closed:  # it is entered in a shield
             entry = (run, self.label)
             for stop in run._stops():
-                stop.after.append(entry)
+                stop.note_after(entry)
         if run._sink is not None:
             run._sink.entered(run, self)
         return True
