@@ -5,8 +5,12 @@ import subprocess
 import sys
 import time
 
+import apsw
 import pytest
 from tests.waiting import wait_until
+
+from stoppable import sync
+from stoppable.stores.sqlite import SqliteStore
 
 from .conftest import TTL, is_alive, over
 
@@ -120,6 +124,21 @@ def test_a_second_sigterm_ends_the_process_at_once(node, supervisor, tmp_path):
     worker.signal(signal.SIGTERM)
     assert worker.wait(5) == -signal.SIGTERM
     assert over(supervisor, run).status == "stopped"  # proven dead, and a stop was pending
+
+
+def test_sigterm_ends_a_process_whose_store_does_not_answer(node, path):
+    """It waits for the ends of its runs and a margin; the next supervisor writes them down."""
+    worker = node(ttl=30)
+    run = worker.start("forever")
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(20) == -signal.SIGTERM  # giving up the file alone would take 60 s
+    finally:
+        holder.close()
+    with sync.Supervisor(SqliteStore(path), ttl=TTL) as supervisor:
+        assert over(supervisor, run).status == "failed"
 
 
 def test_a_hold_and_a_bulk_stop_reach_every_process(node, supervisor):

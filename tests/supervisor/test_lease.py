@@ -8,9 +8,12 @@ from tests.waiting import until
 import stoppable
 from stoppable import Supervisor
 from stoppable.errors import Fenced, StoreError
-from stoppable.records import StopIntent
+from stoppable.records import RunRecord, StopIntent
+from stoppable.stores.base import WorkerInfo
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.reply import Reply
+from stoppable.supervisor import lease
+from stoppable.testing import FakeClock
 
 
 class Faulty:
@@ -90,6 +93,38 @@ async def test_a_worker_that_cannot_renew_its_lease_ends_its_runs_before_others_
     assert "fenced" in outcome.reason.message
 
 
+async def test_a_worker_is_fenced_while_its_lease_lasts_and_no_sooner_than_it_must(monkeypatch):
+    """G15: a kill takes two seconds, so a quarter of the lease is left for it."""
+    faulty = Faulty(MemoryStore())
+    with FakeClock() as time:
+        monkeypatch.setattr(lease, "_boot_clock", time.now)
+        async with Supervisor(faulty, ttl=30) as supervisor:
+            handle = await supervisor.start(forever)
+            await until(lambda: handle.status == "running")
+            time.advance(9.0)
+            faulty.silent = {"heartbeat"}
+            time.advance(13.0)
+            assert handle.run.token.stopped is False
+            time.advance(1.0)
+            assert handle.run.token.stopped is True
+            assert (await handle.outcome()).reason.message == "its worker is fenced"
+            faulty.silent = set()
+
+
+async def test_a_lease_that_is_renewed_late_but_in_time_fences_nobody(monkeypatch):
+    faulty = Faulty(MemoryStore())
+    with FakeClock() as time:
+        monkeypatch.setattr(lease, "_boot_clock", time.now)
+        async with Supervisor(faulty, ttl=30) as supervisor:
+            handle = await supervisor.start(forever)
+            await until(lambda: handle.status == "running")
+            faulty.failing = {"heartbeat"}
+            time.advance(15.0)
+            faulty.failing = set()
+            time.advance(300.0)
+            assert handle.run.token.stopped is False
+
+
 class Time:
     def __init__(self):
         self.now = 1_000_000.0
@@ -135,3 +170,65 @@ async def test_the_runs_of_a_worker_that_gave_its_lease_back_are_ended_by_the_ne
         assert [(await second.get(one.id)).status for one in (left, asked)] == ["failed", "stopped"]
         assert (await second.get(left.id)).outcome.error.type == "WorkerDied"
     await first.close()
+
+
+async def test_all_runs_of_a_dead_worker_are_ended_at_once_however_many():
+    store = MemoryStore()
+    _left_behind(store, 350)
+    with FakeClock() as time:
+        async with Supervisor(store):
+            time.advance(0)
+            assert store.counts().result() == {"failed": 350}
+
+
+async def test_no_heartbeat_forgets_less_than_there_is_to_forget():
+    store = MemoryStore()
+    _left_behind(store, 2500)
+    while store.reap().result():
+        pass
+    with FakeClock() as time:
+        async with Supervisor(store, keep_days=0):
+            time.advance(10)
+            assert store.counts().result() == {}
+
+
+async def test_a_store_that_cannot_forget_says_so(caplog):
+    faulty = Faulty(MemoryStore())
+    faulty.failing = {"purge"}
+    with FakeClock() as time:
+        async with Supervisor(faulty, keep_days=1):
+            time.advance(10)
+    assert "could not be forgotten: the disk is full" in caplog.text
+
+
+def _left_behind(store, count):
+    store.open_worker(WorkerInfo(id="dead"), 30).result()
+    for number in range(count):
+        store.register(RunRecord(id=str(number), name="left", worker="dead"), "left").result()
+    store.close_worker("dead").result()
+
+
+async def test_a_run_that_cannot_be_kept_is_tried_again_with_the_next_heartbeat_and_told_of_once(caplog):
+    """Not with every event: a full disk would fill the log as well, and each try sends all that waits."""
+    faulty = Faulty(MemoryStore())
+    with FakeClock() as time:
+        async with Supervisor(faulty, ttl=30) as supervisor:
+
+            async def chatty():
+                for step in range(50):
+                    stoppable.emit("step", number=step)
+                    await asyncio.sleep(0)
+                return "done"
+
+            faulty.failing = {"append", "finish"}
+            handle = await supervisor.start(chatty)
+            await until(lambda: handle.status == "completed")
+            time.advance(1)
+            assert faulty.calls.count("append") == 1
+            time.advance(24)
+            assert faulty.calls.count("append") + faulty.calls.count("finish") == 1 + 2
+            assert caplog.text.count("is not kept for now") == 1
+            faulty.failing = set()
+            time.advance(10)
+            assert (await supervisor.get(handle.id)).status == "completed"
+            assert len([each async for each in handle.events() if each.type == "progress"]) == 50

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,6 +37,7 @@ _logger = logging.getLogger("stoppable")
 SHUTDOWN_MARGIN = 5.0
 _ACKNOWLEDGE_SECONDS = 1.0
 _PURGE_SECONDS = 3600.0
+_PURGED_AT_ONCE = 1000
 _DAY = 86_400.0
 
 
@@ -62,8 +63,6 @@ class Desk:
         self.recorder = Recorder(self.store, lambda: self.lease.worker)
         self._keep_days = keep_days
         self._purged_at = -math.inf
-        self._look_seconds = ttl / 3
-        self._looked_at = -math.inf
 
     def open(self) -> None:
         """Connect and take a lease; blocks for a moment."""
@@ -285,12 +284,22 @@ class Desk:
             run.stop(mode, Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN))
         return max((run.policy.total(mode) for run in roots), default=0.0)
 
-    def wait_for_end(self, seconds: float) -> None:
-        """Wait on this thread until the ends of all runs here are kept, but no longer than that and a margin."""
-        deadline = clock.now() + seconds + SHUTDOWN_MARGIN
-        for log in list(self.recorder.logs.values()):
-            with contextlib.suppress(StoreError):
+    def wait_for_end(self, seconds: float) -> bool:
+        """Wait on this thread until all runs here have their ends, and then a little until those are kept."""
+        logs = list(self.recorder.logs.values())
+        deadline = clock.now() + seconds
+        for log in logs:
+            ended = threading.Event()
+            log.run._when_ended(ended.set)
+            ended.wait(max(0.0, deadline - clock.now()))
+        deadline = clock.now() + SHUTDOWN_MARGIN
+        is_kept = True
+        for log in logs:
+            try:
                 self.recorder.kept(log).result(max(0.0, deadline - clock.now()))
+            except StoreError:
+                is_kept = False
+        return is_kept
 
     def _kill_all(self) -> None:
         for run in self.roots():
@@ -304,13 +313,23 @@ class Desk:
 
     def _beaten(self) -> None:
         self.recorder.retry()
-        if clock.now() - self._looked_at > self._look_seconds:
-            self._looked_at = clock.now()
-            control.get().call_at(clock.now(), self._end_orphans)
+        control.get().call_at(clock.now(), self._end_orphans)
         now = self.store.now()
         if self._keep_days is not None and now - self._purged_at > _PURGE_SECONDS:
             self._purged_at = now
-            self.store.purge(now - self._keep_days * _DAY)
+            self._purge(now - self._keep_days * _DAY)
+
+    def _purge(self, before: float) -> None:
+        def purged(reply: Reply[int]) -> None:
+            try:
+                forgotten = reply.result()
+            except Exception as error:
+                _logger.warning("runs that ended long ago could not be forgotten: %s", error)
+                return
+            if forgotten >= _PURGED_AT_ONCE and self.lease.is_open:
+                control.get().call_at(clock.now(), lambda: self._purge(before))
+
+        self.store.purge(before, _PURGED_AT_ONCE).then(purged)
 
 
 def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:

@@ -8,12 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from stoppable._core import clock
 from stoppable._core.ids import new_id
 from stoppable._engine import control
 from stoppable.errors import Fenced, StoreError
+from stoppable.records import RunRecord
 from stoppable.stores.base import Intent, Store, Subscription, WorkerInfo
 from stoppable.stores.reply import Reply
 
@@ -21,6 +21,7 @@ _logger = logging.getLogger("stoppable")
 
 _BEATS = 3  # in the life of a lease
 _FENCED_AFTER = 0.75  # of the life of a lease without an answer: the rest is for a kill, which takes two seconds
+_REAPED_AT_ONCE = 100
 _OPEN_SECONDS = 30.0
 
 
@@ -93,6 +94,7 @@ class Lease:
         self._renewed_at = _boot_clock()
         self._is_taken = True
         self.hint()
+        self._reap(expired=False)  # those that are proven dead: nobody else may be there to do it
 
     def close(self) -> bool:
         """Give the lease back, once; blocks until the store knows, or does not answer."""
@@ -132,13 +134,20 @@ class Lease:
 
     def _beat_later(self) -> None:
         if not self._is_closed:
-            self._timer = control.get().call_at(clock.now() + self._ttl / _BEATS, self._tick)
+            seconds = self._ttl / _BEATS
+            if self._is_taken:
+                seconds = min(seconds, max(0.0, self._fenced_in()))
+            self._timer = control.get().call_at(clock.now() + seconds, self._tick)
+
+    def _fenced_in(self) -> float:
+        """Return the seconds after which the runs here must be killed, should the lease not be renewed."""
+        return self._renewed_at + self._ttl * _FENCED_AFTER - _boot_clock()
 
     def _tick(self) -> None:
         if self._is_closed:
             return
         try:
-            if self._is_taken and _boot_clock() - self._renewed_at > self._ttl * _FENCED_AFTER:
+            if self._is_taken and self._fenced_in() <= 0:
                 self._lost("the store has not answered in time")
             elif not self._is_taken and not self._is_taking:
                 self._take()
@@ -172,17 +181,21 @@ class Lease:
         if intents:
             self._deliver(intents)
         self._beaten()
-        self._reap(sent_at)
+        self._reap(expired=sent_at - self._reaping_since > self._ttl)
 
-    def _reap(self, now: float) -> None:
-        def reaped(reply: Reply[Any]) -> None:
+    def _reap(self, *, expired: bool) -> None:
+        def reaped(reply: Reply[Sequence[RunRecord]]) -> None:
             try:
-                for record in reply.result():
-                    _logger.warning("run %s is %s: its worker %s is gone", record.id, record.status, record.worker)
+                records = reply.result()
             except Exception as error:
                 _logger.warning("the runs of dead workers could not be ended: %s", error)
+                return
+            for record in records:
+                _logger.warning("run %s is %s: its worker %s is gone", record.id, record.status, record.worker)
+            if len(records) >= _REAPED_AT_ONCE and not self._is_closed:
+                control.get().call_at(clock.now(), lambda: self._reap(expired=expired))
 
-        self._store.reap(expired=now - self._reaping_since > self._ttl).then(reaped)
+        self._store.reap(_REAPED_AT_ONCE, expired=expired).then(reaped)
 
     def _lost(self, why: str) -> None:
         _logger.error("worker %s is fenced: %s; its runs are killed", self.worker, why)

@@ -47,6 +47,8 @@ class Log:
         "finished",
         "hook",
         "is_busy",
+        "is_failing",
+        "is_held_up",
         "is_over",
         "is_registered",
         "known_mode",
@@ -61,6 +63,8 @@ class Log:
         self.epoch = 1
         self.is_registered = is_registered
         self.is_busy = False
+        self.is_failing = False  # the store refused the last call
+        self.is_held_up = False  # until the next heartbeat
         self.is_over = False
         self.above: Log | None = None  # of its parent, once it has ended
         self.unkept_below = 0  # children that have ended, and whose ends the store does not have
@@ -230,12 +234,13 @@ class Recorder(Sink):
         """Go on with whatever the store could not do when it was last asked."""
         for log in list(self.logs.values()):
             if not log.is_busy:
+                log.is_held_up = False
                 self._soon(log)
 
     def _advance(self, log: Log) -> None:
         """Make the next call for a run, unless one is under way: its reply makes the next. On the control thread."""
         run = log.run
-        if log.is_busy or log.finished is _KEPT:
+        if log.is_busy or log.is_held_up or log.finished is _KEPT:
             return
         if not log.is_registered:
             self._register(log)
@@ -316,11 +321,14 @@ class Recorder(Sink):
         try:
             reply.result()
         except StoreError as error:
-            _logger.warning("run %s is not kept for now: %s", log.run.id, error)
-            return  # the next heartbeat tries again
+            if not log.is_failing:
+                _logger.warning("run %s is not kept for now: %s", log.run.id, error)
+            log.is_failing = log.is_held_up = True  # the next heartbeat tries again, and not every event
+            return
         except Exception as error:
             # It was given up, or is somebody else's by now: what we know of it changes nothing (G15).
             _logger.info("run %s: %s", log.run.id, error)
+        log.is_failing = False
         done()
         self._advance(log)
 

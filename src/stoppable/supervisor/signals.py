@@ -35,15 +35,23 @@ def shutdown_on_sigterm(desk: Desk) -> Iterator[None]:
 
 
 def _terminate(_signum: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the next one, also our own at the end, is the system's
+    # The next one, also our own at the end, ends the process as if nobody had handled it.
+    signal.signal(signal.SIGTERM, _exit if os.getpid() == 1 else signal.SIG_DFL)
     desks = [(desk, desk.shut_down()) for desk in list(_desks)]
 
     def end() -> None:
         for desk, seconds in desks:
             with contextlib.suppress(Exception):  # nothing may keep the process from ending
-                desk.wait_for_end(seconds)
-                desk.close()
+                if desk.wait_for_end(seconds):
+                    desk.close()  # a store that does not answer would take its time for that too
+        if os.getpid() == 1:
+            _exit()  # here: the main thread may be busy, and handlers run on it alone
         os.kill(os.getpid(), signal.SIGTERM)
 
     # The main thread goes on: it may be what the runs need to end.
     threading.Thread(target=end, name="stoppable-shutdown", daemon=True).start()
+
+
+def _exit(*_: object) -> None:
+    """End process 1, as in a container: the system lets no signal end it that it does not handle itself."""
+    os._exit(128 + signal.SIGTERM)
