@@ -390,6 +390,16 @@ async def test_readyz_tells_when_the_store_does_not_answer(service):
             del store.holds, store.request_stop
 
 
+async def test_readyz_tells_when_the_store_cannot_be_written(service, monkeypatch):
+    """A file that another process holds can be read all the same; no heartbeat is answered then."""
+    lease = service.supervisor._desk.lease
+    async with client_of(service) as client:
+        assert (await client.get("/readyz")).json() == {"status": "ready"}
+        monkeypatch.setattr(lease, "_renewed_at", lease._renewed_at - 20)
+        assert (await client.get("/readyz")).status_code == 503
+        assert (await client.get("/healthz")).status_code == 200
+
+
 async def test_agents_are_described(shared):
     async with client_of(shared) as client:
         response = await client.post("/runs", json={"agent": "nobody"})

@@ -119,9 +119,13 @@ async def test_a_lease_that_is_renewed_late_but_in_time_fences_nobody(monkeypatc
             handle = await supervisor.start(forever)
             await until(lambda: handle.status == "running")
             faulty.failing = {"heartbeat"}
-            time.advance(15.0)
+            time.advance(14.0)
+            assert supervisor._desk.lease.is_current
+            time.advance(3.0)
+            assert not supervisor._desk.lease.is_current
             faulty.failing = set()
             time.advance(300.0)
+            assert supervisor._desk.lease.is_current
             assert handle.run.token.stopped is False
 
 

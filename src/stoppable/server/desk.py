@@ -79,8 +79,8 @@ class FrontDesk:
         self.supervisor._desk.shut_down(mode)
 
     async def is_ready(self, seconds: float = 2.0) -> bool:
-        """Return whether the store answers and new runs are taken."""
-        if self.is_draining:
+        """Return whether the store can be read and written and new runs are taken."""
+        if self.is_draining or not self.supervisor._desk.lease.is_current:
             return False
         try:
             async with asyncio.timeout(seconds):

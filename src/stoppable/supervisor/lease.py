@@ -21,6 +21,7 @@ _logger = logging.getLogger("stoppable")
 
 _BEATS = 3  # in the life of a lease
 _FENCED_AFTER = 0.75  # of the life of a lease without an answer: the rest is for a kill, which takes two seconds
+_OVERDUE_AFTER = 0.5  # of the life of a lease: the next heartbeat should have been answered by then
 _REAPED_AT_ONCE = 100
 _OPEN_SECONDS = 30.0
 
@@ -66,6 +67,11 @@ class Lease:
     def is_open(self) -> bool:
         """Whether it was taken and not given back."""
         return bool(self.worker) and not self._is_closed
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the last heartbeat was answered: a store that cannot be written answers none."""
+        return self._is_taken and _boot_clock() - self._renewed_at < self._ttl * _OVERDUE_AFTER
 
     def open(self) -> None:
         """Take a lease; blocks until the store has it."""
