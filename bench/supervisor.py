@@ -120,12 +120,16 @@ def _halts(where: str, stops: Stops, quick: bool) -> Section:
         rounds = 3 if quick or count == 10_000 else 20 if count == 1000 else 200
         bare = asyncio.run(_median_ms(lambda count=count: _bare_wake(count, stops), rounds))
         fewest = asyncio.run(_median_ms(lambda count=count: least.halt(count, _Bodies(count), stops), rounds))
+        more = asyncio.run(
+            _median_ms(lambda count=count: least.halt(count, _Bodies(count), stops, is_bare=False), rounds)
+        )
         plain = asyncio.run(_median_ms(lambda count=count: _plain_halt(count, stops), rounds))
         ours = asyncio.run(_supervised(MemoryStore, lambda one, count=count: _halt(one, count, stops), rounds))
         kept = asyncio.run(_supervised(_file, lambda one, count=count: _halt(one, count, stops), max(3, rounds // 10)))
         rows += [
             against(bare, f"{count:,} tasks: an event each, found by its id and set (floor)", bare, unit="ms"),
             against(bare, f"{count:,} records with an edge each: the least a stop can be", fewest, unit="ms"),
+            against(bare, f"{count:,} of them that sleep, each with a stop of its own", more, unit="ms"),
             against(bare, f"{count:,} spawned runs without a store: stop → halt", plain, unit="ms"),
             against(bare, f"{count:,} runs: stop → halt, memory", ours, target=Target(limit=1.5), unit="ms"),
             against(bare, f"{count:,} runs: stop → halt, in a file", kept, unit="ms"),
@@ -144,7 +148,9 @@ def _halts(where: str, stops: Stops, quick: bool) -> Section:
             "The least a stop can be is written by hand in the benchmark: a record found by its id is marked with a "
             "reason, its future is woken, an exception is raised in the body and caught at an edge around it, which "
             "writes a terminal status and looks for waiters. It has no tree, boundaries, hooks or locks, so it works "
-            "in one thread only; no ladder, so a body that does not listen is never ended; no receipt, and no store."
+            "in one thread only; no ladder, so a body that does not listen is never ended; no receipt, and no store. "
+            "The row after it adds a timer that the body cancels on its way out, as every sleep has one, and an object "
+            "for each stop: two of the things that cannot wait until the bodies have halted."
         ),
     ]
     return Section(title=f"Stop → halt in one process: {where}", rows=rows, notes=notes)
