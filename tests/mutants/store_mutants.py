@@ -1,6 +1,6 @@
-"""Deliberate mistakes in the store in memory and in the rules that all stores share.
+"""Deliberate mistakes in the stores, in the rules that they share, and in what keeps runs in them.
 
-The contract sees each of them, and so do the random lives where nearly every life comes to it.
+The contract sees those of the store in memory, and so do the random lives where nearly every life comes to it.
 """
 
 from functools import partial
@@ -11,6 +11,8 @@ MEMORY = "stores/memory.py"
 RULES = "stores/rules.py"
 WRITER = "stores/sqlite/writer.py"
 DURABILITY = "tests/stores/test_sqlite_durability.py::"
+LEASE = "supervisor/lease.py"
+LEASES = "tests/supervisor/test_lease.py::"
 CONTRACT = "tests/stores/test_memory.py::TestMemoryStore::"
 StoreMutant = partial(Mutant, machine="tests/stores/test_memory_machine.py")
 
@@ -244,5 +246,21 @@ STORE_MUTANTS = (
         snippet="by_sqlite=sync is None",
         replacement="by_sqlite=False",
         caught_by=(DURABILITY + "test_every_call_after_a_stop_is_durable_by_itself_again",),
+    ),
+    Mutant(
+        name="a worker is fenced by its next heartbeat",
+        breaks="G15",
+        file=LEASE,
+        snippet="                seconds = min(seconds, max(0.0, self._fenced_in()))\n",
+        replacement="                pass\n",
+        caught_by=(LEASES + "test_a_worker_is_fenced_while_its_lease_lasts_and_no_sooner_than_it_must",),
+    ),
+    Mutant(
+        name="a run that cannot be kept is tried again with every event",
+        breaks="I7",
+        file="supervisor/recorder.py",
+        snippet="log.is_failing = log.is_held_up = True",
+        replacement="log.is_failing = True",
+        caught_by=(LEASES + "test_a_run_that_cannot_be_kept_is_tried_again_with_the_next_heartbeat_and_told_of_once",),
     ),
 )
