@@ -162,6 +162,7 @@ def test_nothing_an_agent_says_reaches_the_terminal_as_control(stoppable, client
         (["serve", "json"], Exit.USAGE, "has no agents"),
         (["serve", "json:dumps", "--host", "0.0.0.0"], Exit.USAGE, "STOPPABLE_API_KEY"),
         (["serve", "json:dumps", "--store", "nosuch://x"], Exit.USAGE, "of no kind we know"),
+        (["serve", "json:dumps", "--ttl", "nan"], Exit.USAGE, "ttl is nan"),
         (["run", "json:nope"], Exit.NOT_FOUND, "has no 'nope'"),
         (["run", "json:__all__"], Exit.USAGE, "not an agent"),
         (["run", "stoppable.demo.agents"], Exit.USAGE, "has several agents"),

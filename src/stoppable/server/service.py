@@ -44,6 +44,8 @@ class Service:
         agents: Agents,
         *,
         store: str | Store | None = None,
+        ttl: float = 30.0,
+        keep_days: float | None = None,
         host: str = "127.0.0.1",
         port: int = 8420,
         api_key: str | None = None,
@@ -61,7 +63,7 @@ class Service:
                 f"without a key this server would let everybody who reaches {host} stop your runs: "
                 "set STOPPABLE_API_KEY, or listen on 127.0.0.1"
             )
-        self.supervisor = Supervisor(store)
+        self.supervisor = Supervisor(store, ttl=ttl, keep_days=keep_days)
         self.url = ""
         self._host, self._port, self._ready = host, port, ready
         self._log_json = log_json
