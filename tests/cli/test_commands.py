@@ -71,6 +71,22 @@ def test_stop_waits_and_prints_the_receipt(stoppable, client):
     assert stoppable.json("receipt", run_id)["reason"]["message"] == "enough"
 
 
+def test_one_press_is_one_entry_of_the_audit_however_long_it_waits(stoppable, client, unique):
+    run_id = running(client, "waiting", owner=unique)
+    stoppable("stop", run_id, "--reason", unique, "--wait", "20")
+    [entry] = [one for one in client.audit(limit=1000) if one.target.get("run") == run_id]
+    assert (entry.reason, entry.result["runs"]) == (unique, {run_id: "accepted"})
+    ids = [running(client, "waiting", owner=unique) for _ in range(2)]
+    stoppable("stop", "--owner", unique, "--yes", "--reason", unique, "--wait", "20")
+    assert {client.get(one).status for one in ids} == {"stopped"}
+    after = [one for one in client.audit(after=entry.id, limit=1000) if one.target.get("run") in ids]
+    assert after == [], "the stop of many is the one entry"
+    stuck = running(client, "stuck")
+    stoppable("stop", stuck, "--mode", "graceful", "--wait", "0.3", code=Exit.TIMEOUT)
+    assert len([one for one in client.audit(limit=1000) if one.target.get("run") == stuck]) == 1
+    client.stop(stuck, "kill")
+
+
 def test_pressing_again_climbs_and_the_last_press_asks(stoppable, client):
     run_id = running(client, "stuck")
     assert stoppable.json("stop", run_id)["mode"] == "graceful"
