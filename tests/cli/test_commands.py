@@ -129,7 +129,8 @@ def test_a_stop_of_many_previews_and_needs_a_yes(stoppable, client, unique):
 def test_holds_refuse_starts_until_they_are_released(stoppable, unique):
     stopped = stoppable.json("stop", "--label", f"team:{unique}", "--hold", "--yes", "--reason", "spend")
     refused = stoppable("start", "waiting", "--label", f"team:{unique}", code=Exit.REFUSED)
-    assert f"release hold {stopped['hold']}" in refused.stderr
+    told = f"held (spend): `stoppable release {stopped['hold']}` lets them through again"
+    assert told in refused.stderr
     listed = stoppable("holds").stdout
     assert stopped["hold"] in listed
     assert f"label team:{unique}" in listed

@@ -94,7 +94,7 @@ def test_bulk_stop_with_preview_hold_and_release(client, unique):
     assert stopped.hold.selector.owner == unique
     with pytest.raises(RunHeld) as held:
         client.start("waiting", owner=unique)
-    assert held.value.hold_id == stopped.hold.id
+    assert (held.value.hold_id, held.value.reason) == (stopped.hold.id, unique)
     assert stopped.hold in client.holds()
     client.release(stopped.hold.id)
     with pytest.raises(HoldNotFound):
