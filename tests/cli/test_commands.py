@@ -140,6 +140,36 @@ def test_holds_refuse_starts_until_they_are_released(stoppable, unique):
     assert stopped["hold"] not in [one["id"] for one in stoppable.json("holds")]
 
 
+def test_audit_says_who_did_what_newest_first(stoppable, client, unique):
+    run_id = running(client, "waiting", owner=unique)
+    stoppable("stop", run_id, "--reason", f"\x1b[2J{unique}", "--wait", "20")
+    running(client, "waiting", owner=unique)
+    running(client, "waiting", owner=unique)
+    hold = stoppable.json("stop", "--owner", unique, "--agent", "waiting", "--hold", "--yes", "--mode", "kill")["hold"]
+    stoppable("release", hold)
+    head, *rows = stoppable("audit", "-n", "3").stdout.splitlines()
+    assert head.split() == ["TIME", "ACTION", "ACTOR", "TARGET", "RESULT", "REASON"]
+    assert [re.split(r"  +", row)[1:] for row in rows] == [
+        ["release", "local", f"owner {unique}, agent waiting", f"hold {hold}"],
+        ["stop kill", "local", f"owner {unique}, agent waiting", f"2 accepted, hold {hold}"],
+        ["stop graceful", "local", f"run {run_id[:12]}", "accepted", rf"\x1b[2J{unique}"],
+    ]
+    told = stoppable("audit", "--limit", "1")
+    assert len(told.stdout.splitlines()) == 2
+    assert "more: -n 2 shows them" in told.stderr
+    entries = stoppable.json("audit", "-n", "2")
+    assert [(one["action"], one["result"]["hold"]) for one in entries] == [("release", hold), ("stop", hold)]
+    assert entries[0]["id"] > entries[1]["id"]
+
+
+def test_audit_reads_more_than_one_page(stoppable, client, monkeypatch):
+    monkeypatch.setattr("stoppable.cli.stops._PAGE", 2)
+    for _ in range(5):
+        client.stop("nobody", if_unknown_hold=True)
+    everything = client.audit(limit=1000)
+    assert [one["id"] for one in stoppable.json("audit", "-n", "1000")] == [one.id for one in everything[::-1]]
+
+
 def test_watch_of_one_run_ends_with_it(stoppable, client):
     run_id = running(client, "talker", {"count": 3, "pause": 0.05})
     lines = [json.loads(line) for line in stoppable("watch", run_id, "--json").stdout.splitlines()]
@@ -229,7 +259,7 @@ def test_exit_codes_are_documented():
 
 def test_every_command_is_documented_and_helps(stoppable):
     page = (ROOT / "docs/cli.md").read_text()
-    commands = ["serve", "demo", "run", "ls", "start", "stop", "holds", "release", "watch", "tree", "receipt"]
+    commands = ["serve", "demo", "run", "ls", "start", "stop", "holds", "release", "audit", "watch", "tree", "receipt"]
     listed = stoppable("--help").stdout
     for command in commands:
         assert re.search(rf"^  {command} ", listed, re.MULTILINE)
