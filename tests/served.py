@@ -13,9 +13,40 @@ HERE = Path(__file__).parent
 DEADLINE = 30
 
 
+class Server:
+    """A server process, and what it said on its standard error."""
+
+    def __init__(self, process):
+        self.process = process
+        self._lines = queue.Queue()
+        self._said = ""
+        self._reader = threading.Thread(target=lambda: [self._lines.put(line) for line in process.stderr], daemon=True)
+        self._reader.start()
+
+    def url(self):
+        """Return its address, once it listens."""
+        while not (found := re.search(r"at (http://\S+)", self._said)):
+            try:
+                self._said += self._lines.get(timeout=DEADLINE)
+            except queue.Empty:
+                raise AssertionError(f"the server does not start: {self._said}") from None
+        return found[1]
+
+    def said(self):
+        """Return all that it said, once it has ended."""
+        self._reader.join(5)
+        while not self._lines.empty():
+            self._said += self._lines.get()
+        return self._said
+
+    def close(self):
+        self._reader.join(5)
+        self.process.stderr.close()
+
+
 @contextlib.contextmanager
-def server_process(*arguments, **environment):
-    """Yield the address of a server that serves the demo and the agents in served_agents.py."""
+def serving_process(*arguments, **environment):
+    """Yield a server that serves the demo and the agents in served_agents.py, and its address; it may end by itself."""
     command = [sys.executable, "-m", "stoppable", "serve", "served_agents", "--demo", "--port", "0", *arguments]
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "OPENAI", "COVERAGE"))
@@ -23,25 +54,19 @@ def server_process(*arguments, **environment):
     process = subprocess.Popen(
         command, cwd=HERE, env={**variables, **environment}, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    lines = queue.Queue()
-    reader = threading.Thread(target=lambda: [lines.put(line) for line in process.stderr], daemon=True)
-    reader.start()
+    server = Server(process)
     try:
-        said = ""
-        while not (found := re.search(r"at (http://\S+)", said)):
-            try:
-                said += lines.get(timeout=DEADLINE)
-            except queue.Empty:
-                raise AssertionError(f"the server does not start: {said}") from None
-        yield found[1]
+        yield server, server.url()
     finally:
-        process.terminate()
-        try:
-            code = process.wait(DEADLINE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)
-            raise
-        reader.join(5)
-        process.stderr.close()
-        assert code == 0, code
+        process.kill()
+        process.wait(5)
+        server.close()
+
+
+@contextlib.contextmanager
+def server_process(*arguments, **environment):
+    """Yield the address of such a server, which ends in order when the block is left."""
+    with serving_process(*arguments, **environment) as (server, url):
+        yield url
+        server.process.terminate()
+        assert server.process.wait(DEADLINE) == 0, server.said()

@@ -71,6 +71,22 @@ def test_stop_waits_and_prints_the_receipt(stoppable, client):
     assert stoppable.json("receipt", run_id)["reason"]["message"] == "enough"
 
 
+def test_one_press_is_one_entry_of_the_audit_however_long_it_waits(stoppable, client, unique):
+    run_id = running(client, "waiting", owner=unique)
+    stoppable("stop", run_id, "--reason", unique, "--wait", "20")
+    [entry] = [one for one in client.audit(limit=1000) if one.target.get("run") == run_id]
+    assert (entry.reason, entry.result["runs"]) == (unique, {run_id: "accepted"})
+    ids = [running(client, "waiting", owner=unique) for _ in range(2)]
+    stoppable("stop", "--owner", unique, "--yes", "--reason", unique, "--wait", "20")
+    assert {client.get(one).status for one in ids} == {"stopped"}
+    after = [one for one in client.audit(after=entry.id, limit=1000) if one.target.get("run") in ids]
+    assert after == [], "the stop of many is the one entry"
+    stuck = running(client, "stuck")
+    stoppable("stop", stuck, "--mode", "graceful", "--wait", "0.3", code=Exit.TIMEOUT)
+    assert len([one for one in client.audit(limit=1000) if one.target.get("run") == stuck]) == 1
+    client.stop(stuck, "kill")
+
+
 def test_pressing_again_climbs_and_the_last_press_asks(stoppable, client):
     run_id = running(client, "stuck")
     assert stoppable.json("stop", run_id)["mode"] == "graceful"
@@ -113,7 +129,8 @@ def test_a_stop_of_many_previews_and_needs_a_yes(stoppable, client, unique):
 def test_holds_refuse_starts_until_they_are_released(stoppable, unique):
     stopped = stoppable.json("stop", "--label", f"team:{unique}", "--hold", "--yes", "--reason", "spend")
     refused = stoppable("start", "waiting", "--label", f"team:{unique}", code=Exit.REFUSED)
-    assert f"release hold {stopped['hold']}" in refused.stderr
+    told = f"held (spend): `stoppable release {stopped['hold']}` lets them through again"
+    assert told in refused.stderr
     listed = stoppable("holds").stdout
     assert stopped["hold"] in listed
     assert f"label team:{unique}" in listed
@@ -121,6 +138,36 @@ def test_holds_refuse_starts_until_they_are_released(stoppable, unique):
     stoppable("release", stopped["hold"])
     stoppable("release", stopped["hold"], code=Exit.NOT_FOUND)
     assert stopped["hold"] not in [one["id"] for one in stoppable.json("holds")]
+
+
+def test_audit_says_who_did_what_newest_first(stoppable, client, unique):
+    run_id = running(client, "waiting", owner=unique)
+    stoppable("stop", run_id, "--reason", f"\x1b[2J{unique}", "--wait", "20")
+    running(client, "waiting", owner=unique)
+    running(client, "waiting", owner=unique)
+    hold = stoppable.json("stop", "--owner", unique, "--agent", "waiting", "--hold", "--yes", "--mode", "kill")["hold"]
+    stoppable("release", hold)
+    head, *rows = stoppable("audit", "-n", "3").stdout.splitlines()
+    assert head.split() == ["TIME", "ACTION", "ACTOR", "TARGET", "RESULT", "REASON"]
+    assert [re.split(r"  +", row)[1:] for row in rows] == [
+        ["release", "local", f"owner {unique}, agent waiting", f"hold {hold}"],
+        ["stop kill", "local", f"owner {unique}, agent waiting", f"2 accepted, hold {hold}"],
+        ["stop graceful", "local", f"run {run_id[:12]}", "accepted", rf"\x1b[2J{unique}"],
+    ]
+    told = stoppable("audit", "--limit", "1")
+    assert len(told.stdout.splitlines()) == 2
+    assert "more: -n 2 shows them" in told.stderr
+    entries = stoppable.json("audit", "-n", "2")
+    assert [(one["action"], one["result"]["hold"]) for one in entries] == [("release", hold), ("stop", hold)]
+    assert entries[0]["id"] > entries[1]["id"]
+
+
+def test_audit_reads_more_than_one_page(stoppable, client, monkeypatch):
+    monkeypatch.setattr("stoppable.cli.stops._PAGE", 2)
+    for _ in range(5):
+        client.stop("nobody", if_unknown_hold=True)
+    everything = client.audit(limit=1000)
+    assert [one["id"] for one in stoppable.json("audit", "-n", "1000")] == [one.id for one in everything[::-1]]
 
 
 def test_watch_of_one_run_ends_with_it(stoppable, client):
@@ -162,6 +209,7 @@ def test_nothing_an_agent_says_reaches_the_terminal_as_control(stoppable, client
         (["serve", "json"], Exit.USAGE, "has no agents"),
         (["serve", "json:dumps", "--host", "0.0.0.0"], Exit.USAGE, "STOPPABLE_API_KEY"),
         (["serve", "json:dumps", "--store", "nosuch://x"], Exit.USAGE, "of no kind we know"),
+        (["serve", "json:dumps", "--ttl", "nan"], Exit.USAGE, "ttl is nan"),
         (["run", "json:nope"], Exit.NOT_FOUND, "has no 'nope'"),
         (["run", "json:__all__"], Exit.USAGE, "not an agent"),
         (["run", "stoppable.demo.agents"], Exit.USAGE, "has several agents"),
@@ -211,7 +259,7 @@ def test_exit_codes_are_documented():
 
 def test_every_command_is_documented_and_helps(stoppable):
     page = (ROOT / "docs/cli.md").read_text()
-    commands = ["serve", "demo", "run", "ls", "start", "stop", "holds", "release", "watch", "tree", "receipt"]
+    commands = ["serve", "demo", "run", "ls", "start", "stop", "holds", "release", "audit", "watch", "tree", "receipt"]
     listed = stoppable("--help").stdout
     for command in commands:
         assert re.search(rf"^  {command} ", listed, re.MULTILINE)

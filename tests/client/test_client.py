@@ -1,11 +1,15 @@
 """The client against a real server: the supervisor's records and errors, over HTTP."""
 
 import pytest
+from fastapi import Header
 
 import stoppable
 from stoppable.client import ServerUnreachable
 from stoppable.errors import HoldNotFound, RunConflict, RunHeld, RunNotFound
 from stoppable.records import EventType, Hold, RunRecord
+from stoppable.server import Principal
+
+from ..server.serving import served as serving
 
 
 def wait_until_running(client, run_id):
@@ -94,12 +98,27 @@ def test_bulk_stop_with_preview_hold_and_release(client, unique):
     assert stopped.hold.selector.owner == unique
     with pytest.raises(RunHeld) as held:
         client.start("waiting", owner=unique)
-    assert held.value.hold_id == stopped.hold.id
+    assert (held.value.hold_id, held.value.reason) == (stopped.hold.id, unique)
     assert stopped.hold in client.holds()
     client.release(stopped.hold.id)
     with pytest.raises(HoldNotFound):
         client.release(stopped.hold.id)
     assert any(entry.reason == unique for entry in client.audit(limit=1000))
+
+
+def test_the_audit_of_one_owner_is_found_among_that_of_others(connect):
+    async def caller(authorization: str = Header()) -> Principal:
+        name = authorization.removeprefix("Bearer ")
+        return Principal(owner=None if name == "root" else name, actor=name)
+
+    with serving([], principal=caller) as service:
+        root, ann = (connect(service.url, api_key=name) for name in ("root", "ann"))
+        for owner in ("bob", "bob", "bob", "ann", "bob", "ann"):
+            root.stop_where(owner=owner)
+        assert [entry.id for entry in ann.audit(limit=1)] == [4]
+        assert [entry.id for entry in ann.audit(limit=2)] == [4, 6]
+        assert [entry.id for entry in ann.audit(after=4, limit=1)] == [6]
+        assert ann.audit(after=6) == ()
 
 
 def test_a_hold_of_an_agent_keeps_its_name(client):

@@ -12,7 +12,7 @@ from stoppable.cli.exits import EPILOG
 from stoppable.cli.run import run
 from stoppable.cli.runs import ls, receipt, start, tree
 from stoppable.cli.serve import serve
-from stoppable.cli.stops import holds, release, stop
+from stoppable.cli.stops import audit, holds, release, stop
 from stoppable.cli.watch import watch
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (serve, demo, run, ls, start, stop, holds, release, watch, tree, receipt):
+for _command in (serve, demo, run, ls, start, stop, holds, release, audit, watch, tree, receipt):
     app.command(epilog=None)(_command)
 
 

@@ -110,7 +110,7 @@ def told(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except StoppableError as error:
-            complain(str(error))
+            complain(_sentence(error))
             raise typer.Exit(of_error(error)) from None
         except ImportError as error:
             if "pip install" not in str(error):
@@ -124,6 +124,13 @@ def told(function: Callable[P, T]) -> Callable[P, T]:
             raise typer.Exit(Exit.DONE) from None
 
     return command
+
+
+def _sentence(error: StoppableError) -> str:
+    if isinstance(error, RunHeld):
+        why = f" ({error.reason})" if error.reason else ""
+        return f"starts like this one are held{why}: `stoppable release {error.hold_id}` lets them through again"
+    return str(error)
 
 
 def complain(message: str) -> None:

@@ -28,6 +28,12 @@ def serve(
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Serve agents that show every case of a stop.")] = False,
     store: options.Store = None,
+    ttl: Annotated[
+        float, typer.Option("--ttl", metavar="SECONDS", help="How long its lease lasts without a heartbeat.")
+    ] = 30.0,
+    keep_days: Annotated[
+        float | None, typer.Option("--keep-days", metavar="DAYS", min=0, help="Forget runs that ended longer ago.")
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Other than loopback needs STOPPABLE_API_KEY.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8420,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
@@ -49,7 +55,9 @@ def serve(
         def ready(url: str) -> None:
             greet(url, agents, is_demo=demo, store=store)
 
-        serve_http(agents, store=store, host=host, port=port, log_json=log_json, ready=ready)
+        serve_http(
+            agents, store=store, ttl=ttl, keep_days=keep_days, host=host, port=port, log_json=log_json, ready=ready
+        )
 
 
 def _demo_store() -> str | None:

@@ -1,9 +1,10 @@
-"""Runs, trees, receipts and holds as people read them."""
+"""Runs, trees, receipts, holds and the audit as people read them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, JustifyMethod, RenderableType
@@ -14,7 +15,7 @@ from rich.tree import Tree
 from stoppable._core.state import Fate, Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.cli.text import first, plain, safe, value_text
-from stoppable.records import Hold, RunRecord, RunSummary, Selector
+from stoppable.records import AuditEntry, Hold, RunRecord, RunSummary, Selector
 
 _STYLES = {
     Status.PENDING: "dim",
@@ -217,9 +218,42 @@ def holds(found: Iterable[Hold]) -> Table:
     for name in ("REFUSES", "SINCE", "REASON"):
         table.add_column(name, overflow="fold")
     for hold in found:
-        since = dt.datetime.fromtimestamp(hold.created_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        since = _date(hold.created_at)
         table.add_row(plain(hold.id), plain(selector(hold.selector)), since, plain(first(hold.reason)))
     return table
+
+
+def _date(at: float) -> str:
+    return dt.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def audit(found: Iterable[AuditEntry]) -> Table:
+    """Return a table of who did what."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for name in ("TIME", "ACTION", "ACTOR"):
+        table.add_column(name, no_wrap=True)
+    for name in ("TARGET", "RESULT", "REASON"):
+        table.add_column(name, overflow="fold")
+    for entry in found:
+        action = f"stop {entry.target.get('mode')}" if entry.action == "stop" else entry.action
+        told = (action, entry.actor or "-", _target(entry), _result(entry), entry.reason)
+        table.add_row(_date(entry.at), *(plain(first(one)) for one in told))
+    return table
+
+
+def _target(entry: AuditEntry) -> str:
+    chosen = entry.target.get("selector")
+    if chosen is None:
+        return f"run {short(entry.target['run'])}"
+    return selector(Selector(owner=chosen["owner"], labels=chosen["labels"], name=chosen["agent"], all=True))
+
+
+def _result(entry: AuditEntry) -> str:
+    answers = Counter(entry.result.get("runs", {}).values())
+    told = [answer if "run" in entry.target else f"{count} {answer}" for answer, count in answers.items()]
+    if entry.result.get("hold"):
+        told.append(f"hold {entry.result['hold']}")
+    return ", ".join(told) or "no run"
 
 
 def selector(value: Selector) -> str:

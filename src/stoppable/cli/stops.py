@@ -1,8 +1,10 @@
-"""Commands that stop and hold: stop, holds, release."""
+"""Commands that stop and hold, and say who did: stop, holds, release, audit."""
 
 from __future__ import annotations
 
 import sys
+import threading
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,15 +17,16 @@ from stoppable.cli import options, screen, show
 from stoppable.cli.exits import CommandError, Exit, of_status, told
 from stoppable.cli.options import Json, Labels, OptionalRun, Url
 from stoppable.cli.text import safe
-from stoppable.records import RunRecord, RunSummary, Selector
+from stoppable.records import AuditEntry, RunRecord, RunSummary, Selector
 from stoppable.stores.base import wall_clock
 from stoppable.supervisor import BulkStop
 
 if TYPE_CHECKING:
     from stoppable.client import Client
 
-_LONGEST_WAIT = 30.0  # of one request; longer waits ask again
+_LOOK_SECONDS = 0.1
 _SHOWN = 20
+_PAGE = 1000
 
 
 @told
@@ -119,12 +122,16 @@ def _say_what_next(receipt: Receipt) -> None:
 
 
 def _wait_for(client: Client, receipt: Receipt, wait: float) -> Receipt:
-    """Ask until the run is over or the time is; the same stop again changes nothing."""
+    """Look until the run is over or the time is; a stop with a wait would be one more press, also in the audit."""
     deadline = clock.now() + wait
-    while not receipt.status.terminal and (left := deadline - clock.now()) > 0:
-        again = client.stop(receipt.run_id, receipt.mode or Mode.GRACEFUL, wait=min(left, _LONGEST_WAIT))
-        if again.status.terminal:
-            receipt = replace(again, answer=receipt.answer)  # what the first press changed
+    while not receipt.status.terminal:
+        found = client.receipt(receipt.run_id)
+        if found is not None and found.status.terminal:
+            return replace(found, answer=receipt.answer)  # what the press changed
+        left = deadline - clock.now()
+        if left <= 0:
+            break
+        threading.Event().wait(min(left, _LOOK_SECONDS))
     return receipt
 
 
@@ -245,3 +252,32 @@ def release(
         screen.print_json({"released": hold})
     else:
         screen.say(f"released {hold}: runs can be started again")
+
+
+@told
+def audit(
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 20,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """List who stopped, held and released what, newest first."""
+    with options.connect(url) as client:
+        entries, more = _newest(client, limit)
+    if as_json:
+        screen.print_json(entries)
+    elif entries:
+        screen.show(show.audit(entries))
+        if more:
+            screen.say(f"… and more: -n {2 * limit} shows them")
+    else:
+        screen.say("nobody has stopped, held or released anything")
+
+
+def _newest(client: Client, limit: int) -> tuple[list[AuditEntry], bool]:
+    """Return the last entries, and whether there are more; a server tells them from the first one on."""
+    kept: deque[AuditEntry] = deque(maxlen=limit)
+    count = 0
+    while page := client.audit(kept[-1].id if kept else 0, _PAGE):
+        kept.extend(page)
+        count += len(page)
+    return list(reversed(kept)), count > limit

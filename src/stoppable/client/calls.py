@@ -34,6 +34,7 @@ from stoppable.supervisor.bulk import BulkStop
 T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_LARGEST_PAGE = 1000
 TRY_AGAIN = {
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,
@@ -234,10 +235,17 @@ class Calls:
                 raise
 
     def audit(self, after: int, limit: int) -> Plan[tuple[AuditEntry, ...]]:
-        """Return who stopped, held and released what."""
-        params = [("after", str(after)), ("limit", str(limit))]
-        reply = yield from self.send(Request(method="GET", path="/audit", params=params))
-        return tuple(_wire.load(AuditEntry, one) for one in answers.listed(reply.json(), "entries"))
+        """Return who stopped, held and released what; a part without entries for the caller is not the end."""
+        found: list[AuditEntry] = []
+        size = limit
+        while True:
+            params = [("after", str(after)), ("limit", str(size))]
+            reply = yield from self.send(Request(method="GET", path="/audit", params=params))
+            page = reply.json()
+            found += [_wire.load(AuditEntry, one) for one in answers.listed(page, "entries")]
+            if page["after"] is None or len(found) >= limit:
+                return tuple(found[:limit])
+            after, size = page["after"], _LARGEST_PAGE
 
     def events(self, run_id: str, after: int) -> Request:
         """Return the request for what happened after an event."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 T = TypeVar("T")
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
-_CLOSE_SECONDS = 2.0
+CLOSE_SECONDS = 2.0
 
 
 class AgentLoop:
@@ -53,7 +53,7 @@ class AgentLoop:
             return
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             self.loop.call_soon_threadsafe(self._closing.set)
-        self._thread.join(_CLOSE_SECONDS)
+        self._thread.join(CLOSE_SECONDS)
         self._thread = None
 
     def _work(self) -> None:
@@ -71,4 +71,4 @@ class AgentLoop:
         async with self._lifespan():
             self._context = contextvars.copy_context()
             self._opened.set_result(asyncio.get_running_loop())
-            await self._closing.wait()  # as long as the server; close() sets it, and waits _CLOSE_SECONDS for the rest
+            await self._closing.wait()  # as long as the server; close() sets it, and waits CLOSE_SECONDS for the rest

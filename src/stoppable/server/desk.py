@@ -74,9 +74,9 @@ class FrontDesk:
         await self.supervisor.drain()
         self.streams.drain()
 
-    def hurry(self, mode: Mode) -> None:
-        """Stop the runs of this process harder; also from a signal handler."""
-        self.supervisor._desk.shut_down(mode)
+    def hurry(self, mode: Mode) -> float:
+        """Stop the runs of this process, and return the seconds until each has its end; also from a signal handler."""
+        return self.supervisor._desk.shut_down(mode)
 
     async def is_ready(self, seconds: float = 2.0) -> bool:
         """Return whether the store can be read and written and new runs are taken."""

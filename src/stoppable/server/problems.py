@@ -51,7 +51,7 @@ def problem_of(error: StoppableError) -> Problem:
         case RunConflict():
             return Problem(409, "run_conflict", message)
         case RunHeld():
-            return Problem(423, "run_held", message, holdId=error.hold_id)
+            return Problem(423, "run_held", message, holdId=error.hold_id, reason=error.reason)
         case InvalidArgument():
             return Problem(422, "invalid_argument", message)
         case StoreError():

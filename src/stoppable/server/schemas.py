@@ -149,6 +149,7 @@ class ErrorInfo(BaseModel):
     code: str = Field(examples=["run_not_found"])
     message: str = Field(examples=["there is no run 'x': list the runs to see their ids"])
     holdId: str | None = Field(None, description="The hold that refused a start.")  # noqa: N815 - as on the wire
+    reason: str | None = Field(None, description="Why it was placed.")
 
 
 class ErrorBody(BaseModel):

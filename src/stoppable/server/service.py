@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 import inspect
 import ipaddress
+import logging
+import math
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from types import FrameType
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 import uvicorn
 
+from stoppable._core import clock
 from stoppable._core.state import Mode
-from stoppable.errors import InvalidArgument
+from stoppable.errors import InvalidArgument, StoreError
 from stoppable.server import logs
-from stoppable.server.agent_loop import AgentLoop, Lifespan
+from stoppable.server.agent_loop import CLOSE_SECONDS, AgentLoop, Lifespan
 from stoppable.server.app import create_app, living
 from stoppable.server.desk import FrontDesk
 from stoppable.server.limits import ServerLimits
@@ -28,12 +31,20 @@ from stoppable.server.registry import Agents
 from stoppable.server.router import PrincipalDependency
 from stoppable.stores.base import Store
 from stoppable.supervisor import Supervisor
+from stoppable.supervisor.desk import SHUTDOWN_MARGIN
+
+_logger = logging.getLogger("stoppable.server")
 
 P = ParamSpec("P")
 
 _LAST_SECONDS = 3  # for responses that are under way when all runs have ended
 
-_HARDER = (None, Mode.IMMEDIATE, Mode.KILL)  # for each signal; the first is graceful
+_PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)  # what each signal means; one more waits for nothing
+
+_LOOK_SECONDS = 0.1
+
+_UNWRITTEN = "the store did not answer in time: the next supervisor that opens it writes down how the runs ended"
+_UNWRITTEN_CODE = 5  # as the command line says it: no store answers
 
 
 class Service:
@@ -44,6 +55,8 @@ class Service:
         agents: Agents,
         *,
         store: str | Store | None = None,
+        ttl: float = 30.0,
+        keep_days: float | None = None,
         host: str = "127.0.0.1",
         port: int = 8420,
         api_key: str | None = None,
@@ -61,7 +74,7 @@ class Service:
                 f"without a key this server would let everybody who reaches {host} stop your runs: "
                 "set STOPPABLE_API_KEY, or listen on 127.0.0.1"
             )
-        self.supervisor = Supervisor(store)
+        self.supervisor = Supervisor(store, ttl=ttl, keep_days=keep_days)
         self.url = ""
         self._host, self._port, self._ready = host, port, ready
         self._log_json = log_json
@@ -91,7 +104,10 @@ class Service:
         self._server = _Server(config, self.app.state.desk, self._listening)
 
     def run(self) -> None:
-        """Serve until a signal, or ``stop``; then stop the runs, tell the streams, and return."""
+        """Serve until a signal, or ``stop``; then stop the runs, tell the streams, and return.
+
+        Raises StoreError if the store does not answer while it shuts down: what waits for it then is left behind.
+        """
         with logs.configured(as_json=self._log_json), _listener(self._host, self._port) as listener:
             host, port = listener.getsockname()[:2]
             self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -134,6 +150,7 @@ class _Server(uvicorn.Server):
         self._desk = desk
         self._listening = listening
         self._presses = 0
+        self._drained_by = self._ended_by = math.inf
         self._opened = contextlib.AsyncExitStack()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -146,14 +163,31 @@ class _Server(uvicorn.Server):
         """Accept nothing more, let the runs end while their streams tell so, then end the rest."""
         for server in self.servers:
             server.close()
-        draining = asyncio.ensure_future(self._desk.drain())
-        while not draining.done() and not self.force_exit:
-            await asyncio.wait([draining], timeout=0.1)
-        draining.cancel()
+        self._drained_by = self._ended_by = math.inf  # what was pressed before it was open does not count
+        self._stop_runs(_PRESSES[max(self._presses - 1, 0)])
+        await self._in_time(self._desk.drain(), lambda: self._drained_by)
         self._desk.streams.drain()
         await super().shutdown(sockets)
-        if not self.force_exit:
-            await self._opened.aclose()
+        if not await self._in_time(self._opened.aclose(), lambda: self._ended_by):
+            raise StoreError(_UNWRITTEN)
+
+    def _stop_runs(self, mode: Mode) -> None:
+        seconds = self._desk.hurry(mode)
+        self._drained_by = min(self._drained_by, clock.now() + seconds + SHUTDOWN_MARGIN)
+        self._ended_by = min(self._ended_by, self._drained_by + _LAST_SECONDS + CLOSE_SECONDS)
+
+    @staticmethod
+    async def _in_time(work: Coroutine[Any, Any, None], deadline: Callable[[], float]) -> bool:
+        """Wait for something, and cancel it if it takes too long; a signal may bring the deadline nearer."""
+        task = asyncio.ensure_future(work)
+        while not task.done() and clock.now() < deadline():
+            await asyncio.wait([task], timeout=_LOOK_SECONDS)
+        if task.done():
+            task.result()
+            return True
+        task.cancel()
+        await asyncio.wait([task], timeout=CLOSE_SECONDS + _LOOK_SECONDS)  # the agents' lifespan is left all the same
+        return False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -171,13 +205,17 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's names
         """Shut down; once more stops the runs harder, as it does everywhere, and in the end waits for nothing."""
         self.should_exit = True
-        if self._presses < len(_HARDER):
-            mode = _HARDER[self._presses]
-            if mode is not None:
-                self._desk.hurry(mode)
-        else:
-            self.force_exit = True
+        if self._presses == len(_PRESSES):
+            _leave()
         self._presses += 1
+        if self._presses > 1:
+            self._stop_runs(_PRESSES[self._presses - 1])
+
+
+def _leave() -> NoReturn:
+    """End this process: to leave its event loop in order would wait for the store."""
+    _logger.error(_UNWRITTEN)
+    os._exit(_UNWRITTEN_CODE)
 
 
 def is_loopback(host: str) -> bool:

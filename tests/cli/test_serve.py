@@ -1,0 +1,116 @@
+"""`stoppable serve` as a process: what it forgets, and how it ends while its store does not answer."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from stoppable import Mode, Policy, sync
+from stoppable.cli.exits import Exit
+from stoppable.client import Client
+from stoppable.errors import RunNotFound
+from stoppable.records import EventType
+
+from ..served import server_process, serving_process
+from ..waiting import wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def is_forgotten(client, run_id):
+    try:
+        client.get(run_id)
+    except RunNotFound:
+        return True
+    return False
+
+
+def test_serve_forgets_what_ended_longer_ago_than_keep_days_with_the_first_heartbeat_of_its_ttl(tmp_path):
+    store = f"sqlite:///{tmp_path}/runs.db"
+    with sync.Supervisor(store) as supervisor:
+        old = supervisor.start(int)
+        old.result()
+    with server_process("--store", store, "--keep-days", "1e-6", "--ttl", "3") as url, Client(url) as client:
+        wait_until(lambda: is_forgotten(client, old.id), within=8)  # with a ttl of 30 the first comes after 10 s
+
+
+@contextlib.contextmanager
+def held(path):
+    """Hold a file as a process does that hangs in the middle of a transaction."""
+    code = """
+import sys, apsw
+connection = apsw.Connection(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        yield
+    finally:
+        holder.communicate(timeout=10)
+
+
+@contextlib.contextmanager
+def serving_a_held_file(path, policy=None):
+    """Yield a server with a run, once another process has taken its file, and the id of the run."""
+    with serving_process("--store", f"sqlite:///{path}") as (server, url), Client(url) as client:
+        record = client.start("waiting", policy=policy)
+        for event in client.events(record.id):
+            if event.type is EventType.STATUS and event.data["status"] == "running":
+                break
+        with held(path):
+            yield server, record.id
+
+
+def press(server, number, times):
+    """Press, one by one: signals that come at once are one."""
+    for _ in range(times):
+        server.process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(0.3)
+
+
+def assert_left(server, within):
+    began = time.monotonic()
+    assert server.process.wait(within) == Exit.UNREACHABLE
+    said = server.said()
+    assert "the store did not answer in time: the next supervisor" in said
+    assert "Traceback" not in said
+    return time.monotonic() - began
+
+
+def end_of(path, run_id):
+    with sync.Supervisor(f"sqlite:///{path}", ttl=3) as supervisor:
+        return wait_until(lambda: (found := supervisor.get(run_id)).over and found.status)
+
+
+def test_one_signal_ends_it_in_the_documented_time_while_the_store_does_not_answer(tmp_path):
+    path = tmp_path / "runs.db"
+    policy = Policy(grace=0.4, interrupt=0.1, cancel=0.3, kill=0.2)
+    with serving_a_held_file(path, policy) as (server, run_id):
+        server.process.send_signal(signal.SIGTERM)
+        took = assert_left(server, within=policy.total(Mode.GRACEFUL) + 5 + 3 + 2 + 3)
+        assert took > 5, "the store had its time"
+    assert end_of(path, run_id) == "failed", "the next supervisor writes it down; nobody could keep the stop"
+
+
+def test_after_a_kill_it_waits_for_the_store_no_longer_than_documented(tmp_path):
+    path = tmp_path / "runs.db"
+    with serving_a_held_file(path) as (server, _):
+        press(server, signal.SIGTERM, 3)
+        assert_left(server, within=2 + 5 + 3 + 2 + 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_fourth_signal_ends_it_at_once(tmp_path, number):
+    path = tmp_path / "runs.db"
+    with serving_a_held_file(path) as (server, _):
+        press(server, number, 4)
+        assert_left(server, within=2)
