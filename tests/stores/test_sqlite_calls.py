@@ -13,7 +13,8 @@ from stoppable.errors import Fenced, InvalidArgument, RunNotFound, StoreError
 from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.reply import Reply
-from stoppable.stores.sqlite import SqliteStore, transaction
+from stoppable.stores.sqlite import SqliteStore, engine, transaction
+from stoppable.stores.sqlite.lane import Lane
 
 from .sqlite_tools import Gate, Script, done, progress, reaped, started
 
@@ -194,6 +195,34 @@ def test_close_finishes_what_was_asked(open_store):
     with pytest.raises(StoreError, match="not open"):
         store.append("a", 1, progress()).result(0)
     assert len(open_store().read("a").result(10)) == 21
+
+
+def test_a_lane_that_is_closed_is_waited_for_as_long_as_it_makes_progress():
+    done = []
+
+    def work(items):
+        threading.Event().wait(0.1)
+        done.extend(items)
+
+    lane = Lane("test", work, most=1)
+    for item in range(8):
+        lane.put(item)
+    lane.start()
+    assert lane.close(0.5)
+    assert done == list(range(8))
+
+
+def test_close_leaves_to_itself_what_waits_for_another_process(open_store, path, monkeypatch, caplog):
+    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.2)
+    store = open_store()
+    started(store)
+    holder = apsw.Connection(str(path))
+    holder.execute("BEGIN IMMEDIATE")
+    reply = store.append("a", 1, progress())
+    store.close()
+    assert "another process holds it" in caplog.text
+    holder.close()
+    assert reply.result(10) == 2  # and it is kept in the end
 
 
 def test_threads_are_daemons_with_names_and_end_with_the_store(open_store):

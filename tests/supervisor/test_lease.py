@@ -7,7 +7,7 @@ from tests.waiting import until
 
 import stoppable
 from stoppable import Supervisor
-from stoppable.errors import Fenced, StoreError
+from stoppable.errors import Fenced, InvalidArgument, StoreError
 from stoppable.records import RunRecord, StopIntent
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.memory import MemoryStore
@@ -236,3 +236,17 @@ async def test_a_run_that_cannot_be_kept_is_tried_again_with_the_next_heartbeat_
             time.advance(10)
             assert (await supervisor.get(handle.id)).status == "completed"
             assert len([each async for each in handle.events() if each.type == "progress"]) == 50
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"ttl": 0}, "ttl is 0: a lease must last"),
+        ({"ttl": float("nan")}, "ttl is nan: use a number of seconds"),
+        ({"keep_days": -1}, "keep_days is -1: use a number of days"),
+        ({"keep_days": "30"}, "keep_days is '30': use a number of days"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, says):
+    with pytest.raises(InvalidArgument, match=says):
+        Supervisor(**settings)

@@ -60,8 +60,8 @@ class Limits:
                 raise InvalidArgument(f"the limit of {kind!r} boundaries is {count!r}: use a whole number from 0 up")
 
 
-def seconds(value: float, name: str) -> float:
+def seconds(value: float, name: str, unit: str = "seconds") -> float:
     """Return a duration, or raise an error that says what a duration is."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InvalidArgument(f"{name} is {value!r}: use a number of seconds from 0 up")
+        raise InvalidArgument(f"{name} is {value!r}: use a number of {unit} from 0 up")
     return value

@@ -20,7 +20,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import CHANGES, Answer, Receipt, Stop
 from stoppable._engine import control, inherited
 from stoppable._engine.processes.orphans import end_orphans
-from stoppable.errors import StoreError
+from stoppable.errors import InvalidArgument, StoreError
 from stoppable.records import RunRecord, Selector, StopAnswer, StopIntent, StopResult
 from stoppable.stores.base import Intent, Registered, Store
 from stoppable.stores.reply import Reply, settle
@@ -52,16 +52,18 @@ class Desk:
     """The store, the lease of this process, and the runs that it executes."""
 
     def __init__(self, store: str | Store | None, *, ttl: float, keep_days: float | None) -> None:
+        if not seconds(ttl, "ttl"):
+            raise InvalidArgument("ttl is 0: a lease must last, 30 seconds are usual")
         self.store = store_of(store)
         self.lease = Lease(
             self.store,
-            seconds(ttl, "ttl"),
+            ttl,
             deliver=self._deliver,
             fenced=self._kill_all,
             beaten=self._beaten,
         )
         self.recorder = Recorder(self.store, lambda: self.lease.worker)
-        self._keep_days = keep_days
+        self._keep_days = None if keep_days is None else seconds(keep_days, "keep_days", "days")
         self._purged_at = -math.inf
 
     def open(self) -> None:

@@ -24,6 +24,7 @@ _FENCED_AFTER = 0.75  # of the life of a lease without an answer: the rest is fo
 _OVERDUE_AFTER = 0.5  # of the life of a lease: the next heartbeat should have been answered by then
 _REAPED_AT_ONCE = 100
 _OPEN_SECONDS = 30.0
+_CLOSE_SECONDS = 5.0  # without an answer the lease runs out by itself
 
 
 def _boot_clock() -> float:
@@ -112,7 +113,7 @@ class Lease:
         if self._hints is not None:
             self._hints.close()
         try:
-            self._store.close_worker(self.worker).result(_OPEN_SECONDS)
+            self._store.close_worker(self.worker).result(_CLOSE_SECONDS)
         except StoreError as error:
             _logger.warning("the lease could not be given back: %s", error)
         return True

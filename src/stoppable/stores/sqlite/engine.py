@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -25,6 +26,11 @@ from stoppable.stores.sqlite.writer import Write, Writer
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+PATIENCE_SECONDS = 10.0
+"""How long a store that is being closed waits for a call that makes no progress."""
+
+_log = logging.getLogger("stoppable")
 
 Read = tuple[Callable[[Session], Any], Reply[Any]]
 
@@ -98,12 +104,15 @@ class Engine:
         self._writer.lane.nudge()
 
     def close(self) -> None:
-        """Finish what was asked, and let go of the file."""
+        """Finish what was asked, and let go of the file; what waits for another process that holds it is left to it."""
         _open.discard(self)
-        self._writer.lane.close()
-        self._reader.close()
+        have_ended = self._writer.lane.close(PATIENCE_SECONDS), self._reader.close(PATIENCE_SECONDS)
         self._bells.close()
-        self._connections.close()
+        if all(have_ended):
+            self._connections.close()
+        else:
+            _log.warning("stoppable: %s: another process holds it: what was asked last may not be kept", self._path)
+            self.leak()
 
     def _closed(self) -> StoreError:
         return StoreError(f"{self._path} was closed")
@@ -130,7 +139,7 @@ class Engine:
         self._watchers.tell(self._watchers.names())
 
     def leak(self) -> None:
-        """Keep the connections of a parent process for ever: to close them in a forked child may harm the file."""
+        """Keep the connections for ever: another thread uses them, or a parent process, whose file they might harm."""
         self.is_ours = False
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connections))
 

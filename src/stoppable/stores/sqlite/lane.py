@@ -30,6 +30,7 @@ class Lane(Generic[T]):
         self._changed = threading.Condition(self._lock)
         self._waiting: list[T] = []
         self._is_working = False
+        self._turns = 0
         self._is_asleep = False
         self._is_nudged = False
         self._is_closed = False
@@ -64,12 +65,16 @@ class Lane(Generic[T]):
             self._is_nudged = True
             self._changed.notify()
 
-    def close(self) -> None:
-        """Finish what waits, and end the thread."""
+    def close(self, patience: float) -> bool:
+        """Finish what waits, and end the thread; False if it makes no progress for so many seconds."""
         with self._lock:
             self._is_closed = True
             self._changed.notify()
-        self._thread.join()
+        turns = -1
+        while self._thread.is_alive() and turns != self._turns:
+            turns = self._turns
+            self._thread.join(patience)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:
@@ -95,4 +100,5 @@ class Lane(Generic[T]):
         with self._lock:
             batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             self._is_working = bool(batch)
+            self._turns += 1
             return batch
