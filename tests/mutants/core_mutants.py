@@ -242,7 +242,7 @@ is_over = self._write(""",
         breaks="G8",
         file="_core/run.py",
         snippet="""\
-        self._deliver()
+        self._deliver(raised=True)
         return True
 
     def _raise_stopped""",

@@ -47,7 +47,7 @@ async def with_one_that_hangs(folder):
 
 async def stops_one_of_its_own(folder):
     handle = await stoppable.spawn(waits, "mine", folder)
-    while not os.path.exists(os.path.join(folder, "mine")):
+    while not os.path.exists(os.path.join(folder, "seen")):
         await asyncio.sleep(0.001)
     await handle.stop("immediate", "not needed any more")
     return (await handle.outcome()).status.value
@@ -132,6 +132,7 @@ async def test_a_chain_in_a_process_in_a_process_is_told_of_at_the_top(agents, t
 async def test_a_run_that_was_stopped_inside_is_stopped_here_with_its_mode_and_reason(agents, tmp_path):
     handle = await stoppable.spawn(agents.stops_one_of_its_own, str(tmp_path), isolation="process")
     mine = await until(lambda: below(handle.run).get("mine"))
+    (tmp_path / "seen").touch()
     assert (await handle.outcome()).result == "stopped"
     assert mine.outcome.status == "stopped"
     assert (mine.receipt.mode, mine.receipt.reason.message) == ("immediate", "not needed any more")

@@ -80,7 +80,7 @@ class Run(Place):
         self._stop = None
         self._later: list[Stop] | None = None
         self._delivered_at: float | None = None
-        self._raised = False  # an AgentStopped was raised in it: its code may be unwinding
+        self._raised = False  # its code was told to stop, by AgentStopped or an answer: it may be unwinding
         self._cut = False  # force may have hit a clean-up
         self._rung: Rung | None = None
         self._ended: tuple[object, BaseException | None] | None = None
@@ -275,7 +275,7 @@ class Run(Place):
 
     def _answer(self) -> bool:
         """Answer True to ``should_stop()``, which is a delivery."""
-        self._deliver()
+        self._deliver(raised=True)
         return True
 
     def _raise_stopped(self) -> Never:

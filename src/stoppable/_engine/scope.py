@@ -15,7 +15,7 @@ from stoppable._core.port import Participant
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
-from stoppable._core.state import Status
+from stoppable._core.state import Rung, Status
 from stoppable._engine import control, tasks, threads
 from stoppable._engine.waits import ended, wait_for_end
 from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
@@ -75,7 +75,7 @@ class _Edge:
                 child._main.left_behind()
         if isinstance(error, (AgentStopped, *_OUTSIDERS)):
             return  # a stop is on its way to them, or will be, and the ladder waits for them
-        while children := [child for child in self.run._offspring() if child.outcome is None]:
+        while children := _live_below(self.run):
             for child in children if error is not None else ():
                 child.stop(reason=Reason.of(f"its parent failed: {error!r}", kind=ReasonKind.PARENT))
             yield children[0]
@@ -139,11 +139,12 @@ class Edge(_Edge):
     async def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
         if self.run._ended is None:
-            if self.run._first:
-                error = await self._children_gone(error)
+            late = await self._children_gone(error) if self.run._first else None
             self._leave()
-            stop, outsider, rest = _sort(error)
+            stop, outsider, rest = _sort(error, late)
             outsider = await self._own_cancels_taken_out(outsider)
+            if outsider is None and self.participant.task.cancelling() > self._cancelling:
+                outsider = _others_cancel(error)  # our stop was raised while it unwound the body
             self._close(result, stop, outsider, rest)
             if outsider is not None:
                 raise outsider
@@ -151,7 +152,7 @@ class Edge(_Edge):
             await self._stragglers_gone()
 
     async def _children_gone(self, error: BaseException | None) -> BaseException | None:
-        """Wait for the children that the body left behind; return the error to end the run with."""
+        """Wait for the children that the body left behind; return what came meanwhile."""
         try:
             for child in self._left_behind(error):
                 await ended(child)
@@ -159,24 +160,35 @@ class Edge(_Edge):
                     self.run._raise_stopped()
         except BaseException as caught:
             return caught
-        return error
+        return None
 
     async def _own_cancels_taken_out(self, outsider: BaseException | None) -> BaseException | None:
         """Pay back the cancels we issued; what is left of the outsider is somebody else's (G9)."""
-        task = self.participant.task
-        issued = self.participant.pay_back()
-        if not issued:
-            return outsider
-        arrived = isinstance(outsider, CancelledError)
-        if issued > arrived:
+        participant, run = self.participant, self.run
+        if not participant.is_cancelled_for(run):
+            return outsider  # also one of ours, if this run is no part of the stopped one: it goes on to that
+        if participant.pay_back() > isinstance(outsider, CancelledError):
             # One of ours may not have arrived yet. Before 3.13, uncancel() does not take it back, and it would hit
             # the caller's next await: let it arrive here.
             try:
                 await asyncio.sleep(0)
             except CancelledError as late:
-                if task.cancelling() > self._cancelling:
-                    return outsider or late
-        return None if arrived and task.cancelling() <= self._cancelling else outsider
+                participant.pay_back()  # a KILL may have come by now
+                outsider = outsider or late
+        if not isinstance(outsider, CancelledError) or self._is_others(outsider):
+            return outsider
+        run._deliver(raised=True)  # it was cut, though it may have been born stopped and never looked
+        run._cut = run._cut or outsider.__context__ is not None  # in an except or a finally
+        return None
+
+    def _is_others(self, cancel: CancelledError) -> bool:
+        """Return whether somebody else has cancelled the task besides us.
+
+        Since we did, or before: but then a count alone proves nothing, because a TaskGroup may have left one behind
+        (before 3.13, where a child fails while it waits).
+        """
+        count = self.participant.task.cancelling()
+        return count > self.participant.others or (count > self._cancelling and _others_cancel(cancel) is not None)
 
     async def _stragglers_gone(self) -> None:
         """Wait for the terminal status: other tasks, threads or children of the run are still alive."""
@@ -205,12 +217,14 @@ class BlockingEdge(_Edge):
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
         participant = self.run._main
         may_wait = tasks.current() is None
-        if self.run._first:
-            error = self._children_gone(error, may_wait=may_wait)
+        late = self._children_gone(error, may_wait=may_wait) if self.run._first else None
         self._leave()
         if isinstance(participant, threads.ThreadParticipant):
             participant.leave_edge()
-        stop, outsider, rest = _sort(error)
+        stop, outsider, rest = _sort(error, late)
+        if may_wait and isinstance(outsider, CancelledError) and self._was_cancelled():
+            outsider = None  # ours, by way of a loop that the body runs: nobody else can cancel a thread
+            self.run._deliver(raised=True)
         self._close(result, stop, outsider, rest)
         if outsider is not None:
             raise outsider
@@ -227,7 +241,10 @@ class BlockingEdge(_Edge):
                     self.run._raise_stopped()
         except BaseException as caught:
             return caught
-        return error
+        return None
+
+    def _was_cancelled(self) -> bool:
+        return self.run._rung is not None and self.run._rung >= Rung.CANCEL
 
 
 def _begin(run: Run, participant: Participant) -> contextvars.Token[Scope] | None:
@@ -329,12 +346,46 @@ _PAUSE = _Pause([None])
 
 
 def _is_plain_stop(error: BaseException, run: Run, participant: tasks.TaskParticipant) -> bool:
-    """Return whether a body ended with its own stop, which has been delivered, and no cancel of ours is on its way."""
-    return isinstance(error, AgentStopped) and error.target == run.id and run._raised and not participant.issued
+    """Return whether a body ended with its own stop, which has been delivered, and nobody has cancelled its task."""
+    return (
+        isinstance(error, AgentStopped)
+        and error.target == run.id
+        and run._raised
+        and not participant.issued
+        and not participant.task.cancelling()
+    )
 
 
-def _sort(error: BaseException | None) -> tuple[AgentStopped | None, BaseException | None, BaseException | None]:
-    """Split a body's exception into a stop, an outsider and an error of its own."""
+def _live_below(run: Run) -> list[Run]:
+    """Return the nearest descendants that are not over: a child on a loop's thread ends before its own children."""
+    found: list[Run] = []
+    nodes = run._offspring()
+    for node in nodes:
+        if node._outcome is None:
+            found.append(node)
+        else:
+            nodes += node._offspring()
+    return found
+
+
+def _others_cancel(error: BaseException | None) -> CancelledError | None:
+    """Return the cancel of somebody else that an exception came from or that it was raised in the midst of."""
+    while error is not None:
+        if isinstance(error, CancelledError) and not (error.args and error.args[0] is tasks.OURS):
+            return error
+        error = error.__cause__ if error.__suppress_context__ else error.__context__
+    return None
+
+
+Sorted = tuple[AgentStopped | None, BaseException | None, BaseException | None]
+
+
+def _sort(error: BaseException | None, late: BaseException | None = None) -> Sorted:
+    """Split a body's exception, and what came after it, into a stop, an outsider and an error of its own."""
+    if late is not None:
+        stop, outsider, rest = _sort(error)
+        late_stop, late_outsider, late_rest = _sort(late)
+        return stop or late_stop, outsider or late_outsider, rest or late_rest
     if error is None:
         return None, None, None
     if isinstance(error, AgentStopped):

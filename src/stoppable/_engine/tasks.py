@@ -27,6 +27,9 @@ if sys.version_info >= (3, 12):
 else:
     current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
+OURS = "stopped by stoppable"
+"""The message of our own cancels, known by its identity."""
+
 _by_task: dict[Task[Any], TaskParticipant] = {}
 
 
@@ -51,7 +54,7 @@ class TaskParticipant(Participant):
     task itself: that is why a cancel can be aimed at one run (G13).
     """
 
-    __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "issued", "loop", "task", "thread")
+    __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "issued", "loop", "others", "task", "thread")
 
     can_be_cut = True
 
@@ -61,6 +64,7 @@ class TaskParticipant(Participant):
         self.loop = loop
         self.thread = here.thread  # made on it
         self.issued = 0  # cancels of ours that nobody has paid back yet
+        self.others = 0  # cancels that were requested before the first of ours
         self._joined: list[Run] | None = None
         self._shields: list[shielded] | None = None
         self._unwinding: Run | None = None
@@ -101,7 +105,7 @@ class TaskParticipant(Participant):
         if self.task.done() or (run._ended is not None and run not in (self._joined or ())):
             return  # it has left that run, and works on for somebody else (G13)
         if rung is Rung.CANCEL:
-            if self._unwinding is not None and self._unwinding._ended is None:
+            if self._is_unwinding():
                 return  # it is on its way out already; a second cancel would break its clean-up (G7)
             shield_ends = max((shield._ends_at() for shield in self._shields or ()), default=0.0)
             if shield_ends > clock.now():
@@ -109,8 +113,20 @@ class TaskParticipant(Participant):
                 control.get().call_at(shield_ends, lambda: self.climb(rung, {self: run}))
                 return
         self._unwinding = run
+        if not self.issued:
+            self.others = self.task.cancelling()
         self.issued += 1
-        self.task.cancel()
+        # One from outside that is about to arrive keeps its message: it would arrive as ours.
+        self.task.cancel(None if getattr(self.task, "_must_cancel", False) else OURS)
+
+    def _is_unwinding(self) -> bool:
+        """Return whether a cancel of ours has not come to its end: with the body, or with the task if it joined."""
+        run = self._unwinding
+        return run is not None and (run._ended is None or (run._outcome is None and run in (self._joined or ())))
+
+    def is_cancelled_for(self, run: Run) -> bool:
+        """Return whether cancels of ours that nobody has paid back concern a run: it, or one around it, was stopped."""
+        return self.issued > 0 and self._unwinding is not None and run._is_within(self._unwinding)
 
     def shield_entered(self, shield: shielded) -> None:
         """Hold CANCEL back."""
