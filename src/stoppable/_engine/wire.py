@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import pickle
+import queue
 import socket
 import struct
 import threading
@@ -15,6 +18,8 @@ from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode
 from stoppable.errors import InvalidArgument
+
+_logger = logging.getLogger("stoppable")
 
 LIMIT = 64 * 1024 * 1024
 _HEADER = struct.Struct("!Q")
@@ -143,7 +148,10 @@ class Line:
 
     def send(self, message: Message) -> None:
         """Send a message; raises InvalidArgument if it cannot be pickled or is too large."""
-        packed = pack(message)
+        self.send_packed(pack(message))
+
+    def send_packed(self, packed: bytes) -> None:
+        """Send a message that was packed before."""
         with self._sending:
             self._connection.sendall(_HEADER.pack(len(packed)) + packed)
 
@@ -158,8 +166,13 @@ class Line:
         message: Message = pickle.loads(packed)  # noqa: S301 - from a process that we started and that runs our code
         return message
 
+    def hang_up(self) -> None:
+        """End the conversation: whoever waits to send or to receive, here and at the other end, waits no longer."""
+        with contextlib.suppress(OSError):  # the other end has
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
-        """Hang up."""
+        """Let go of the socket, which nobody else may be using any more."""
         self._connection.close()
 
     def _exactly(self, count: int) -> bytes | None:
@@ -173,6 +186,39 @@ class Line:
                 return None
             buffer += chunk
         return bytes(buffer)
+
+
+class Outbox:
+    """What is to be sent, in its order, by a thread of its own: a process that does not read holds up only that one."""
+
+    def __init__(self, line: Line, first: bytes) -> None:
+        self._line = line
+        self._first = first
+        self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()  # reentrant, for a signal handler
+        self._thread = threading.Thread(target=self._send_all, name="stoppable-tell", daemon=True)
+
+    def put(self, message: Message) -> None:
+        """Have a message sent; returns at once, from any thread and from a signal handler."""
+        self._waiting.put(message)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Drop what is left; the line was hung up, which ends a send that is stuck."""
+        self._waiting.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    def _send_all(self) -> None:
+        with contextlib.suppress(OSError):  # the other end has gone, or is about to
+            self._line.send_packed(self._first)
+            while (message := self._waiting.get()) is not None:
+                try:
+                    self._line.send(message)
+                except InvalidArgument:
+                    _logger.exception("a worker process could not be told of a stop")
 
 
 def pack(message: Message) -> bytes:
