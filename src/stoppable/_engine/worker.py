@@ -166,7 +166,9 @@ def _plain(value: object) -> object:
 
 def main(descriptor: int) -> None:
     """Execute what the parent asks for, say how it ended, and exit without waiting for leftovers."""
-    line = Line(socket.socket(fileno=descriptor))
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)  # what the agent starts has no part in it
+    line = Line(connection)
     message = line.receive()
     if isinstance(message, Start):
         sys.path[:] = message.path

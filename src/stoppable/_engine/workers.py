@@ -34,7 +34,16 @@ _REAP_SECONDS = 5.0
 
 live: set[Worker] = set()
 """The workers of which something may be alive."""
-os.register_at_fork(after_in_child=live.clear)  # they are the parent's
+
+
+def _forget() -> None:
+    """Leave the workers to the process that forked: one whose line is held here would not notice that one's death."""
+    for worker in live:
+        worker._line.close()
+    live.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class WorkerDied(StoppableError):
@@ -84,7 +93,7 @@ class Worker(Process):
                 raise
         self._run = run
         self._put = put
-        self._line = Line(ours)
+        self._line = Line(ours, self._process)
         self._outbox = Outbox(self._line, packed)
         self._members = Members(group, self._process.pid)
         self._mirror = Mirror(run, self)
