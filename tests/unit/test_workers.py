@@ -74,6 +74,31 @@ def yields_a_lambda():
 def exits():
     os._exit(3)
 
+def leaves():
+    sys.exit(3)
+
+async def leaves_async():
+    sys.exit(3)
+
+def leaves_between_items():
+    yield 1
+    sys.exit(3)
+
+async def leaves_between_items_async():
+    yield 1
+    sys.exit(3)
+
+def interrupted():
+    raise KeyboardInterrupt
+
+async def interrupted_outside_its_task():
+    asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+    await asyncio.sleep(60)
+
+async def leaves_a_thread_behind():
+    await stoppable.spawn(time.sleep, 60)
+    sys.exit(3)
+
 def segfaults():
     ctypes.string_at(0)
 
@@ -278,6 +303,28 @@ async def test_a_crash_of_the_worker_is_failed_with_a_clear_error(agents, name, 
     outcome = await run(getattr(agents, name))
     assert outcome.status == "failed"
     assert message in repr(outcome.error) + str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["leaves", "leaves_async", "leaves_between_items", "leaves_between_items_async", "interrupted"],
+)
+async def test_an_exit_of_the_interpreter_in_the_worker_is_a_shutdown_as_in_a_thread(agents, name):
+    outcome = await run(getattr(agents, name))
+    error = "KeyboardInterrupt" if name == "interrupted" else "SystemExit"
+    assert (outcome.status, outcome.reason.kind, outcome.error) == ("stopped", "shutdown", None)
+    assert (outcome.reason.message, outcome.clean) == (f"{error} from outside", True)
+
+
+async def test_an_interrupt_that_hits_the_event_loop_of_the_worker_is_stopped(agents):
+    outcome = await run(agents.interrupted_outside_its_task)
+    assert (outcome.status, outcome.error) == ("stopped", None)
+
+
+async def test_an_exit_in_the_worker_beside_a_thread_that_hangs_is_bounded_by_the_ladder(agents):
+    async with stoppable.open_run("quick", policy=stoppable.Policy(grace=0.1, interrupt=0.1, cancel=0.1, kill=5.0)):
+        outcome = await run(agents.leaves_a_thread_behind)
+    assert (outcome.status, outcome.reason.kind, outcome.rung) == ("stopped", "shutdown", "kill")
 
 
 async def test_a_worker_that_is_killed_from_outside_is_failed(agents, tmp_path):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import pickle
+import queue
+import select
 import socket
 import struct
+import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +20,14 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode
+from stoppable._engine.processes.table import open_pidfd
 from stoppable.errors import InvalidArgument
+
+_logger = logging.getLogger("stoppable")
 
 LIMIT = 64 * 1024 * 1024
 _HEADER = struct.Struct("!Q")
+_LOOK_MS = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +145,27 @@ Message: TypeAlias = Start | StopRequest | Acknowledged | Born | Stopping | Ente
 
 
 class Line:
-    """One end of the socket; many threads may send, one receives."""
+    """One end of the socket; many threads may send, one receives.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Given the process at the other end, it is over once that has died: one that it forked may hold the socket, too.
+    """
+
+    def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
         self._connection = connection
         self._sending = threading.Lock()
+        self._process = process
+        self._pidfd = None if process is None else open_pidfd(process.pid)
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        if self._pidfd is not None:
+            self._poll.register(self._pidfd, select.POLLIN)
 
     def send(self, message: Message) -> None:
         """Send a message; raises InvalidArgument if it cannot be pickled or is too large."""
-        packed = pack(message)
+        self.send_packed(pack(message))
+
+    def send_packed(self, packed: bytes) -> None:
+        """Send a message that was packed before."""
         with self._sending:
             self._connection.sendall(_HEADER.pack(len(packed)) + packed)
 
@@ -158,21 +180,74 @@ class Line:
         message: Message = pickle.loads(packed)  # noqa: S301 - from a process that we started and that runs our code
         return message
 
+    def hang_up(self) -> None:
+        """End the conversation: whoever waits to send or to receive, here and at the other end, waits no longer."""
+        with contextlib.suppress(OSError):  # the other end has
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
-        """Hang up."""
+        """Let go of the socket, which nobody else may be using any more."""
         self._connection.close()
+        pidfd, self._pidfd = self._pidfd, None
+        if pidfd is not None:
+            os.close(pidfd)
 
     def _exactly(self, count: int) -> bytes | None:
         buffer = bytearray()
         while len(buffer) < count:
             try:
-                chunk = self._connection.recv(min(count - len(buffer), 1 << 20))
+                self._wait()
+                # Without waiting: nothing is there if it was the death that was waited for.
+                chunk = self._connection.recv(min(count - len(buffer), 1 << 20), socket.MSG_DONTWAIT)
             except OSError:
                 return None
             if not chunk:
                 return None
             buffer += chunk
         return bytes(buffer)
+
+    def _wait(self) -> None:
+        """Wait until something can be read, or nobody is there any more who could send it."""
+        look_every = _LOOK_MS if self._process is not None and self._pidfd is None else None
+        while not (ready := self._poll.poll(look_every)):
+            if self._process is not None and self._process.poll() is not None:
+                return
+        if any(descriptor == self._pidfd for descriptor, _ in ready):
+            # What the process had sent can still be read (Linux, as the pidfd); what its forks send now is refused.
+            self._connection.shutdown(socket.SHUT_RD)
+
+
+class Outbox:
+    """What is to be sent, in its order, by a thread of its own: a process that does not read holds up only that one."""
+
+    def __init__(self, line: Line, first: bytes) -> None:
+        self._line = line
+        self._first = first
+        self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()  # reentrant, for a signal handler
+        self._thread = threading.Thread(target=self._send_all, name="stoppable-tell", daemon=True)
+
+    def put(self, message: Message) -> None:
+        """Have a message sent; returns at once, from any thread and from a signal handler."""
+        self._waiting.put(message)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Drop what is left; the line was hung up, which ends a send that is stuck."""
+        self._waiting.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    def _send_all(self) -> None:
+        with contextlib.suppress(OSError):  # the other end has gone, or is about to
+            self._line.send_packed(self._first)
+            while (message := self._waiting.get()) is not None:
+                try:
+                    self._line.send(message)
+                except InvalidArgument:
+                    _logger.exception("a worker process could not be told of a stop")
 
 
 def pack(message: Message) -> bytes:

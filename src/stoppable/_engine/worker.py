@@ -5,6 +5,7 @@ Started as ``python -m stoppable._engine.worker FD``, in a session of its own, w
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import importlib
@@ -22,6 +23,7 @@ import stoppable._engine  # noqa: F401 - puts the engine under the core
 from stoppable._core import clock
 from stoppable._core.boundary import Boundary
 from stoppable._core.outcome import Outcome
+from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Status
@@ -31,6 +33,7 @@ from stoppable._engine.agents import Kind, block, body_of, kind_of, pumped, star
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
 from stoppable._engine.processes.table import GROUPS, Members
+from stoppable._engine.waits import wait_for_end
 from stoppable._engine.wire import (
     Acknowledged,
     Born,
@@ -166,7 +169,9 @@ def _plain(value: object) -> object:
 
 def main(descriptor: int) -> None:
     """Execute what the parent asks for, say how it ended, and exit without waiting for leftovers."""
-    line = Line(socket.socket(fileno=descriptor))
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)  # what the agent starts has no part in it
+    line = Line(connection)
     message = line.receive()
     if isinstance(message, Start):
         sys.path[:] = message.path
@@ -228,12 +233,17 @@ def _perform(run: Run, message: Start, line: Line) -> Outcome[Any]:
     async def execute() -> None:
         await start(run, functools.partial(body, **message.kwargs), message.args).outcome()
 
-    if kind_of(body) is Kind.BLOCKING:
-        block(run, body, message.args, {**message.kwargs})
-    else:
-        run_in_new_loop(execute)
-    assert run.outcome is not None, "the edge has closed"
-    return run.outcome
+    try:
+        if kind_of(body) is Kind.BLOCKING:
+            block(run, body, message.args, {**message.kwargs})
+        else:
+            run_in_new_loop(execute)
+    except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit) as outsider:
+        # It has passed through the edge, which stopped the run; the parent is told how that ends before we exit.
+        if run._ended is None:  # or past it: it hit the event loop between two steps of the body
+            reason = f"{type(outsider).__name__} from outside"
+            run.stop(reason=Reason.of(reason, kind=ReasonKind.SHUTDOWN))
+    return wait_for_end(run)
 
 
 def load(agent: str) -> Callable[..., Any]:

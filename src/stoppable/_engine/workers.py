@@ -19,12 +19,12 @@ from stoppable._core.port import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
-from stoppable._engine import control, inherited
+from stoppable._engine import inherited
 from stoppable._engine.agents import body_of
 from stoppable._engine.mirror import Mirror, Process, note_delivery
 from stoppable._engine.processes.orphans import cookie
 from stoppable._engine.processes.table import Members, environment
-from stoppable._engine.wire import Acknowledged, Ended, Item, Line, Start, StopRequest, pack
+from stoppable._engine.wire import Acknowledged, Ended, Item, Line, Outbox, Start, StopRequest, pack
 from stoppable.errors import InvalidArgument, StoppableError
 
 Put: TypeAlias = Callable[[Any], object]
@@ -34,7 +34,16 @@ _REAP_SECONDS = 5.0
 
 live: set[Worker] = set()
 """The workers of which something may be alive."""
-os.register_at_fork(after_in_child=live.clear)  # they are the parent's
+
+
+def _forget() -> None:
+    """Leave the workers to the process that forked: one whose line is held here would not notice that one's death."""
+    for worker in live:
+        worker._line.close()
+    live.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class WorkerDied(StoppableError):
@@ -60,6 +69,7 @@ class Worker(Process):
         "_members",
         "_mirror",
         "_numbers",
+        "_outbox",
         "_process",
         "_put",
         "_run",
@@ -67,6 +77,7 @@ class Worker(Process):
     )
 
     def __init__(self, run: Run, request: Start, put: Put | None = None) -> None:
+        packed = pack(request)
         ours, theirs = socket.socketpair()
         group = new_id()
         with theirs:
@@ -82,15 +93,14 @@ class Worker(Process):
                 raise
         self._run = run
         self._put = put
-        self._line = Line(ours)
+        self._line = Line(ours, self._process)
+        self._outbox = Outbox(self._line, packed)
         self._members = Members(group, self._process.pid)
         self._mirror = Mirror(run, self)
         self._told: dict[int, tuple[Run, Stop]] = {}
         self._numbers = itertools.count()
         self._has_ended = self._is_over = False
         live.add(self)
-        with contextlib.suppress(OSError):  # it died at once: receive() will say so
-            self._line.send(request)
 
     # As a participant of the run
 
@@ -99,7 +109,7 @@ class Worker(Process):
         self.pass_on(self._run, stop)
 
     def pass_on(self, run: Run, stop: Stop) -> None:
-        """Tell of a stop, from the control thread: a signal handler must not wait for a socket."""
+        """Tell of a stop, without waiting: its process may never read, and the control thread must go on (G6)."""
         if self._mirror.heard(stop):
             stop.acknowledge()
             return
@@ -108,8 +118,7 @@ class Worker(Process):
         if self._is_over:
             self._acknowledge(number)
             return
-        request = StopRequest(number, run.id, stop.mode, stop.reason, stop.grace)
-        control.get().call_at(clock.now(), lambda: self._send(request))
+        self._outbox.put(StopRequest(number, run.id, stop.mode, stop.reason, stop.grace))
 
     def _acknowledge(self, number: int) -> None:
         _, stop = self._told.pop(number, (None, None))
@@ -121,10 +130,6 @@ class Worker(Process):
         for number, (told, _) in list(self._told.items()):
             if told is run:
                 self._acknowledge(number)
-
-    def _send(self, request: StopRequest) -> None:
-        with contextlib.suppress(OSError):  # it has gone, or is about to
-            self._line.send(request)
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
@@ -152,6 +157,7 @@ class Worker(Process):
 
     def converse(self) -> Any:
         """Mirror what the worker tells until it has ended; return its value or raise as its body did."""
+        self._outbox.start()
         while True:
             match self._line.receive():
                 case None:
@@ -189,6 +195,8 @@ class Worker(Process):
         if self._has_ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_SECONDS)  # to flush its output
+        self._line.hang_up()
+        self._outbox.close(_REAP_SECONDS)
         self._line.close()
         deadline = clock.now() + _REAP_SECONDS
         while self.alive() and clock.now() < deadline:
