@@ -131,6 +131,7 @@ def test_sigterm_ends_a_process_whose_store_does_not_answer(node, path):
     worker = node(ttl=30)
     run = worker.start("forever")
     holder = apsw.Connection(str(path))
+    holder.set_busy_timeout(10_000)  # for what the worker is writing now
     holder.execute("BEGIN IMMEDIATE")
     try:
         worker.signal(signal.SIGTERM)
