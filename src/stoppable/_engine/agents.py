@@ -217,7 +217,12 @@ def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
     """
     copied = contextvars.copy_context()
     thread = threading.Thread(target=copied.run, args=(call,), name=f"stoppable {run.name}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        run.stop(reason=Reason.of(f"its thread was not started: {error}", kind=ReasonKind.EXTERNAL))
+        run._skip()
+        raise
     return thread
 
 
