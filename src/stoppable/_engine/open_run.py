@@ -103,7 +103,8 @@ def limit_time(run: Run, limits: Limits | None) -> None:
     """Stop a run when its seconds are over."""
     if limits is not None and limits.seconds is not None:
         reason = f"limit of {limits.seconds} seconds"
-        control.get().call_at(clock.now() + limits.seconds, lambda: _stop_at_limit(run, reason))
+        timer = control.get().call_at(clock.now() + limits.seconds, lambda: _stop_at_limit(run, reason))
+        run._when_ended(timer.cancel)  # which lets go of the run
 
 
 def _stop_at_limit(run: Run, reason: str) -> None:
