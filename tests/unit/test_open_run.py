@@ -38,6 +38,12 @@ def test_open_run_async_needs_a_task_and_leaves_nothing_to_wait_for():
     assert parent.status == "completed"
 
 
+@pytest.mark.parametrize("given", [{"policy": {"grace": 1}}, {"limits": {"seconds": 1}}, {"limits": 5}])
+def test_limits_and_policies_that_are_none_are_refused_where_they_are_given(given):
+    with pytest.raises(stoppable.InvalidArgument, match=r"use stoppable\.(Policy|Limits)\("):
+        stoppable.open_run("work", **given)
+
+
 async def test_one_that_is_never_entered_holds_up_nobody():
     kept = []
 

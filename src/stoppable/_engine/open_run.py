@@ -7,7 +7,7 @@ from types import TracebackType
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import check
-from stoppable._core.policy import Limits, Policy
+from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._engine import control
@@ -35,6 +35,8 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         limits: Limits | None = None,
         policy: Policy | None = None,
     ) -> None:
+        check_given(limits, policy)
+
         def make() -> Run:
             check()
             parent = context.current_run()
