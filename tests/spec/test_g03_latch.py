@@ -22,6 +22,14 @@ async def test_the_first_reason_stays_and_later_ones_are_appended(kind, probe):
     assert [reason.message for reason in token.reasons] == ["first", "second", "third"]
 
 
+@pytest.mark.parametrize(("said", "actor"), [(None, "ann"), ("bob", "bob")])
+def test_a_whole_reason_is_kept_and_gets_the_actor_if_it_names_none(said, actor):
+    run = stoppable.Run("work")
+    given = stoppable.Reason(kind="policy", message="enough", actor=said, at=5.0)
+    reason = run.stop(reason=given, actor="ann").reason
+    assert (reason.kind, reason.message, reason.actor, reason.at) == ("policy", "enough", actor, 5.0)
+
+
 async def test_it_is_seen_on_other_threads_and_after_the_end(kind, probe):
     handle = await kind.start([Effect("work"), Effect("never")], probe)
     await probe.seen("enter work")

@@ -32,6 +32,65 @@ async def test_a_timeout_around_a_called_agent_is_a_timeout_at_once():
     assert await (await stoppable.spawn(agent)).result() == "went on"
 
 
+async def test_a_timeout_around_a_generator_agent_is_a_timeout_at_once_and_its_clean_up_runs():
+    runs, notes = [], []
+    release = asyncio.Event()
+
+    @stoppable.agent
+    async def tokens():
+        runs.append(stoppable.current_run())
+        try:
+            yield "a"
+            await hang()
+        finally:
+            await release.wait()
+            notes.append("cleaned")
+
+    async def agent():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                async for item in tokens():
+                    notes.append(item)
+        notes.append("went on")
+        assert runs[0].status == "stopping"
+        release.set()
+
+    handle = await stoppable.spawn(agent)
+    async with asyncio.timeout(5):
+        assert (await handle.outcome()).status == "completed"
+    assert notes == ["a", "went on", "cleaned"]
+    assert (runs[0].status, runs[0].outcome.reason.kind, runs[0].outcome.clean) == ("stopped", "external", True)
+
+
+async def test_our_own_cancel_waits_for_the_clean_up_of_a_generator_agent():
+    notes = []
+
+    @stoppable.agent
+    async def tokens():
+        try:
+            yield "a"
+            notes.append("b")
+            await hang()
+        finally:
+            await asyncio.sleep(0.01)
+            notes.append("the generator")
+
+    async def agent():
+        try:
+            async for item in tokens():
+                notes.append(item)
+        finally:
+            notes.append("its reader")
+
+    handle = await stoppable.spawn(agent)
+    while notes != ["a", "b"]:
+        await asyncio.sleep(0)
+    await handle.stop("immediate")
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.clean) == ("stopped", True)
+    assert notes[2:] == ["the generator", "its reader"]
+
+
 async def test_somebody_elses_cancel_leaves_the_task_cancelled():
     runs = []
 

@@ -1,9 +1,11 @@
 """G12: hooks are called at most once, at once if late, after the subtree is marked; one failing stops no other."""
 
 import asyncio
+import functools
 import threading
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable._core.run import Run
@@ -106,6 +108,84 @@ async def test_a_hook_that_hangs_holds_up_neither_the_stop_nor_another_ladder():
     assert (await second.outcome()).status == "stopped"
     assert called.wait(5)
     hanging.set()
+
+
+@pytest.mark.parametrize("moment", [stoppable.on_stop, stoppable.on_interrupt])
+async def test_a_hook_that_hangs_holds_up_no_other_hook_of_the_same_stop(moment):
+    hanging = threading.Event()
+    called = [threading.Event() for _ in range(3)]
+
+    async def agent():
+        for event in called:
+            moment(lambda: hanging.wait(10))
+            moment(event.set)
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: len(handle.run._members or ()) == 6)
+    await handle.stop("immediate")
+    try:
+        assert all(event.wait(5) for event in called)
+    finally:
+        hanging.set()
+    assert (await handle.outcome()).status == "stopped"
+
+
+async def test_a_hook_registered_after_the_stop_holds_up_nobody_either():
+    hanging, registered = threading.Event(), threading.Event()
+    threads = []
+
+    def hook():
+        threads.append(threading.current_thread())
+        hanging.wait(10)
+
+    async def agent():
+        stoppable.current_run().stop("immediate")
+        stoppable.on_stop(hook)
+        stoppable.on_interrupt(hook)
+        registered.set()
+
+    await (await stoppable.spawn(agent)).outcome()
+    try:
+        assert registered.is_set()
+        await until(lambda: len(threads) == 2)
+        assert threading.current_thread() not in threads
+    finally:
+        hanging.set()
+
+
+async def test_a_stop_succeeds_and_hooks_are_called_later_while_no_thread_can_be_started(monkeypatch):
+    start, called = threading.Thread.start, []
+
+    def refuse(thread):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise RuntimeError("can't start new thread")
+
+    async with _stopped_run() as run:
+        stoppable.on_stop(lambda: called.append("one"))
+        stoppable.on_stop(lambda: called.append("two"))
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert run.stop("cooperative").answer == "accepted"
+    await until(lambda: sorted(called) == ["one", "two"])
+
+
+async def test_hooks_that_get_no_thread_of_their_own_are_called_after_the_others(monkeypatch):
+    start, called = threading.Thread.start, []
+
+    def only_one(thread):
+        def refuse(_thread):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        start(thread)
+
+    async with _stopped_run() as run:
+        for number in range(3):
+            stoppable.on_stop(functools.partial(called.append, number))
+        monkeypatch.setattr(threading.Thread, "start", only_one)
+        run.stop("cooperative")
+    await until(lambda: len(called) == 3)
+    assert called == [0, 1, 2]
 
 
 @pytest.mark.parametrize("bad", [None, "text", asyncio.sleep])

@@ -63,6 +63,8 @@ def where():
         (where, (), {"run_id": "x" * 129}, "cannot be the id of a run"),
         (where, (), {"labels": {"a": 1}}, "a label is a text"),
         (where, (), {"labels": {str(n): "" for n in range(33)}}, "up to 32"),
+        (where, (), {"policy": {"grace": 1}}, r"use stoppable\.Policy"),
+        (where, (), {"limits": {"seconds": 1}}, r"use stoppable\.Limits"),
         (where, (), {"owner": ""}, "an owner is a text"),
         (where, ("one too many",), {}, "cannot be called like that"),
         ("where", (), {}, "is not an agent"),

@@ -92,31 +92,6 @@ def test_open_run_works_in_blocking_code():
     assert run.status == "completed"
 
 
-async def test_open_run_in_a_stopped_run_raises_on_entry():
-    async def agent():
-        stoppable.current_run().stop("cooperative")
-        async with stoppable.open_run("inner"):
-            raise AssertionError("never entered")
-
-    assert (await (await stoppable.spawn(agent)).outcome()).status == "stopped"
-
-
-async def test_open_run_that_was_stopped_before_it_was_entered_raises_on_entry():
-    opened = stoppable.open_run("early")
-    opened._run.stop(reason="before")
-    with pytest.raises(stoppable.RunStopped):
-        async with opened:
-            raise AssertionError("never entered")
-    assert opened._run.status == "stopped"
-
-
-def test_open_run_async_needs_a_task():
-    opened = stoppable.open_run("work")
-    coroutine = opened.__aenter__()
-    with pytest.raises(stoppable.StoppableError, match="running asyncio task"):
-        coroutine.send(None)
-
-
 async def test_sleep_is_woken_by_a_stop_at_once():
     async def agent():
         await stoppable.sleep(60)

@@ -243,6 +243,16 @@ class _stopping:  # noqa: N801
         return error is None
 
 
+def test_a_shield_that_is_entered_again_is_refused_because_it_would_protect_nothing():
+    shield = stoppable.shielded(5)
+    with stoppable.open_run("work"):
+        with shield:
+            with pytest.raises(stoppable.InvalidArgument, match="one block"), shield:
+                raise AssertionError("never entered")
+        with pytest.raises(stoppable.InvalidArgument, match="one block"), shield:
+            raise AssertionError("never entered")
+
+
 async def test_a_boundary_in_a_callback_of_the_loop_belongs_to_no_task():
     entered = asyncio.Event()
 

@@ -1,5 +1,8 @@
 """Limits are stops of their own kind."""
 
+import gc
+import weakref
+
 import pytest
 
 import stoppable
@@ -53,6 +56,22 @@ async def test_a_limit_of_seconds_is_a_stop(clock):
             clock.advance(5)
             await stoppable.sleep(60)
     assert run.outcome.reason.kind == "limit"
+
+
+def test_a_limit_of_seconds_keeps_nothing_of_a_run_that_has_ended(clock):
+    class Answer:
+        pass
+
+    def work():
+        with stoppable.open_run("work", limits=Limits(seconds=3600)):
+            answer = Answer()
+            stoppable.set_partial(answer)
+            clock.advance(1)
+            return weakref.ref(answer)
+
+    kept = work()
+    gc.collect()
+    assert kept() is None
 
 
 @pytest.mark.parametrize("limits", [{"seconds": -1}, {"boundaries": {"llm": -1}}, {"boundaries": {"llm": 1.5}}])

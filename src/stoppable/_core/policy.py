@@ -60,6 +60,13 @@ class Limits:
                 raise InvalidArgument(f"the limit of {kind!r} boundaries is {count!r}: use a whole number from 0 up")
 
 
+def check_given(limits: object, policy: object) -> None:
+    """Raise an error that says what limits and a policy are."""
+    for name, value, kind in (("limits", limits, Limits), ("policy", policy, Policy)):
+        if value is not None and not isinstance(value, kind):
+            raise InvalidArgument(f"{name} is {value!r}: use stoppable.{kind.__name__}(…)")
+
+
 def seconds(value: float, name: str, unit: str = "seconds") -> float:
     """Return a duration, or raise an error that says what a duration is."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from stoppable._core import clock
@@ -36,7 +36,7 @@ class Reason:
 
     @classmethod
     def of(cls, value: Reason | str | None, *, kind: ReasonKind = ReasonKind.USER, actor: str | None = None) -> Reason:
-        """Return a reason from what a caller gave: a text, a whole reason, or nothing."""
+        """Return a reason from what a caller gave: a text, a whole reason, which may name no actor, or nothing."""
         if isinstance(value, Reason):
-            return value
+            return replace(value, actor=actor) if actor and not value.actor else value
         return cls(kind=kind, message=value or "", actor=actor, at=clock.now())

@@ -328,7 +328,7 @@ class Run(Place):
         """Call it at its moment, or at once if that has passed."""
         self._admit(hook)
         if self._is_past(hook.moment) and self._withdraw(hook):
-            hook.call()
+            call_hooks([hook])
 
     def _is_past(self, moment: Moment) -> bool:
         if self._stop is None:

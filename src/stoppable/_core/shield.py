@@ -12,7 +12,7 @@ from stoppable._core import clock, context, port
 from stoppable._core.context import Scope
 from stoppable._core.policy import seconds
 from stoppable._core.run import Run
-from stoppable.errors import StoppableError
+from stoppable.errors import InvalidArgument, StoppableError
 
 
 class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
@@ -34,6 +34,8 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         self._holders: list[port.Participant] = []
 
     def __enter__(self) -> Self:
+        if self._reset is not None:
+            raise InvalidArgument("a shield is for one block, and this one was entered before: call shielded(…) anew")
         outer = context.current.get()
         self._run = outer._run_here()
         if self._run is not None:

@@ -6,6 +6,7 @@ import contextvars
 import functools
 import inspect
 import threading
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from enum import Enum
 from types import FunctionType
@@ -16,7 +17,8 @@ from stoppable._core.boundary import check
 from stoppable._core.context import OUTSIDE
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
-from stoppable._core.state import Status
+from stoppable._core.state import Mode, Status
+from stoppable._engine import tasks
 from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
 from stoppable._engine.generators import Steps
 from stoppable._engine.handle import RunHandle
@@ -86,14 +88,28 @@ def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
         run = child_run(function)
         channel: LazyChannel[Any] = LazyChannel(run)
         handle = RunHandle[Any](run, in_task(run, functools.partial(channel.pump, function), args, kwargs), channel)
+        is_cut = False
         try:
             async for item in handle.stream():
                 yield item
+        except CancelledError:
+            is_cut = not _is_our_cancel()
+            if is_cut:
+                # Passed on to its task, as it would hit the code of a plain generator; not waited for (G9).
+                run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
+            raise
         finally:
-            handle.run.stop(reason=Reason.of("its consumer left", kind=ReasonKind.DISCONNECT))
-            await handle.outcome()
+            if not is_cut:
+                run.stop(reason=Reason.of("its consumer left", kind=ReasonKind.DISCONNECT))
+                await handle.outcome()
 
     return iterate_agent
+
+
+def _is_our_cancel() -> bool:
+    """Return whether the cancel that the current task has got is one that we issued, and no other came as well."""
+    participant = tasks.current()
+    return participant is not None and 0 < participant.issued >= participant.task.cancelling()
 
 
 def _blocking_agent(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,7 +233,12 @@ def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
     """
     copied = contextvars.copy_context()
     thread = threading.Thread(target=copied.run, args=(call,), name=f"stoppable {run.name}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        run.stop(reason=Reason.of(f"its thread was not started: {error}", kind=ReasonKind.EXTERNAL))
+        run._skip()
+        raise
     return thread
 
 

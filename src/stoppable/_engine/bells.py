@@ -5,11 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
+import queue
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_LOOK_SECONDS = 60.0
+
+
+class Alarm:
+    """Wakes the one thread that waits for it.
+
+    Re-entrant, which an event of ``threading`` is not: a signal handler may ring it on the very thread that waits.
+    """
+
+    __slots__ = ("_rings",)
+
+    def __init__(self) -> None:
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def ring(self) -> None:
+        """Wake it, now or when it comes to wait; from any thread and from a signal handler."""
+        self._rings.put(None)
+
+    def wait(self) -> bool:
+        """Wait until it rings; False after a minute without."""
+        try:
+            self._rings.get(timeout=_LOOK_SECONDS)
+        except queue.Empty:
+            return False
+        return True
 
 
 class Bell:
@@ -29,10 +55,10 @@ class Bell:
     async def wait(self, ready: Callable[[], bool], *, blocking: bool) -> None:
         """Wait until something is so; ``blocking`` waits in place, on the calling thread."""
         while not ready():
-            waiter: asyncio.Future[None] | threading.Event
+            waiter: asyncio.Future[None] | Alarm
             if blocking:
-                waiter = threading.Event()
-                self._wakers[waiter] = waiter.set
+                waiter = Alarm()
+                self._wakers[waiter] = waiter.ring
             else:
                 waiter = asyncio.get_running_loop().create_future()
                 self._wakers[waiter] = functools.partial(_wake, waiter)
@@ -40,8 +66,8 @@ class Bell:
                 # Published first, looked at afterwards: no change slips through between the two.
                 if ready():
                     return
-                if isinstance(waiter, threading.Event):
-                    waiter.wait(timeout=60)
+                if isinstance(waiter, Alarm):
+                    waiter.wait()
                 else:
                     await waiter
             finally:

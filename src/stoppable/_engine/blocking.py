@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar, TypeVarTuple, cast, overload
 
@@ -18,6 +17,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
 from stoppable._engine.agents import Kind, block, body_of, channel_for, child_run, in_thread, kind_of, pumped, start
+from stoppable._engine.bells import Alarm
 from stoppable._engine.channel import Channel
 from stoppable._engine.handle import Held, RunHandle, stream_of
 from stoppable._engine.loops import run_in_new_loop
@@ -126,22 +126,21 @@ def sleep(seconds: float) -> None:
     """Sleep; a stop of the run wakes it at once and raises AgentStopped. Outside a run it is a plain sleep."""
     checked_seconds(seconds, "seconds")
     check()
-    wake = threading.Event()
-    until = clock.now() + seconds
-    timer = control.get().call_at(until, wake.set)
+    alarm = Alarm()
+    timer = control.get().call_at(clock.now() + seconds, alarm.ring)
     scope = context.current.get()
     try:
         if isinstance(scope, Run):
-            with Callback(scope, Moment.STOP, wake.set) as hook:
+            with Callback(scope, Moment.STOP, alarm.ring) as hook:
                 scope._add_hook(hook)
-                _wait(wake)
+                _wait(alarm)
         else:
-            _wait(wake)
+            _wait(alarm)
     finally:
         timer.cancel()
     check()
 
 
-def _wait(event: threading.Event) -> None:
-    while not event.wait(timeout=60):
+def _wait(alarm: Alarm) -> None:
+    while not alarm.wait():
         pass

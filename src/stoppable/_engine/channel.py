@@ -101,7 +101,8 @@ class LazyChannel(Channel[T]):
 
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
-        future.set_result(None)
+        with contextlib.suppress(asyncio.InvalidStateError):  # a signal handler's stop came in between, and did it
+            future.set_result(None)
 
 
 async def pump(

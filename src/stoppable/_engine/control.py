@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import heapq
 import itertools
 import logging
@@ -161,16 +162,32 @@ def use(control: Control) -> Control:
 
 
 def dispatch(hooks: Sequence[Hook]) -> None:
-    """Call users' hooks on a thread of their own: one that hangs holds up neither the stop nor any ladder."""
-
-    def call_all() -> None:
+    """Call users' hooks, each on a thread of its own: one that hangs holds up no stop, ladder or other hook."""
+    if _control._threaded:
+        _start_calling(collections.deque(hooks))
+    else:
         for hook in hooks:
             hook.call()
 
-    if _control._threaded:
-        threading.Thread(target=call_all, name="stoppable-hooks", daemon=True).start()
-    else:
-        call_all()
+
+def _start_calling(hooks: collections.deque[Hook]) -> None:
+    """Start a thread for hooks that wait; from any thread and from a signal handler."""
+    if not hooks:
+        return
+    try:
+        threading.Thread(target=_call_next, args=(hooks,), name="stoppable-hooks", daemon=True).start()
+    except RuntimeError:  # there are too many: those that wait get one later, if no other thread comes to them
+        get().call_at(clock.now() + TICK_SECONDS, functools.partial(_start_calling, hooks))
+
+
+def _call_next(hooks: collections.deque[Hook]) -> None:
+    while True:
+        try:
+            hook = hooks.popleft()
+        except IndexError:
+            return  # other threads have taken the rest
+        _start_calling(hooks)  # here, not where the stop is: whoever stops starts one thread, however many hooks
+        hook.call()
 
 
 os.register_at_fork(after_in_child=lambda: use(Control()))  # threads do not cross a fork

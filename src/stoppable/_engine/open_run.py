@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import check
-from stoppable._core.policy import Limits, Policy
+from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._engine import control
 from stoppable._engine.scope import BlockingEdge, Edge
+from stoppable.errors import InvalidArgument, StoppableError
 
 
 class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job") as run:`
@@ -20,7 +21,9 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
     At its end it raises RunStopped or RunLost if the run was stopped; an error of the block passes unchanged.
     """
 
-    __slots__ = ("_edge", "_limits", "_run")
+    __slots__ = ("_edge", "_limits", "_make")
+
+    _edge: Edge | BlockingEdge
 
     def __init__(
         self,
@@ -32,18 +35,22 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         limits: Limits | None = None,
         policy: Policy | None = None,
     ) -> None:
-        check()
-        parent = context.current_run()
-        self._prepare(
-            Run(name, parent, run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy), limits
-        )
+        check_given(limits, policy)
 
-    def _prepare(self, run: Run, limits: Limits | None) -> None:
-        self._run = run
+        def make() -> Run:
+            check()
+            parent = context.current_run()
+            return Run(name, parent, run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy)
+
+        self._prepare(make, limits)
+
+    def _prepare(self, make: Callable[[], Run], limits: Limits | None) -> None:
+        # Called on entry: a run that nobody begins would keep its parent waiting.
+        self._make: Callable[[], Run] | None = make
         self._limits = limits
 
     def __enter__(self) -> Run:
-        return self._enter(BlockingEdge(self._run))
+        return self._enter(BlockingEdge)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         assert isinstance(self._edge, BlockingEdge)
@@ -51,7 +58,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         return self._ended(error)
 
     async def __aenter__(self) -> Run:
-        return self._enter(Edge(self._run))
+        return self._enter(Edge)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -60,16 +67,26 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         await self._edge.close(None, error)
         return self._ended(error)
 
-    def _enter(self, edge: Edge | BlockingEdge) -> Run:
-        self._edge = edge
-        if not edge.open():
-            edge.answer()
-        limit_time(self._run, self._limits)
-        return self._run
+    def _enter(self, kind: type[Edge | BlockingEdge]) -> Run:
+        if self._make is None:
+            raise InvalidArgument("a run happens once, and this one was entered before: call open_run(…) anew")
+        run = self._make()
+        self._make = None
+        self._edge = kind(run)
+        try:
+            is_open = self._edge.open()
+        except StoppableError:
+            run._skip()
+            raise
+        if not is_open:
+            self._edge.answer()
+        limit_time(run, self._limits)
+        return run
 
     def _ended(self, error: BaseException | None) -> bool:
-        outcome = self._run.outcome
-        if outcome is not None and outcome.error is error is not None and not self._run.token.stopped:
+        run = self._edge.run
+        outcome = run.outcome
+        if outcome is not None and outcome.error is error is not None and not run.token.stopped:
             return False  # the block's own error goes on, with its traceback as it is
         self._edge.answer()
         return True
@@ -81,14 +98,15 @@ class edge_around(open_run):  # noqa: N801 - as above
     __slots__ = ()
 
     def __init__(self, run: Run, limits: Limits | None) -> None:
-        self._prepare(run, limits)
+        self._prepare(lambda: run, limits)
 
 
 def limit_time(run: Run, limits: Limits | None) -> None:
     """Stop a run when its seconds are over."""
     if limits is not None and limits.seconds is not None:
         reason = f"limit of {limits.seconds} seconds"
-        control.get().call_at(clock.now() + limits.seconds, lambda: _stop_at_limit(run, reason))
+        timer = control.get().call_at(clock.now() + limits.seconds, lambda: _stop_at_limit(run, reason))
+        run._when_ended(timer.cancel)  # which lets go of the run
 
 
 def _stop_at_limit(run: Run, reason: str) -> None:

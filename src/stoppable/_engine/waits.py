@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.run import Run
 from stoppable._engine import control, tasks
+from stoppable._engine.bells import Alarm
 
 T = TypeVar("T")
 
@@ -66,10 +66,10 @@ async def acknowledged(run: Run, seconds: float) -> None:
 
 def wait_for_end(run: Run) -> Outcome[Any]:
     """Wait for the terminal status of a run, on a thread; in every mode but cooperative the ladder bounds it."""
-    event = threading.Event()
-    run._when_ended(event.set)
+    alarm = Alarm()
+    run._when_ended(alarm.ring)
     while (outcome := run._outcome) is None:
-        event.wait(timeout=60)
+        alarm.wait()
     return outcome
 
 

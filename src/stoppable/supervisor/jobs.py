@@ -13,7 +13,7 @@ from typing import Any, Literal, Never, get_args
 from stoppable._core import context
 from stoppable._core.boundary import check
 from stoppable._core.ids import new_id
-from stoppable._core.policy import Limits, Policy
+from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.run import Run
 from stoppable._engine.agents import Kind, body_of, kind_of, name_of, start, start_isolated
 from stoppable._engine.blocking import start_on_thread
@@ -57,6 +57,7 @@ class Options:
         ):
             if given not in known:
                 raise InvalidArgument(f"unknown {what} {given!r}: use {', '.join(known)}")
+        check_given(self.limits, self.policy)
         check_labels(self.labels or {})
         if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= _LABEL_LENGTH):
             raise InvalidArgument(f"an owner is a text of up to {_LABEL_LENGTH} characters")

@@ -1,0 +1,133 @@
+"""open_run: a block of existing code as a run, and starts that come to nothing."""
+
+import asyncio
+import threading
+
+import pytest
+
+import stoppable
+from stoppable import sync
+from stoppable._core.run import Run
+from stoppable._core.sink import Sink
+from stoppable._engine.open_run import edge_around
+
+
+async def test_open_run_in_a_stopped_run_raises_on_entry():
+    async def agent():
+        stoppable.current_run().stop("cooperative")
+        async with stoppable.open_run("inner"):
+            raise AssertionError("never entered")
+
+    assert (await (await stoppable.spawn(agent)).outcome()).status == "stopped"
+
+
+async def test_a_run_that_was_made_before_and_stopped_raises_on_entry():
+    run = Run("early")
+    run.stop(reason="before")
+    with pytest.raises(stoppable.RunStopped):
+        async with edge_around(run, None):
+            raise AssertionError("never entered")
+    assert run.status == "stopped"
+
+
+def test_open_run_async_needs_a_task_and_leaves_nothing_to_wait_for():
+    with stoppable.open_run("parent") as parent:
+        coroutine = stoppable.open_run("work").__aenter__()
+        with pytest.raises(stoppable.StoppableError, match="running asyncio task"):
+            coroutine.send(None)
+    assert parent.status == "completed"
+
+
+@pytest.mark.parametrize("given", [{"policy": {"grace": 1}}, {"limits": {"seconds": 1}}, {"limits": 5}])
+def test_limits_and_policies_that_are_none_are_refused_where_they_are_given(given):
+    with pytest.raises(stoppable.InvalidArgument, match=r"use stoppable\.(Policy|Limits)\("):
+        stoppable.open_run("work", **given)
+
+
+async def test_one_that_is_never_entered_holds_up_nobody():
+    kept = []
+
+    async def agent():
+        kept.append(stoppable.open_run("never"))
+
+    handle = await stoppable.spawn(agent)
+    async with asyncio.timeout(5):
+        assert (await handle.outcome()).status == "completed"
+
+
+async def test_it_is_a_child_of_the_run_that_it_is_entered_in():
+    opened = stoppable.open_run("inner")
+    async with stoppable.open_run("outer") as outer, opened as inner:
+        assert inner.parent is outer
+
+
+async def test_a_second_entry_is_refused_and_swallows_nothing():
+    opened = stoppable.open_run("once")
+    async with opened as run:
+        with pytest.raises(stoppable.InvalidArgument, match="anew"):
+            async with opened:
+                raise AssertionError("never entered")
+    assert run.status == "completed"
+    with pytest.raises(stoppable.InvalidArgument, match="anew"):
+        async with opened:
+            raise AssertionError("never entered")
+
+
+def test_a_second_entry_of_blocking_code_is_refused_and_swallows_nothing():
+    opened = sync.open_run("once")
+    with opened:
+        pass
+    with pytest.raises(stoppable.InvalidArgument, match="anew"), opened:
+        raise AssertionError("never entered")
+
+
+@pytest.fixture
+def no_more_threads(monkeypatch):
+    """The system starts no more threads for runs."""
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name.startswith("stoppable "):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.mark.usefixtures("no_more_threads")
+class TestAThreadThatCannotBeStarted:
+    @pytest.mark.parametrize("isolation", ["auto", "process"])
+    async def test_is_the_error_of_whoever_spawns_and_keeps_nobody_waiting(self, isolation):
+        children = []
+
+        async def agent():
+            with pytest.raises(RuntimeError, match="new thread"):
+                await stoppable.spawn(threading.active_count, isolation=isolation)
+            children.extend(stoppable.current_run()._offspring())
+
+        handle = await stoppable.spawn(agent)
+        async with asyncio.timeout(5):
+            assert (await handle.outcome()).status == "completed"
+        assert children == []
+
+    def test_keeps_no_blocking_parent_waiting(self):
+        with sync.open_run("parent") as parent:
+            with pytest.raises(RuntimeError, match="new thread"):
+                sync.spawn(threading.active_count)
+        assert parent.status == "completed"
+
+    async def test_is_told_in_the_outcome_of_the_run(self):
+        seen = []
+
+        class Ends(Sink):
+            def ended(self, run):
+                seen.append(run.outcome)
+
+        async with stoppable.open_run("parent") as parent:
+            parent._sink = Ends()
+            with pytest.raises(RuntimeError, match="new thread"):
+                await stoppable.spawn(threading.active_count)
+            parent._sink = None
+        (outcome,) = seen
+        assert outcome.status == "stopped"
+        assert "new thread" in outcome.reason.message
