@@ -90,17 +90,29 @@ class Desk:
     # Starting
 
     def register(self, job: Job) -> tuple[Log, Reply[Registered]]:
-        """Keep a run that is about to start. It can be stopped from now on, though it has not begun."""
-        log = self.recorder.follow(job.run)
-        return log, self.store.register(job.to_record(self.lease.worker), job.request)
+        """Keep a run that is about to start. It can be stopped from now on, though it has not begun.
+
+        The store has it before it hears of such a stop. By the time that it answers the stop, the run is found here if
+        it is ours; until then its id may be that of a run elsewhere, which alone can close the gate of that.
+        """
+        worker = self.lease.worker
+        log = self.recorder.log(job.run, worker)
+        reply = self.store.register(job.to_record(worker), job.request)
+        reply.then(partial(self._answered, log))
+        return log, reply
+
+    def _answered(self, log: Log, reply: Reply[Registered]) -> None:
+        try:
+            self.registered(log, reply.result())
+        except Exception:  # the starter gets it
+            self.recorder.drop(log)
 
     def registered(self, log: Log, answer: Registered) -> bool:
         """Return whether the run is ours to begin."""
         if not answer.created or answer.record.over:
             self.recorder.drop(log)
             return False
-        log.epoch = answer.record.epoch
-        self.recorder.adopt(log)
+        self.recorder.adopt(log, answer.record.epoch)
         return True
 
     def abandon(self, log: Log, reply: Reply[Registered]) -> None:
@@ -220,9 +232,8 @@ class Desk:
         if dry_run:
             return BulkStop((self.receipt(one.record, one.answer) for one in result.answers), result.hold)
         # All are told first: what there is to write and to say about each can wait.
-        logs = self.recorder.logs
-        ids = [one.record.id for one in result.answers]
-        self._tell((logs[run_id], intent) for run_id in ids if run_id in logs and run_id not in told)
+        records = [one.record for one in result.answers if one.record.id not in told]
+        self._tell((log, intent) for record in records if (log := self._log_of(record, told)) is not None)
         return BulkStop((self._carry_out(one, intent, told) for one in result.answers), result.hold)
 
     @staticmethod
@@ -239,7 +250,7 @@ class Desk:
 
     def _carry_out(self, answered: StopAnswer, intent: StopIntent, told: Mapping[str, Log]) -> Receipt:
         record = answered.record
-        log = told.get(record.id) or self.recorder.logs.get(record.id)
+        log = self._log_of(record, told)
         if log is None or record.over:
             return self.receipt(record, answered.answer)
         self._tell([(log, intent)])
@@ -249,6 +260,11 @@ class Desk:
         answer = answered.answer if log.run.token.stopped else Answer.ALREADY_FINISHED
         receipt = shifted(write(log.run, answer), log.offset)
         return so_far(receipt) if receipt.final and answer in CHANGES else receipt
+
+    def _log_of(self, record: RunRecord, told: Mapping[str, Log]) -> Log | None:
+        """Return the log of a run of the store if it is executed here: another worker's is that one's to answer for."""
+        log = told.get(record.id) or self.recorder.logs.get(record.id)
+        return log if log is not None and log.worker == record.worker else None
 
     def _deliver(self, intents: Sequence[Intent]) -> None:
         found = [(log, intent.stop) for intent in intents if (log := self.recorder.logs.get(intent.run_id)) is not None]

@@ -55,13 +55,15 @@ class Log:
         "offset",
         "run",
         "unkept_below",
+        "worker",
     )
 
-    def __init__(self, run: Run, offset: float, *, is_registered: bool) -> None:
+    def __init__(self, run: Run, offset: float, worker: str = "") -> None:
         self.run = run
         self.offset = offset  # from our own clock to the store's: one for all that is said of the run
+        self.worker = worker  # with which it was registered: another one's run may have the same id
         self.epoch = 1
-        self.is_registered = is_registered
+        self.is_registered = False
         self.is_busy = False
         self.is_failing = False  # the store refused the last call
         self.is_held_up = False  # until the next heartbeat
@@ -91,33 +93,31 @@ class Recorder(Sink):
         self.logs: dict[str, Log] = {}
         self.outbox = Outbox(self._tell_kept)
 
-    def _log(self, run: Run, *, is_registered: bool) -> Log:
+    def log(self, run: Run, worker: str = "") -> Log:
+        """Return a log for a run. Nobody finds it before ``adopt``: the id may turn out to be somebody else's."""
         offset = self._store.now() - clock.now()
         if abs(offset - self._offset) > _CLOCKS_DIFFER:
             self._offset = offset
-        return Log(run, self._offset, is_registered=is_registered)
+        return Log(run, self._offset, worker)
 
     # A run of its own
 
-    def follow(self, run: Run) -> Log:
-        """Keep a log of a run that is about to be registered."""
-        log = self._log(run, is_registered=True)
-        self.logs.setdefault(run.id, log)  # a start that is repeated does not take the place of the first
-        return log
-
-    def adopt(self, log: Log) -> None:
-        """Write down what a run does, now that it is registered."""
+    def adopt(self, log: Log, epoch: int) -> None:
+        """Write down what a run does, now that the store has said that it is ours; once is enough."""
         run = log.run
-        above, run._sink = run.parent, self
-        if above is not None and above._sink is not self:
-            # Its own stops are told to the sink; this one hears of those of a run above it that is not kept.
-            log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
-            run._add_hook(log.hook)
+        with self._lock:
+            if log.is_registered:
+                return
+            log.epoch, log.is_registered = epoch, True
+            self.logs[run.id] = log
+            above, run._sink = run.parent, self
+            if above is not None and above._sink is not self:
+                # Its own stops are told to the sink; this one hears of those of a run above it that is not kept.
+                log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
+                run._add_hook(log.hook)
 
     def drop(self, log: Log) -> None:
         """Forget a run that was not registered after all; it never begins, and nobody waits for it."""
-        if self.logs.get(log.run.id) is log:
-            del self.logs[log.run.id]
         log.run._skip()
 
     # What the runs tell
@@ -126,7 +126,7 @@ class Recorder(Sink):
         """Note a status, and keep a log of a child."""
         log = self.logs.get(run.id)
         if log is None:
-            log = self.logs[run.id] = self._log(run, is_registered=False)
+            log = self.logs[run.id] = self.log(run)
             self._soon(log)
         else:
             self._note(run, status_event(Status.RUNNING))
@@ -258,7 +258,8 @@ class Recorder(Sink):
         def registered() -> None:
             log.is_registered = True
 
-        record = record_of_child(log.run, self._worker())
+        log.worker = self._worker()
+        record = record_of_child(log.run, log.worker)
         self._when_done(log, self._store.register(record, log.run.id), registered)
 
     def _tell_stop(self, log: Log, intent: StopIntent) -> None:
