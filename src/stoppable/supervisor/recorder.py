@@ -17,9 +17,9 @@ from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt, Stop
-from stoppable.errors import StoreError
+from stoppable.errors import RunConflict, StoreError
 from stoppable.records import Draft, EventType, StopIntent
-from stoppable.stores.base import Store
+from stoppable.stores.base import Registered, Store
 from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.rules import status_event
 from stoppable.supervisor.outbox import Outbox
@@ -118,14 +118,14 @@ class Recorder(Sink):
 
     def drop(self, log: Log) -> None:
         """Forget a run that was not registered after all; it never begins, and nobody waits for it."""
+        log.run._sink = None  # also one that it has from its parent: the id may be that of a run that goes on
         log.run._skip()
 
     # What the runs tell
 
     def began(self, run: Run) -> None:
         """Note a status, and keep a log of a child."""
-        log = self.logs.get(run.id)
-        if log is None:
+        if run.id not in self.logs:
             log = self.logs[run.id] = self.log(run)
             self._soon(log)
         else:
@@ -133,20 +133,22 @@ class Recorder(Sink):
 
     def stopping(self, stop: Stop) -> None:
         """Note a stop that the store has not heard of; whoever stops may be a signal handler."""
-        log = self.logs.get(stop.target.id)
+        log = self._log_of(stop.target)
         if log is not None and (log.known_mode is None or log.known_mode < stop.mode):
             self._later(log)
 
     def ended(self, run: Run) -> None:
         """Write the outcome."""
-        log = self.logs.get(run.id)
+        log = self._log_of(run)
         if log is not None:
             self.outbox.put(partial(self._end, log))
 
     def _end(self, log: Log) -> None:
+        if log.finished is _KEPT:
+            return
         log.is_over = True  # in its turn: the runs below it ended first
         parent = log.run.parent
-        log.above = None if parent is None else self.logs.get(parent.id)
+        log.above = None if parent is None else self._log_of(parent)
         if log.above is not None:
             log.above.unkept_below += 1
         self._advance(log)
@@ -177,7 +179,7 @@ class Recorder(Sink):
 
     def acknowledge(self, run: Run, mode: Mode) -> None:
         """Say that the gate of a run is closed, once it is, with what is in flight; the caller rings."""
-        log = self.logs.get(run.id)
+        log = self._log_of(run)
         if log is None or (log.acknowledging is not None and log.acknowledging >= mode):
             return
         log.acknowledging = mode
@@ -196,8 +198,13 @@ class Recorder(Sink):
         if stops:
             stops[-1].when_acknowledged(closed)
 
-    def _note(self, run: Run, draft: Draft) -> None:
+    def _log_of(self, run: Run) -> Log | None:
+        """Return the log of a run, and not that of another one that was started with the same id."""
         log = self.logs.get(run.id)
+        return log if log is not None and log.run is run else None
+
+    def _note(self, run: Run, draft: Draft) -> None:
+        log = self._log_of(run)
         if log is None:
             return
         if len(log.drafts) < _DRAFTS_KEPT:
@@ -255,12 +262,16 @@ class Recorder(Sink):
             self._append(log)
 
     def _register(self, log: Log) -> None:
+        log.worker = self._worker()
+        reply = self._store.register(record_of_child(log.run, log.worker), log.run.id)
+
         def registered() -> None:
             log.is_registered = True
+            if not _is_kept(reply, log.worker):
+                _logger.warning("run %s is not kept: another run has its id", log.run.id)
+                self._over_with(log)
 
-        log.worker = self._worker()
-        record = record_of_child(log.run, log.worker)
-        self._when_done(log, self._store.register(record, log.run.id), registered)
+        self._when_done(log, reply, registered)
 
     def _tell_stop(self, log: Log, intent: StopIntent) -> None:
         def told() -> None:
@@ -297,20 +308,24 @@ class Recorder(Sink):
             dropped = {"message": f"{log.dropped} events were dropped while the store did not answer"}
             log.drafts.append(Draft(type=EventType.LOG, data=dropped))
 
-        def finished() -> None:
-            self.logs.pop(run.id, None)
-            if log.hook is not None:
-                run._withdraw(log.hook)
-            with self._lock:
-                waiting, log.finished = log.finished, _KEPT
-            if waiting is not None:
-                self._kept.append((waiting, None, None))
-            if log.above is not None:
-                log.above.unkept_below -= 1
-                self._advance(log.above)
-
         kept = record_of_outcome(outcome, offset)
-        self._when_done(log, self._store.finish(run.id, log.epoch, kept, receipt, list(log.drafts)), finished)
+        reply = self._store.finish(run.id, log.epoch, kept, receipt, list(log.drafts))
+        self._when_done(log, reply, partial(self._over_with, log))
+
+    def _over_with(self, log: Log) -> None:
+        """Forget a run of which there is nothing more to write."""
+        run = log.run
+        if self.logs.get(run.id) is log:
+            del self.logs[run.id]
+        if log.hook is not None:
+            run._withdraw(log.hook)
+        with self._lock:
+            waiting, log.finished = log.finished, _KEPT
+        if waiting is not None:
+            self._kept.append((waiting, None, None))
+        if log.above is not None:
+            log.above.unkept_below -= 1
+            self._advance(log.above)
 
     def _when_done(self, log: Log, reply: Reply[Any], done: Callable[[], None]) -> None:
         log.is_busy = True
@@ -347,6 +362,16 @@ class Recorder(Sink):
 
 
 _KEPT: Reply[None] = Reply.of(lambda: None)
+
+
+def _is_kept(reply: Reply[Registered], worker: str) -> bool:
+    """Return whether a run was registered as ours; repeated after an answer that was lost, it is too."""
+    try:
+        return reply.result().record.worker == worker
+    except RunConflict:
+        return False
+    except Exception:
+        return True  # its worker is fenced: the next call says so
 
 
 def _kept(name: str, value: object) -> dict[str, Any]:
