@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import threading
@@ -20,7 +21,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import CHANGES, Answer, Receipt, Stop
 from stoppable._engine import control, inherited
 from stoppable._engine.processes.orphans import end_orphans
-from stoppable.errors import InvalidArgument, StoreError
+from stoppable.errors import InvalidArgument, StoppableError, StoreError
 from stoppable.records import RunRecord, Selector, StopAnswer, StopIntent, StopResult
 from stoppable.stores.base import Intent, Registered, Store
 from stoppable.stores.reply import Reply, settle
@@ -65,6 +66,8 @@ class Desk:
         self.recorder = Recorder(self.store, lambda: self.lease.worker)
         self._keep_days = None if keep_days is None else seconds(keep_days, "keep_days", "days")
         self._purged_at = -math.inf
+        self._starting: dict[Log, Reply[Registered]] = {}
+        self._is_closing = False
 
     def open(self) -> None:
         """Connect and take a lease; blocks for a moment."""
@@ -79,10 +82,18 @@ class Desk:
         self._end_orphans()
 
     def close(self) -> None:
-        """Give the lease back and disconnect, once; blocks for a moment."""
-        if self.lease.close():
+        """Give the lease back and disconnect, once; blocks for a moment.
+
+        While a run is alive that has no end in the store, the lease is left to run out: given back, it would prove that
+        run dead.
+        """
+        alive = [log.run.id for log in list(self.recorder.logs.values()) if log.run._is_alive()]
+        if self.lease.close(give_back=not alive):
+            if alive:
+                _logger.error("still alive, and lost once the lease has run out: %s", ", ".join(alive))
             inherited.remove(self._inherited)
             self.store.close()
+            self.recorder.close()
 
     def _inherited(self) -> tuple[int, ...]:
         return self.store.inherited
@@ -97,7 +108,10 @@ class Desk:
         """
         worker = self.lease.worker
         log = self.recorder.log(job.run, worker)
-        reply = self.store.register(job.to_record(worker), job.request)
+        if self._is_closing:
+            self.recorder.drop(log)
+            raise StoppableError("the supervisor shuts down: start it with another one")
+        reply = self._starting[log] = self.store.register(job.to_record(worker), job.request)
         reply.then(partial(self._answered, log))
         return log, reply
 
@@ -106,6 +120,7 @@ class Desk:
             self.registered(log, reply.result())
         except Exception:  # the starter gets it
             self.recorder.drop(log)
+        self._starting.pop(log, None)
 
     def registered(self, log: Log, answer: Registered) -> bool:
         """Return whether the run is ours to begin."""
@@ -113,6 +128,8 @@ class Desk:
             self.recorder.drop(log)
             return False
         self.recorder.adopt(log, answer.record.epoch)
+        if self._is_closing:
+            log.run.stop(reason=_shutdown())
         return True
 
     def abandon(self, log: Log, reply: Reply[Registered]) -> None:
@@ -296,20 +313,28 @@ class Desk:
         return [run for run in runs if run.parent is None or run.parent.id not in self.recorder.logs]
 
     def shut_down(self, mode: Mode = Mode.GRACEFUL) -> float:
-        """Tell every run here to stop, and return the seconds after which each has its end."""
-        roots = self.roots()
-        for run in roots:
-            run.stop(mode, Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN))
-        return max((run.policy.total(mode) for run in roots), default=0.0)
+        """Take no new runs, tell every one here to stop, and return the seconds after which each has its end."""
+        self._is_closing = True
+        for run in self.roots():
+            run.stop(mode, _shutdown())
+        return max(0.0, self._ends_by() - clock.now())
+
+    def _ends_by(self) -> float:
+        """Return when the last ladder is over; a run that was stopped before has the grace of that stop."""
+        return max((_ends_by(run) for run in self.roots()), default=0.0)
 
     def wait_for_end(self, seconds: float) -> bool:
         """Wait on this thread until all runs here have their ends, and then a little until those are kept."""
+        deadline = clock.now() + SHUTDOWN_MARGIN
+        for reply in list(self._starting.values()):
+            with contextlib.suppress(Exception):
+                reply.result(max(0.0, deadline - clock.now()))
         logs = list(self.recorder.logs.values())
-        deadline = clock.now() + seconds
+        deadline = max(clock.now() + seconds, self._ends_by())
         for log in logs:
             ended = threading.Event()
             log.run._when_ended(ended.set)
-            ended.wait(max(0.0, deadline - clock.now()))
+            ended.wait(min(max(0.0, deadline - clock.now()), threading.TIMEOUT_MAX))
         deadline = clock.now() + SHUTDOWN_MARGIN
         is_kept = True
         for log in logs:
@@ -354,6 +379,22 @@ def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:
     """Return the event loop whose task executes a run, if one does."""
     loop: asyncio.AbstractEventLoop | None = None if run._main is None else run._main.loop
     return loop
+
+
+def _shutdown() -> Reason:
+    return Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN)
+
+
+def _ends_by(run: Run) -> float:
+    """Return when a run that was told to stop has its end: of the stops that climb, the earliest counts."""
+    at, hardest = math.inf, None
+    if run.outcome is not None:
+        return 0.0
+    for stop in run._stops():
+        if hardest is None or stop.mode > hardest:
+            hardest = stop.mode
+            at = min(at, stop.requested_at + stop.target.policy.total(stop.mode, stop.grace))
+    return at
 
 
 def is_over(record: RunRecord) -> bool:

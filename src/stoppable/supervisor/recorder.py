@@ -82,13 +82,14 @@ class Log:
 class Recorder(Sink):
     """The sink of every run of a supervisor."""
 
-    __slots__ = ("_kept", "_lock", "_offset", "_store", "_worker", "logs", "outbox")
+    __slots__ = ("_is_closed", "_kept", "_lock", "_offset", "_store", "_worker", "logs", "outbox")
 
     def __init__(self, store: Store, worker: Callable[[], str]) -> None:
         self._store = store
         self._worker = worker
         self._lock = threading.Lock()
         self._offset = math.inf
+        self._is_closed = False
         self._kept: list[Settled] = []  # those who wait for ends that are kept now
         self.logs: dict[str, Log] = {}
         self.outbox = Outbox(self._tell_kept)
@@ -357,8 +358,25 @@ class Recorder(Sink):
         """Return a reply that comes when the end of a run is in the store."""
         with self._lock:
             if log.finished is None:
+                if self._is_closed:
+                    return Reply.failed(_not_kept(log))
                 log.finished = Reply()
             return log.finished
+
+    def close(self) -> None:
+        """Tell whoever waits for an end that it will not be kept."""
+        with self._lock:
+            self._is_closed = True
+            waiting: list[Settled] = []
+            for log in list(self.logs.values()):
+                if log.finished is not None and log.finished is not _KEPT:
+                    waiting.append((log.finished, None, _not_kept(log)))
+                    log.finished = None
+        settle(waiting)
+
+
+def _not_kept(log: Log) -> StoreError:
+    return StoreError(f"run {log.run.id}: its end is not kept: the supervisor was closed")
 
 
 _KEPT: Reply[None] = Reply.of(lambda: None)
