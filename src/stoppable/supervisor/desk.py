@@ -68,32 +68,50 @@ class Desk:
         self._purged_at = -math.inf
         self._starting: dict[Log, Reply[Registered]] = {}
         self._is_closing = False
+        self._opening = threading.Lock()
+        self._was_opened = False
 
     def open(self) -> None:
-        """Connect and take a lease; blocks for a moment."""
-        self.store.open()
-        inherited.add(self._inherited)
-        try:
-            self.lease.open()
-        except BaseException:
-            inherited.remove(self._inherited)
-            self.store.close()
-            raise
+        """Connect and take a lease, once; blocks for a moment."""
+        with self._opening:
+            if self._was_opened:
+                raise InvalidArgument("this supervisor was opened before: make a new Supervisor for each block")
+            self.store.open()
+            inherited.add(self._inherited)
+            try:
+                self.lease.open()
+            except BaseException:
+                inherited.remove(self._inherited)
+                self.store.close()
+                raise
+            self._was_opened = True
         self._end_orphans()
+
+    def check_opened(self) -> None:
+        """Raise an error that says what to do with a supervisor before it can be closed."""
+        if not self._was_opened:
+            raise InvalidArgument("this supervisor was not opened: use it in a with block")
 
     def close(self) -> None:
         """Give the lease back and disconnect, once; blocks for a moment.
 
         While a run is alive that has no end in the store, the lease is left to run out: given back, it would prove that
-        run dead.
+        run dead. One that is being opened is closed then, and one that is about to be is not opened at all.
         """
-        alive = [log.run.id for log in list(self.recorder.logs.values()) if log.run._is_alive()]
-        if self.lease.close(give_back=not alive):
-            if alive:
-                _logger.error("still alive, and lost once the lease has run out: %s", ", ".join(alive))
-            inherited.remove(self._inherited)
-            self.store.close()
-            self.recorder.close()
+        with self._opening:
+            is_open, self._was_opened = self._was_opened, True
+            alive = [log.run.id for log in list(self.recorder.logs.values()) if log.run._is_alive()]
+            if is_open and self.lease.close(give_back=not alive):
+                if alive:
+                    _logger.error("still alive, and lost once the lease has run out: %s", ", ".join(alive))
+                inherited.remove(self._inherited)
+                self.store.close()
+                self.recorder.close()
+
+    def end(self, seconds: float) -> None:
+        """Wait for the end of all runs here, which were told to stop, and close; blocks."""
+        self.wait_for_end(seconds)
+        self.close()
 
     def _inherited(self) -> tuple[int, ...]:
         return self.store.inherited
