@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, overload
 
+from stoppable._core.boundary import check
+from stoppable._core.context import detached
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.reason import Reason
@@ -40,10 +44,16 @@ class Supervisor:
 
     def __init__(self, store: str | Store | None = None, *, ttl: float = 30.0, keep_days: float | None = None) -> None:
         self._desk = Desk(store, ttl=ttl, keep_days=keep_days)
+        self._signals = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
-        await to_thread(self._desk.open)
-        self._signals = contextlib.ExitStack()
+        check()
+        try:
+            await _detached(self._desk.open)
+        except asyncio.CancelledError:
+            # Nobody ends the thread that opens it; once it has, nobody is there to close.
+            threading.Thread(target=self._desk.close, name="stoppable-close", daemon=True).start()
+            raise
         self._signals.enter_context(shutdown_on_sigterm(self._desk))
         return self
 
@@ -63,15 +73,19 @@ class Supervisor:
         return self._desk.lease.is_open
 
     async def close(self) -> None:
-        """Stop the runs that this process still executes, wait for their end, and disconnect."""
-        await self.drain()
-        await to_thread(self._desk.close)
-        self._signals.close()
+        """Stop the runs that this process still executes, wait for their end, and disconnect.
+
+        It is closed also if whoever waits for that is cancelled.
+        """
+        self._desk.check_opened()
+        try:
+            await _detached(self._desk.end, self._desk.shut_down())
+        finally:
+            self._signals.close()
 
     async def drain(self) -> None:
         """Stop the runs that this process still executes, with the reason ``shutdown``, and wait for their end."""
-        seconds = self._desk.shut_down()
-        await to_thread(self._desk.wait_for_end, seconds)
+        await _detached(self._desk.wait_for_end, self._desk.shut_down())
 
     # Starting
 
@@ -276,6 +290,12 @@ class Supervisor:
     async def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
         """Return who stopped, held and released what."""
         return await self._desk.store.audit(after, limit)
+
+
+async def _detached(call: Callable[[*Ts], object], *args: *Ts) -> None:
+    """Call a function on a thread and wait for it, whatever becomes of the run around it."""
+    with detached():
+        await to_thread(call, *args)
 
 
 __all__ = ["BulkStop", "Supervisor"]

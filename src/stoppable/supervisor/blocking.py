@@ -38,10 +38,10 @@ class Supervisor:
 
     def __init__(self, store: str | Store | None = None, *, ttl: float = 30.0, keep_days: float | None = None) -> None:
         self._desk = Desk(store, ttl=ttl, keep_days=keep_days)
+        self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         self._desk.open()
-        self._signals = contextlib.ExitStack()
         self._signals.enter_context(shutdown_on_sigterm(self._desk))
         return self
 
@@ -50,9 +50,11 @@ class Supervisor:
 
     def close(self) -> None:
         """Stop the runs that this process still executes, wait for their end, and disconnect."""
-        self._desk.wait_for_end(self._desk.shut_down())
-        self._desk.close()
-        self._signals.close()
+        self._desk.check_opened()
+        try:
+            self._desk.end(self._desk.shut_down())
+        finally:
+            self._signals.close()
 
     # Starting
 

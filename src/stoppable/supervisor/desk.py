@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import threading
@@ -20,7 +21,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import CHANGES, Answer, Receipt, Stop
 from stoppable._engine import control, inherited
 from stoppable._engine.processes.orphans import end_orphans
-from stoppable.errors import InvalidArgument, StoreError
+from stoppable.errors import InvalidArgument, StoppableError, StoreError
 from stoppable.records import RunRecord, Selector, StopAnswer, StopIntent, StopResult
 from stoppable.stores.base import Intent, Registered, Store
 from stoppable.stores.reply import Reply, settle
@@ -65,24 +66,52 @@ class Desk:
         self.recorder = Recorder(self.store, lambda: self.lease.worker)
         self._keep_days = None if keep_days is None else seconds(keep_days, "keep_days", "days")
         self._purged_at = -math.inf
+        self._starting: dict[Log, Reply[Registered]] = {}
+        self._is_closing = False
+        self._opening = threading.Lock()
+        self._was_opened = False
 
     def open(self) -> None:
-        """Connect and take a lease; blocks for a moment."""
-        self.store.open()
-        inherited.add(self._inherited)
-        try:
-            self.lease.open()
-        except BaseException:
-            inherited.remove(self._inherited)
-            self.store.close()
-            raise
+        """Connect and take a lease, once; blocks for a moment."""
+        with self._opening:
+            if self._was_opened:
+                raise InvalidArgument("this supervisor was opened before: make a new Supervisor for each block")
+            self.store.open()
+            inherited.add(self._inherited)
+            try:
+                self.lease.open()
+            except BaseException:
+                inherited.remove(self._inherited)
+                self.store.close()
+                raise
+            self._was_opened = True
         self._end_orphans()
 
+    def check_opened(self) -> None:
+        """Raise an error that says what to do with a supervisor before it can be closed."""
+        if not self._was_opened:
+            raise InvalidArgument("this supervisor was not opened: use it in a with block")
+
     def close(self) -> None:
-        """Give the lease back and disconnect, once; blocks for a moment."""
-        if self.lease.close():
-            inherited.remove(self._inherited)
-            self.store.close()
+        """Give the lease back and disconnect, once; blocks for a moment.
+
+        While a run is alive that has no end in the store, the lease is left to run out: given back, it would prove that
+        run dead. One that is being opened is closed then, and one that is about to be is not opened at all.
+        """
+        with self._opening:
+            is_open, self._was_opened = self._was_opened, True
+            alive = [log.run.id for log in list(self.recorder.logs.values()) if log.run._is_alive()]
+            if is_open and self.lease.close(give_back=not alive):
+                if alive:
+                    _logger.error("still alive, and lost once the lease has run out: %s", ", ".join(alive))
+                inherited.remove(self._inherited)
+                self.store.close()
+                self.recorder.close()
+
+    def end(self, seconds: float) -> None:
+        """Wait for the end of all runs here, which were told to stop, and close; blocks."""
+        self.wait_for_end(seconds)
+        self.close()
 
     def _inherited(self) -> tuple[int, ...]:
         return self.store.inherited
@@ -90,17 +119,35 @@ class Desk:
     # Starting
 
     def register(self, job: Job) -> tuple[Log, Reply[Registered]]:
-        """Keep a run that is about to start. It can be stopped from now on, though it has not begun."""
-        log = self.recorder.follow(job.run)
-        return log, self.store.register(job.to_record(self.lease.worker), job.request)
+        """Keep a run that is about to start. It can be stopped from now on, though it has not begun.
+
+        The store has it before it hears of such a stop. By the time that it answers the stop, the run is found here if
+        it is ours; until then its id may be that of a run elsewhere, which alone can close the gate of that.
+        """
+        worker = self.lease.worker
+        log = self.recorder.log(job.run, worker)
+        if self._is_closing:
+            self.recorder.drop(log)
+            raise StoppableError("the supervisor shuts down: start it with another one")
+        reply = self._starting[log] = self.store.register(job.to_record(worker), job.request)
+        reply.then(partial(self._answered, log))
+        return log, reply
+
+    def _answered(self, log: Log, reply: Reply[Registered]) -> None:
+        try:
+            self.registered(log, reply.result())
+        except Exception:  # the starter gets it
+            self.recorder.drop(log)
+        self._starting.pop(log, None)
 
     def registered(self, log: Log, answer: Registered) -> bool:
         """Return whether the run is ours to begin."""
         if not answer.created or answer.record.over:
             self.recorder.drop(log)
             return False
-        log.epoch = answer.record.epoch
-        self.recorder.adopt(log)
+        self.recorder.adopt(log, answer.record.epoch)
+        if self._is_closing:
+            log.run.stop(reason=_shutdown())
         return True
 
     def abandon(self, log: Log, reply: Reply[Registered]) -> None:
@@ -220,9 +267,8 @@ class Desk:
         if dry_run:
             return BulkStop((self.receipt(one.record, one.answer) for one in result.answers), result.hold)
         # All are told first: what there is to write and to say about each can wait.
-        logs = self.recorder.logs
-        ids = [one.record.id for one in result.answers]
-        self._tell((logs[run_id], intent) for run_id in ids if run_id in logs and run_id not in told)
+        records = [one.record for one in result.answers if one.record.id not in told]
+        self._tell((log, intent) for record in records if (log := self._log_of(record, told)) is not None)
         return BulkStop((self._carry_out(one, intent, told) for one in result.answers), result.hold)
 
     @staticmethod
@@ -239,7 +285,7 @@ class Desk:
 
     def _carry_out(self, answered: StopAnswer, intent: StopIntent, told: Mapping[str, Log]) -> Receipt:
         record = answered.record
-        log = told.get(record.id) or self.recorder.logs.get(record.id)
+        log = self._log_of(record, told)
         if log is None or record.over:
             return self.receipt(record, answered.answer)
         self._tell([(log, intent)])
@@ -249,6 +295,11 @@ class Desk:
         answer = answered.answer if log.run.token.stopped else Answer.ALREADY_FINISHED
         receipt = shifted(write(log.run, answer), log.offset)
         return so_far(receipt) if receipt.final and answer in CHANGES else receipt
+
+    def _log_of(self, record: RunRecord, told: Mapping[str, Log]) -> Log | None:
+        """Return the log of a run of the store if it is executed here: another worker's is that one's to answer for."""
+        log = told.get(record.id) or self.recorder.logs.get(record.id)
+        return log if log is not None and log.worker == record.worker else None
 
     def _deliver(self, intents: Sequence[Intent]) -> None:
         found = [(log, intent.stop) for intent in intents if (log := self.recorder.logs.get(intent.run_id)) is not None]
@@ -280,20 +331,28 @@ class Desk:
         return [run for run in runs if run.parent is None or run.parent.id not in self.recorder.logs]
 
     def shut_down(self, mode: Mode = Mode.GRACEFUL) -> float:
-        """Tell every run here to stop, and return the seconds after which each has its end."""
-        roots = self.roots()
-        for run in roots:
-            run.stop(mode, Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN))
-        return max((run.policy.total(mode) for run in roots), default=0.0)
+        """Take no new runs, tell every one here to stop, and return the seconds after which each has its end."""
+        self._is_closing = True
+        for run in self.roots():
+            run.stop(mode, _shutdown())
+        return max(0.0, self._ends_by() - clock.now())
+
+    def _ends_by(self) -> float:
+        """Return when the last ladder is over; a run that was stopped before has the grace of that stop."""
+        return max((_ends_by(run) for run in self.roots()), default=0.0)
 
     def wait_for_end(self, seconds: float) -> bool:
         """Wait on this thread until all runs here have their ends, and then a little until those are kept."""
+        deadline = clock.now() + SHUTDOWN_MARGIN
+        for reply in list(self._starting.values()):
+            with contextlib.suppress(Exception):
+                reply.result(max(0.0, deadline - clock.now()))
         logs = list(self.recorder.logs.values())
-        deadline = clock.now() + seconds
+        deadline = max(clock.now() + seconds, self._ends_by())
         for log in logs:
             ended = threading.Event()
             log.run._when_ended(ended.set)
-            ended.wait(max(0.0, deadline - clock.now()))
+            ended.wait(min(max(0.0, deadline - clock.now()), threading.TIMEOUT_MAX))
         deadline = clock.now() + SHUTDOWN_MARGIN
         is_kept = True
         for log in logs:
@@ -338,6 +397,22 @@ def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:
     """Return the event loop whose task executes a run, if one does."""
     loop: asyncio.AbstractEventLoop | None = None if run._main is None else run._main.loop
     return loop
+
+
+def _shutdown() -> Reason:
+    return Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN)
+
+
+def _ends_by(run: Run) -> float:
+    """Return when a run that was told to stop has its end: of the stops that climb, the earliest counts."""
+    at, hardest = math.inf, None
+    if run.outcome is not None:
+        return 0.0
+    for stop in run._stops():
+        if hardest is None or stop.mode > hardest:
+            hardest = stop.mode
+            at = min(at, stop.requested_at + stop.target.policy.total(stop.mode, stop.grace))
+    return at
 
 
 def is_over(record: RunRecord) -> bool:

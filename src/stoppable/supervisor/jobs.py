@@ -14,6 +14,7 @@ from stoppable._core import context
 from stoppable._core.boundary import check
 from stoppable._core.ids import new_id
 from stoppable._core.policy import Limits, Policy, check_given
+from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._engine.agents import Kind, body_of, kind_of, name_of, start, start_isolated
 from stoppable._engine.blocking import start_on_thread
@@ -131,10 +132,15 @@ class Job:
         )
 
     def launch(self) -> RunHandle[Any]:
-        """Let it run."""
+        """Let it run; if it cannot begin, its record says so."""
         assert self._launch is not None, "it has a body"
-        limit_time(self.run, self.options.limits)
-        return self._launch(self.run)
+        try:
+            limit_time(self.run, self.options.limits)
+            return self._launch(self.run)
+        except Exception as error:
+            self.run.stop(reason=Reason.of(f"it could not begin: {error}", kind=ReasonKind.EXTERNAL))
+            self.run._skip()
+            raise
 
 
 def _check_arguments(body: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -103,8 +103,8 @@ class Lease:
         self.hint()
         self._reap(expired=False)  # those that are proven dead: nobody else may be there to do it
 
-    def close(self) -> bool:
-        """Give the lease back, once; blocks until the store knows, or does not answer."""
+    def close(self, *, give_back: bool = True) -> bool:
+        """Give the lease back, once, or let it run out; blocks until the store knows, or does not answer."""
         if self._is_closed:
             return False
         self._is_closed = True
@@ -112,6 +112,8 @@ class Lease:
             self._timer.cancel()
         if self._hints is not None:
             self._hints.close()
+        if not give_back:
+            return True
         try:
             self._store.close_worker(self.worker).result(_CLOSE_SECONDS)
         except StoreError as error:

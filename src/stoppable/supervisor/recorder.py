@@ -17,9 +17,9 @@ from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt, Stop
-from stoppable.errors import StoreError
+from stoppable.errors import RunConflict, StoreError
 from stoppable.records import Draft, EventType, StopIntent
-from stoppable.stores.base import Store
+from stoppable.stores.base import Registered, Store
 from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.rules import status_event
 from stoppable.supervisor.outbox import Outbox
@@ -55,13 +55,15 @@ class Log:
         "offset",
         "run",
         "unkept_below",
+        "worker",
     )
 
-    def __init__(self, run: Run, offset: float, *, is_registered: bool) -> None:
+    def __init__(self, run: Run, offset: float, worker: str = "") -> None:
         self.run = run
         self.offset = offset  # from our own clock to the store's: one for all that is said of the run
+        self.worker = worker  # with which it was registered: another one's run may have the same id
         self.epoch = 1
-        self.is_registered = is_registered
+        self.is_registered = False
         self.is_busy = False
         self.is_failing = False  # the store refused the last call
         self.is_held_up = False  # until the next heartbeat
@@ -80,73 +82,74 @@ class Log:
 class Recorder(Sink):
     """The sink of every run of a supervisor."""
 
-    __slots__ = ("_kept", "_lock", "_offset", "_store", "_worker", "logs", "outbox")
+    __slots__ = ("_is_closed", "_kept", "_lock", "_offset", "_store", "_worker", "logs", "outbox")
 
     def __init__(self, store: Store, worker: Callable[[], str]) -> None:
         self._store = store
         self._worker = worker
         self._lock = threading.Lock()
         self._offset = math.inf
+        self._is_closed = False
         self._kept: list[Settled] = []  # those who wait for ends that are kept now
         self.logs: dict[str, Log] = {}
         self.outbox = Outbox(self._tell_kept)
 
-    def _log(self, run: Run, *, is_registered: bool) -> Log:
+    def log(self, run: Run, worker: str = "") -> Log:
+        """Return a log for a run. Nobody finds it before ``adopt``: the id may turn out to be somebody else's."""
         offset = self._store.now() - clock.now()
         if abs(offset - self._offset) > _CLOCKS_DIFFER:
             self._offset = offset
-        return Log(run, self._offset, is_registered=is_registered)
+        return Log(run, self._offset, worker)
 
     # A run of its own
 
-    def follow(self, run: Run) -> Log:
-        """Keep a log of a run that is about to be registered."""
-        log = self._log(run, is_registered=True)
-        self.logs.setdefault(run.id, log)  # a start that is repeated does not take the place of the first
-        return log
-
-    def adopt(self, log: Log) -> None:
-        """Write down what a run does, now that it is registered."""
+    def adopt(self, log: Log, epoch: int) -> None:
+        """Write down what a run does, now that the store has said that it is ours; once is enough."""
         run = log.run
-        above, run._sink = run.parent, self
-        if above is not None and above._sink is not self:
-            # Its own stops are told to the sink; this one hears of those of a run above it that is not kept.
-            log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
-            run._add_hook(log.hook)
+        with self._lock:
+            if log.is_registered:
+                return
+            log.epoch, log.is_registered = epoch, True
+            self.logs[run.id] = log
+            above, run._sink = run.parent, self
+            if above is not None and above._sink is not self:
+                # Its own stops are told to the sink; this one hears of those of a run above it that is not kept.
+                log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
+                run._add_hook(log.hook)
 
     def drop(self, log: Log) -> None:
         """Forget a run that was not registered after all; it never begins, and nobody waits for it."""
-        if self.logs.get(log.run.id) is log:
-            del self.logs[log.run.id]
+        log.run._sink = None  # also one that it has from its parent: the id may be that of a run that goes on
         log.run._skip()
 
     # What the runs tell
 
     def began(self, run: Run) -> None:
         """Note a status, and keep a log of a child."""
-        log = self.logs.get(run.id)
-        if log is None:
-            log = self.logs[run.id] = self._log(run, is_registered=False)
+        if run.id not in self.logs:
+            log = self.logs[run.id] = self.log(run)
             self._soon(log)
         else:
             self._note(run, status_event(Status.RUNNING))
 
     def stopping(self, stop: Stop) -> None:
         """Note a stop that the store has not heard of; whoever stops may be a signal handler."""
-        log = self.logs.get(stop.target.id)
+        log = self._log_of(stop.target)
         if log is not None and (log.known_mode is None or log.known_mode < stop.mode):
             self._later(log)
 
     def ended(self, run: Run) -> None:
         """Write the outcome."""
-        log = self.logs.get(run.id)
+        log = self._log_of(run)
         if log is not None:
             self.outbox.put(partial(self._end, log))
 
     def _end(self, log: Log) -> None:
+        if log.finished is _KEPT:
+            return
         log.is_over = True  # in its turn: the runs below it ended first
         parent = log.run.parent
-        log.above = None if parent is None else self.logs.get(parent.id)
+        log.above = None if parent is None else self._log_of(parent)
         if log.above is not None:
             log.above.unkept_below += 1
         self._advance(log)
@@ -177,7 +180,7 @@ class Recorder(Sink):
 
     def acknowledge(self, run: Run, mode: Mode) -> None:
         """Say that the gate of a run is closed, once it is, with what is in flight; the caller rings."""
-        log = self.logs.get(run.id)
+        log = self._log_of(run)
         if log is None or (log.acknowledging is not None and log.acknowledging >= mode):
             return
         log.acknowledging = mode
@@ -196,8 +199,13 @@ class Recorder(Sink):
         if stops:
             stops[-1].when_acknowledged(closed)
 
-    def _note(self, run: Run, draft: Draft) -> None:
+    def _log_of(self, run: Run) -> Log | None:
+        """Return the log of a run, and not that of another one that was started with the same id."""
         log = self.logs.get(run.id)
+        return log if log is not None and log.run is run else None
+
+    def _note(self, run: Run, draft: Draft) -> None:
+        log = self._log_of(run)
         if log is None:
             return
         if len(log.drafts) < _DRAFTS_KEPT:
@@ -255,11 +263,16 @@ class Recorder(Sink):
             self._append(log)
 
     def _register(self, log: Log) -> None:
+        log.worker = self._worker()
+        reply = self._store.register(record_of_child(log.run, log.worker), log.run.id)
+
         def registered() -> None:
             log.is_registered = True
+            if not _is_kept(reply, log.worker):
+                _logger.warning("run %s is not kept: another run has its id", log.run.id)
+                self._over_with(log)
 
-        record = record_of_child(log.run, self._worker())
-        self._when_done(log, self._store.register(record, log.run.id), registered)
+        self._when_done(log, reply, registered)
 
     def _tell_stop(self, log: Log, intent: StopIntent) -> None:
         def told() -> None:
@@ -296,20 +309,24 @@ class Recorder(Sink):
             dropped = {"message": f"{log.dropped} events were dropped while the store did not answer"}
             log.drafts.append(Draft(type=EventType.LOG, data=dropped))
 
-        def finished() -> None:
-            self.logs.pop(run.id, None)
-            if log.hook is not None:
-                run._withdraw(log.hook)
-            with self._lock:
-                waiting, log.finished = log.finished, _KEPT
-            if waiting is not None:
-                self._kept.append((waiting, None, None))
-            if log.above is not None:
-                log.above.unkept_below -= 1
-                self._advance(log.above)
-
         kept = record_of_outcome(outcome, offset)
-        self._when_done(log, self._store.finish(run.id, log.epoch, kept, receipt, list(log.drafts)), finished)
+        reply = self._store.finish(run.id, log.epoch, kept, receipt, list(log.drafts))
+        self._when_done(log, reply, partial(self._over_with, log))
+
+    def _over_with(self, log: Log) -> None:
+        """Forget a run of which there is nothing more to write."""
+        run = log.run
+        if self.logs.get(run.id) is log:
+            del self.logs[run.id]
+        if log.hook is not None:
+            run._withdraw(log.hook)
+        with self._lock:
+            waiting, log.finished = log.finished, _KEPT
+        if waiting is not None:
+            self._kept.append((waiting, None, None))
+        if log.above is not None:
+            log.above.unkept_below -= 1
+            self._advance(log.above)
 
     def _when_done(self, log: Log, reply: Reply[Any], done: Callable[[], None]) -> None:
         log.is_busy = True
@@ -341,11 +358,38 @@ class Recorder(Sink):
         """Return a reply that comes when the end of a run is in the store."""
         with self._lock:
             if log.finished is None:
+                if self._is_closed:
+                    return Reply.failed(_not_kept(log))
                 log.finished = Reply()
             return log.finished
 
+    def close(self) -> None:
+        """Tell whoever waits for an end that it will not be kept."""
+        with self._lock:
+            self._is_closed = True
+            waiting: list[Settled] = []
+            for log in list(self.logs.values()):
+                if log.finished is not None and log.finished is not _KEPT:
+                    waiting.append((log.finished, None, _not_kept(log)))
+                    log.finished = None
+        settle(waiting)
+
+
+def _not_kept(log: Log) -> StoreError:
+    return StoreError(f"run {log.run.id}: its end is not kept: the supervisor was closed")
+
 
 _KEPT: Reply[None] = Reply.of(lambda: None)
+
+
+def _is_kept(reply: Reply[Registered], worker: str) -> bool:
+    """Return whether a run was registered as ours; repeated after an answer that was lost, it is too."""
+    try:
+        return reply.result().record.worker == worker
+    except RunConflict:
+        return False
+    except Exception:
+        return True  # its worker is fenced: the next call says so
 
 
 def _kept(name: str, value: object) -> dict[str, Any]:
