@@ -55,7 +55,9 @@ async def test_a_limit_of_seconds_is_a_stop(clock):
     assert run.outcome.reason.kind == "limit"
 
 
-@pytest.mark.parametrize("limits", [{"seconds": -1}, {"boundaries": {"llm": -1}}, {"boundaries": {"llm": 1.5}}])
+@pytest.mark.parametrize(
+    "limits", [{"seconds": -1}, {"seconds": 1e10}, {"boundaries": {"llm": -1}}, {"boundaries": {"llm": 1.5}}]
+)
 def test_a_limit_that_makes_no_sense_is_refused(limits):
     with pytest.raises(InvalidArgument):
         Limits(**limits)
