@@ -395,3 +395,32 @@ def test_a_heartbeat_does_not_wait_for_what_was_asked_before(tmp_path):
         assert order[1:] == list(range(2000))
     finally:
         store.close()
+
+
+def test_a_lease_that_could_not_be_written_leaves_neither_a_lock_nor_a_bell(store, path):
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TRIGGER full BEFORE INSERT ON workers BEGIN SELECT RAISE(ABORT, 'full'); END")
+    gate = Gate(store)
+    refused = [store.open_worker(WorkerInfo(id=worker), 30) for worker in ("a", "b")]
+    gate.open()
+    for reply in refused:
+        with pytest.raises(StoreError):
+            reply.result(10)
+    directory = path.with_name(path.name + "-workers")
+    assert (store.inherited, list(directory.iterdir())) == ((), [])
+    connection.execute("DROP TRIGGER full")
+    connection.close()
+    store.open_worker(WorkerInfo(id="a"), 30).result(10)
+    assert (len(store.inherited), sorted(file.name for file in directory.iterdir())) == (1, ["a.lock", "a.sock"])
+
+
+def test_a_lease_that_could_not_be_renewed_keeps_its_lock_and_its_bell(store, path):
+    started(store)
+    held = store.inherited
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TRIGGER full BEFORE INSERT ON workers BEGIN SELECT RAISE(ABORT, 'full'); END")
+    connection.close()
+    with pytest.raises(StoreError):
+        store.open_worker(WorkerInfo(id="w"), 30).result(10)
+    assert store.inherited == held
+    assert path.with_name(path.name + "-workers").joinpath("w.sock").exists()
