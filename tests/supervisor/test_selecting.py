@@ -1,5 +1,8 @@
 """A bulk stop and a hold mean the runs that were selected, and no others."""
 
+import copy
+import pickle
+
 import pytest
 
 from stoppable import Supervisor
@@ -39,3 +42,13 @@ async def test_labels_that_no_run_can_have_select_none_and_are_an_error(store, l
             await supervisor.hold(labels=labels)
         assert not handle.run.token.stopped
         await handle.stop()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+async def test_what_a_bulk_stop_answers_can_be_copied(store, copied):
+    async with Supervisor(store) as supervisor:
+        handle = await supervisor.start(forever, owner="me")
+        answered = await supervisor.stop_where(owner="me", hold=True)
+        made = copied(answered)
+        assert (type(made), made, made.hold) == (type(answered), answered, answered.hold)
+        assert [receipt.run_id for receipt in made] == [handle.id]

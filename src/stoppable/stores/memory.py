@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -99,6 +100,7 @@ class MemoryStore:
 
     def __init__(self, clock: Callable[[], float] = wall_clock, events_kept: int = EVENTS_KEPT) -> None:
         self._clock = clock
+        self._lease_clock = time.monotonic if clock is wall_clock else clock  # the wall's may be set
         self._events_kept = events_kept
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
@@ -113,8 +115,7 @@ class MemoryStore:
         self._audit: list[AuditEntry] = []
         # By owner and key: when, and what the answer was.
         self._answered: dict[tuple[str | None, str], tuple[float, list[tuple[str, Answer]], Hold | None]] = {}
-        self._hints = Listeners()
-        self._watchers = Listeners()
+        self._hints, self._watchers = Listeners(), Listeners()
         self._touched: set[str] = set()
         self._woken: set[str] = set()
 
@@ -142,14 +143,14 @@ class MemoryStore:
         """Give a process its lease."""
         if info.id in self._closed or info.id in self._silent:
             raise Fenced(info.id)
-        self._leases[info.id] = self.now() + ttl
+        self._leases[info.id] = self._lease_clock() + ttl
 
     @_atomic
     def heartbeat(self, worker: str, ttl: float) -> Sequence[Intent]:
         """Renew a lease, and say what is to be stopped."""
         if worker not in self._leases:
             raise Fenced(worker)
-        self._leases[worker] = self.now() + ttl
+        self._leases[worker] = self._lease_clock() + ttl
         return self._to_stop(worker)
 
     @_atomic
@@ -177,9 +178,8 @@ class MemoryStore:
     @_atomic
     def reap(self, limit: int = 100, *, expired: bool = True) -> Sequence[RunRecord]:
         """End the runs of workers that are gone."""
-        now = self.now()
         if expired:
-            silent = [worker for worker, until in self._leases.items() if until < now]
+            silent = [worker for worker, until in self._leases.items() if until < self._lease_clock()]
             self._silent.update(silent)
             for worker in silent:
                 del self._leases[worker]
@@ -187,7 +187,7 @@ class MemoryStore:
         found = [kept for kept in self._live.values() if kept.record.worker in gone][:limit]
         for kept in found:
             proven_dead = kept.record.worker in self._closed
-            self._end(kept, rules.given_up(kept.record, now, proven_dead=proven_dead))
+            self._end(kept, rules.given_up(kept.record, self.now(), proven_dead=proven_dead))
         return [kept.told() for kept in found]
 
     # Runs

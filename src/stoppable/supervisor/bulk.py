@@ -19,3 +19,7 @@ class BulkStop(tuple[Receipt, ...]):  # noqa: SLOT001 - a tuple cannot have slot
         made = super().__new__(cls, receipts)
         made.hold = hold
         return made
+
+    def __getnewargs__(self) -> tuple[tuple[Receipt, ...], Hold | None]:
+        """Say what a copy is made of."""
+        return tuple(self), self.hold
