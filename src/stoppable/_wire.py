@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import itertools
 import json
+import threading
 import types
 import typing
 from collections.abc import Mapping
@@ -103,10 +104,36 @@ def plain(value: object, limit: int) -> tuple[Any, str | None]:
         return json.loads(text), None
     except _TooLong:
         return None, f"its JSON form is over the limit of {limit:,} bytes, or has no end"
-    except KeyboardInterrupt:
-        raise  # it is not the value's
     except BaseException as error:  # a __repr__, a __iter__, a cycle, a sys.exit(): anything may be in there
-        return None, _utf8(f"a value of type {_name(value)} has no JSON form: {_name(error)}: {_text(error)}"[:500])
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # it is not the value's: only here can it be the user's
+        return None, _utf8(f"a value of type {name_of(value)} has no JSON form: {name_of(error)}: {_text(error)}"[:500])
+
+
+def is_plain(value: object) -> bool:
+    """Return whether a value is made of JSON's own types, and of not too many: then ``plain`` is soon done with it.
+
+    Nobody's code runs to find that out, nor then.
+    """
+    left, waiting = _FEW, [value]
+    while waiting:
+        item: Any = waiting.pop()
+        kind = type(item)
+        if kind is dict:
+            waiting += item
+            waiting += item.values()
+        elif kind is list or kind is tuple:
+            waiting += item
+        elif kind not in _PLAIN:
+            return False
+        left -= 1
+        if len(waiting) > left:
+            return False
+    return True
+
+
+_FEW = 10_000
+_PLAIN = (str, int, float, bool, type(None))
 
 
 class _TooLong(Exception):
@@ -190,15 +217,16 @@ def _default(value: Any) -> Any:
     raise InvalidArgument(f"{type(value).__name__} is not one of the types that have one")
 
 
-def _name(value: object) -> str:
+def name_of(value: object) -> str:
+    """Return the name of a value's type."""
     try:
         return str(type(value).__name__)
-    except Exception:
+    except BaseException:
         return "unknown"  # a metaclass may make a name of it that raises
 
 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except BaseException:
         return "it cannot be shown"

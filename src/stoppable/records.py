@@ -21,7 +21,20 @@ from stoppable.errors import InvalidArgument
 VERSION = 1
 """Of the JSON form of a record."""
 
+LABEL_LENGTH = 256
+"""Of the name of a label, of its value, and of an owner."""
+
+_LABELS = 32
 _ERROR_LENGTH = 500  # in a list
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise an error that says what labels are."""
+    if not isinstance(labels, Mapping) or len(labels) > _LABELS:
+        raise InvalidArgument(f"labels are up to {_LABELS} pairs of texts")
+    for text in (*labels.keys(), *labels.values()):
+        if not isinstance(text, str) or len(text) > LABEL_LENGTH:
+            raise InvalidArgument(f"a label is a text of up to {LABEL_LENGTH} characters, not {str(text)[:40]!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +234,8 @@ class Selector:
     def __post_init__(self) -> None:
         if not (self.owner is not None or self.labels or self.name is not None or self.all):
             raise InvalidArgument("an empty selector: give an owner, labels or an agent, or all=True to mean every run")
+        check_labels(self.labels)
+        object.__setattr__(self, "labels", dict(self.labels))  # what it means does not change with its caller's
 
     def matches(self, *, owner: str | None, labels: Mapping[str, str], name: str) -> bool:
         """Return whether a run with these is meant."""

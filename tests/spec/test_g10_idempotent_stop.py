@@ -63,6 +63,7 @@ async def test_a_stop_of_a_child_whose_parent_was_stopped_says_what_is_in_flight
         ({"grace": -1}, "seconds from 0 up"),
         ({"grace": float("nan")}, "seconds from 0 up"),
         ({"grace": "soon"}, "seconds from 0 up"),
+        ({"grace": 10**20}, "up to 31,536,000"),
     ],
 )
 async def test_a_stop_that_makes_no_sense_says_what_does_and_stops_nothing(kind, probe, arguments, message):

@@ -2,7 +2,7 @@
 
 from stoppable import Mode
 from stoppable.records import Draft, EventType, RunRecord, StopIntent
-from stoppable.stores.base import KEYS_KEPT, TOMBSTONE_SECONDS, WorkerInfo
+from stoppable.stores.base import KEYS_KEPT, TOMBSTONE_SECONDS, WorkerInfo, wall_clock
 from stoppable.stores.memory import MemoryStore
 from stoppable.testing import DurableStoreContract, StoreClock
 
@@ -59,3 +59,12 @@ def test_the_keys_of_stops_are_forgotten_with_the_runs_and_a_day_later():
     clock.advance(2)
     answered(store.purge(store.now()))
     assert answered(store.request_stop("a", StopIntent(mode=Mode.KILL), key="k")).answers[0].answer == "escalated"
+
+
+def test_the_wall_clock_ends_no_lease():
+    store = MemoryStore()
+    store.open_worker(WorkerInfo(id="w"), 30).result()
+    store.register(RunRecord(id="a", name="agent", worker="w"), "r").result()
+    store._clock = lambda: wall_clock() + 3600  # somebody sets it
+    assert store.reap().result() == []
+    store.heartbeat("w", 30).result()

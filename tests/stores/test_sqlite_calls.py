@@ -274,6 +274,106 @@ store.close()
         assert script.ends() == 0
 
 
+def test_what_a_forked_child_writes_outlives_the_store_of_its_parent(path):
+    code = """
+store.open_worker(WorkerInfo(id="w"), 30).result(10)
+store.register(RunRecord(id="a", name="agent", worker="w"), "r").result(10)
+(opened, has_opened), (closed, has_closed) = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    mine = SqliteStore(sys.argv[1])
+    mine.open()
+    mine.append("a", 1, [Draft(type=EventType.LOG)]).result(10)
+    os.write(has_opened, b"!")
+    os.read(closed, 1)
+    say(mine.append("a", 1, [Draft(type=EventType.LOG)]).result(10))
+    mine.close()
+    os._exit(0)
+os.read(opened, 1)
+store.close()
+os.write(has_closed, b"!")
+os.waitpid(child, 0)
+store.open()
+say(store.get("a").result(10).last_event)
+store.close()
+"""
+    with Script(code, path) as script:
+        assert [script.hears(), script.hears()] == ["2", "2"]
+        assert script.ends() == 0
+
+
+def test_a_child_that_is_forked_while_its_parent_writes_gets_the_file(path):
+    code = """
+from stoppable.stores.sqlite import connection
+connection.BUSY_SECONDS = 3.0
+store.open_worker(WorkerInfo(id="w"), 30).result(10)
+store.register(RunRecord(id="a", name="agent", worker="w"), "r").result(10)
+end = threading.Event()
+
+def write():
+    while not end.is_set():
+        store.append("a", 1, [Draft(type=EventType.LOG)]).result(10)
+
+threads = [threading.Thread(target=write) for _ in range(2)]
+for thread in threads:
+    thread.start()
+codes = []
+for number in range(20):
+    child = os.fork()
+    if child == 0:
+        try:
+            mine = SqliteStore(sys.argv[1], synchronous="normal")
+            mine.open()
+            mine.register(RunRecord(id=f"of {number}", name="agent", worker="w"), "r").result(10)
+            mine.close()
+        except BaseException as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    codes.append(os.waitpid(child, 0)[1])
+end.set()
+for thread in threads:
+    thread.join()
+say(sum(codes))
+store.close()
+store.open()
+say(store.counts().result(10)["pending"])
+store.close()
+"""
+    with Script(code, path) as script:
+        assert [script.hears(), script.hears()] == ["0", "21"]
+        assert script.ends() == 0
+    assert apsw.Connection(str(path)).pragma("integrity_check") == "ok"
+
+
+def test_a_fork_waits_for_a_writer_no_longer_than_a_moment_and_its_child_is_told_why_it_has_no_file(path):
+    code = """
+busy, go_on = threading.Event(), threading.Event()
+
+def stay(tx):
+    busy.set()
+    go_on.wait(30)
+
+reply = store._write(stay)
+busy.wait(10)
+child = os.fork()
+if child == 0:
+    try:
+        SqliteStore(sys.argv[1]).open()
+    except OSError as error:
+        say("start processes anew" in str(error))
+    os._exit(0)
+os.waitpid(child, 0)
+say(go_on.is_set())
+go_on.set()
+reply.result(10)
+store.close()
+"""
+    with Script(code, path) as script:
+        assert [script.hears(), script.hears()] == ["True", "False"]
+        assert script.ends() == 0
+
+
 # Leases
 
 
@@ -395,3 +495,32 @@ def test_a_heartbeat_does_not_wait_for_what_was_asked_before(tmp_path):
         assert order[1:] == list(range(2000))
     finally:
         store.close()
+
+
+def test_a_lease_that_could_not_be_written_leaves_neither_a_lock_nor_a_bell(store, path):
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TRIGGER full BEFORE INSERT ON workers BEGIN SELECT RAISE(ABORT, 'full'); END")
+    gate = Gate(store)
+    refused = [store.open_worker(WorkerInfo(id=worker), 30) for worker in ("a", "b")]
+    gate.open()
+    for reply in refused:
+        with pytest.raises(StoreError):
+            reply.result(10)
+    directory = path.with_name(path.name + "-workers")
+    assert (store.inherited, list(directory.iterdir())) == ((), [])
+    connection.execute("DROP TRIGGER full")
+    connection.close()
+    store.open_worker(WorkerInfo(id="a"), 30).result(10)
+    assert (len(store.inherited), sorted(file.name for file in directory.iterdir())) == (1, ["a.lock", "a.sock"])
+
+
+def test_a_lease_that_could_not_be_renewed_keeps_its_lock_and_its_bell(store, path):
+    started(store)
+    held = store.inherited
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TRIGGER full BEFORE INSERT ON workers BEGIN SELECT RAISE(ABORT, 'full'); END")
+    connection.close()
+    with pytest.raises(StoreError):
+        store.open_worker(WorkerInfo(id="w"), 30).result(10)
+    assert store.inherited == held
+    assert path.with_name(path.name + "-workers").joinpath("w.sock").exists()

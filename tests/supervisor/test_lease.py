@@ -1,17 +1,19 @@
 """A store that does not answer harms no run, and a worker that is given up ends its runs and changes nothing."""
 
 import asyncio
+import threading
 
 import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable import Supervisor
+from stoppable import Policy, Supervisor
 from stoppable.errors import Fenced, InvalidArgument, StoreError
 from stoppable.records import RunRecord, StopIntent
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.reply import Reply
+from stoppable.stores.sqlite import SqliteStore
 from stoppable.supervisor import lease
 from stoppable.testing import FakeClock
 
@@ -91,6 +93,28 @@ async def test_a_worker_that_cannot_renew_its_lease_ends_its_runs_before_others_
         outcome = await handle.outcome()
     assert (outcome.status, outcome.reason.kind) == ("stopped", "policy")
     assert "fenced" in outcome.reason.message
+
+
+async def test_a_worker_that_was_fenced_keeps_its_lock_until_its_runs_are_over(tmp_path):
+    """Its lock shows that they may be alive; kept for ever, each outage would cost descriptors."""
+    store = SqliteStore(tmp_path / "runs.db")
+    faulty = Faulty(store)
+    let_go = threading.Event()
+    async with Supervisor(faulty, ttl=0.6) as supervisor:
+        handle = await supervisor.start(let_go.wait, isolation="thread", policy=Policy(kill=30))
+        fenced = supervisor._desk.lease.worker
+        faulty.failing = {"heartbeat"}
+        await until(lambda: handle.run.token.stopped)
+        faulty.failing = set()
+        beats = faulty.calls.count("heartbeat")
+        await until(lambda: faulty.calls.count("heartbeat") > beats + 3)
+        assert supervisor._desk.lease.worker != fenced
+        assert len(store.inherited) == 2
+        assert (tmp_path / "runs.db-workers" / f"{fenced}.lock").exists()
+        let_go.set()
+        await until(lambda: len(store.inherited) == 1)
+        assert not (tmp_path / "runs.db-workers" / f"{fenced}.lock").exists()
+        assert (await handle.outcome()).status == "stopped"
 
 
 async def test_a_worker_is_fenced_while_its_lease_lasts_and_no_sooner_than_it_must(monkeypatch):

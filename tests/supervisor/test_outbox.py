@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+import pytest
+
 from stoppable._engine import control
 from stoppable.supervisor.outbox import Outbox
 
@@ -28,3 +30,14 @@ async def test_a_call_is_made_though_the_one_before_was_taken_along(monkeypatch)
         outbox.put(made[1].set)
         while not made[1].is_set():
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ZeroDivisionError])
+def test_a_call_that_fails_holds_up_no_other(error):
+    def fail():
+        raise error
+
+    outbox, made = Outbox(lambda: None), threading.Event()
+    outbox.add(fail)
+    outbox.put(made.set)
+    assert made.wait(5)

@@ -54,3 +54,14 @@ def test_a_timer_that_was_cancelled_before_the_thread_looked_is_not_kept(asleep)
     asleep.call_at(clock.now(), looked.set)
     assert looked.wait(5)
     assert all(kept is not timer for _, _, kept in asleep._heap)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ZeroDivisionError])
+def test_nothing_that_a_callback_raises_ends_the_thread(asleep, error):
+    def fail():
+        raise error
+
+    called = threading.Event()
+    asleep.call_at(clock.now(), fail)
+    asleep.call_at(clock.now(), called.set)
+    assert called.wait(5)

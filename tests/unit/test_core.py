@@ -9,7 +9,7 @@ import math
 import pytest
 
 import stoppable
-from stoppable import Mode, Policy, Rung
+from stoppable import InvalidArgument, Mode, Policy, Rung
 from stoppable._core import context, port
 from stoppable._core.boundary import Boundary
 from stoppable._core.hooks import Moment, UserHook
@@ -36,6 +36,15 @@ def test_a_policy_knows_its_total():
     assert Policy().total(Mode.GRACEFUL, grace=0) == 8
     assert Policy().total(Mode.COOPERATIVE) == math.inf
     assert Stop(Run("run"), Mode.COOPERATIVE, stoppable.Reason()).kill_at is None
+
+
+@pytest.mark.parametrize("name", ["grace", "interrupt", "cancel", "kill"])
+def test_a_rung_lasts_up_to_a_year(name):
+    year = 365 * 24 * 3600
+    assert getattr(Policy(**{name: year}), name) == year
+    for more in (year + 1, 1e10, 10**20, math.inf):
+        with pytest.raises(InvalidArgument, match=f"{name} is .*: use a number of seconds from 0 up to"):
+            Policy(**{name: more})
 
 
 def test_without_an_engine_the_core_stops_and_calls_hooks_in_place():

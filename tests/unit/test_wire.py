@@ -9,6 +9,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -297,6 +298,34 @@ def test_no_depth_of_nesting_can_make_it_raise():
 def test_ctrl_c_is_not_the_values():
     with pytest.raises(KeyboardInterrupt):
         _wire.plain(BadDump(KeyboardInterrupt()), 100)
+
+
+def test_what_looks_like_ctrl_c_is_the_values_where_no_user_can_press_it():
+    with ThreadPoolExecutor(1) as threads:
+        form, reason = threads.submit(_wire.plain, BadDump(KeyboardInterrupt()), 100).result()
+    assert (form, "KeyboardInterrupt" in reason) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_so"),
+    [
+        (None, True),
+        ({"a": [1, 2.5, ("x", True)]}, True),
+        (enum.StrEnum("Kind", ["A"]).A, False),
+        ([{"a": dt.date(2024, 1, 1)}], False),
+        ({enum.StrEnum("Kind", ["A"]).A: 1}, False),
+        ([0] * 100_000, False),
+    ],
+)
+def test_a_value_is_plain_if_it_is_made_of_a_few_of_jsons_own_types(value, is_so):
+    assert _wire.is_plain(value) == is_so
+
+
+def test_few_objects_whose_json_is_long_are_not_plain():
+    value = "ha"
+    for _ in range(40):
+        value = [value] * 10
+    assert not _wire.is_plain(value)
 
 
 @given(JSON, st.integers(0, 60))

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from stoppable._core.state import Mode, Rung
 from stoppable.errors import InvalidArgument
 
+_MOST = 31_536_000  # seconds are a year then: every wait can last so long, and every store can keep it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -69,6 +71,6 @@ def check_given(limits: object, policy: object) -> None:
 
 def seconds(value: float, name: str, unit: str = "seconds") -> float:
     """Return a duration, or raise an error that says what a duration is."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InvalidArgument(f"{name} is {value!r}: use a number of {unit} from 0 up")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
+        raise InvalidArgument(f"{name} is {value!r:.40}: use a number of {unit} from 0 up to {_MOST:,}")
     return value

@@ -89,7 +89,7 @@ class Run(Place):
         self._budget: Budget | None = None
         if parent is None:
             self.owner = owner
-            self.labels = labels or _NO_LABELS
+            self.labels = dict(labels) if labels else _NO_LABELS
             self.policy = policy or _DEFAULT_POLICY
             self._sink: Sink | None = None
         else:

@@ -118,7 +118,7 @@ class Control:
                 timer = heapq.heappop(self._heap)[2]
                 try:
                     timer.fire()
-                except Exception:
+                except BaseException:  # whatever it is, nobody's stop would work without this thread
                     _logger.exception("the control thread could not do its work")
         finally:
             self._is_running_due = False

@@ -362,9 +362,11 @@ class Desk:
                 is_kept = False
         return is_kept
 
-    def _kill_all(self) -> None:
+    def _kill_all(self) -> Callable[[], bool]:
+        logs = list(self.recorder.logs.values())
         for run in self.roots():
             run.stop("kill", Reason.of("its worker is fenced", kind=ReasonKind.POLICY))
+        return lambda: not any(self.recorder.logs.get(log.run.id) is log for log in logs)
 
     # Now and then
 

@@ -22,7 +22,7 @@ from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import limit_time
 from stoppable._engine.workers import as_worker_body
 from stoppable.errors import InvalidArgument, RunStopped
-from stoppable.records import RunRecord
+from stoppable.records import LABEL_LENGTH, RunRecord, check_labels
 from stoppable.supervisor.translate import digest, outcome_of
 
 Isolation = Literal["auto", "task", "thread", "process"]
@@ -30,7 +30,6 @@ OnDisconnect = Literal["keep", "stop"]
 
 _ISOLATIONS, _ON_DISCONNECT = get_args(Isolation), get_args(OnDisconnect)
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}")
-_LABELS, _LABEL_LENGTH = 32, 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +59,8 @@ class Options:
                 raise InvalidArgument(f"unknown {what} {given!r}: use {', '.join(known)}")
         check_given(self.limits, self.policy)
         check_labels(self.labels or {})
-        if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= _LABEL_LENGTH):
-            raise InvalidArgument(f"an owner is a text of up to {_LABEL_LENGTH} characters")
-
-
-def check_labels(labels: Mapping[str, str]) -> None:
-    """Raise an error that says what labels are."""
-    if not isinstance(labels, Mapping) or len(labels) > _LABELS:
-        raise InvalidArgument(f"labels are up to {_LABELS} pairs of texts")
-    for text in (*labels.keys(), *labels.values()):
-        if not isinstance(text, str) or len(text) > _LABEL_LENGTH:
-            raise InvalidArgument(f"a label is a text of up to {_LABEL_LENGTH} characters, not {str(text)[:40]!r}")
+        if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= LABEL_LENGTH):
+            raise InvalidArgument(f"an owner is a text of up to {LABEL_LENGTH} characters")
 
 
 class Job:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from stoppable._core import clock
 from stoppable._core.ids import new_id
@@ -27,6 +29,10 @@ _OPEN_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0  # without an answer the lease runs out by itself
 
 
+_Left = tuple[str, Callable[[], bool]]
+"""A worker that we were, and what tells whether its runs are over."""
+
+
 def _boot_clock() -> float:
     # Goes on while the machine sleeps, as the lease does.
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
@@ -36,7 +42,8 @@ class Lease:
     """Says that this process is alive, hears what it must stop, and buries the runs of those that are not.
 
     ``deliver`` gets the stops that are not yet acknowledged, ``fenced`` is called when the runs of this process are no
-    longer its own, ``beaten`` after every heartbeat that was answered. They are called on whatever thread.
+    longer its own, and returns what tells whether they are over; ``beaten`` is called after every heartbeat that was
+    answered. They are called on whatever thread.
     """
 
     def __init__(
@@ -45,7 +52,7 @@ class Lease:
         ttl: float,
         *,
         deliver: Callable[[Sequence[Intent]], object],
-        fenced: Callable[[], object],
+        fenced: Callable[[], Callable[[], bool]],
         beaten: Callable[[], object],
     ) -> None:
         self._store = store
@@ -62,6 +69,7 @@ class Lease:
         self._is_closed = False
         self._is_taken = False
         self._is_taking = False
+        self._left: collections.deque[_Left] = collections.deque()  # workers that we were, while their runs may live
         self.worker = ""
 
     @property
@@ -112,6 +120,7 @@ class Lease:
             self._timer.cancel()
         if self._hints is not None:
             self._hints.close()
+        self._leave()
         if not give_back:
             return True
         try:
@@ -190,6 +199,7 @@ class Lease:
         if intents:
             self._deliver(intents)
         self._beaten()
+        self._leave()
         self._reap(expired=sent_at - self._reaping_since > self._ttl)
 
     def _reap(self, *, expired: bool) -> None:
@@ -207,6 +217,23 @@ class Lease:
         self._store.reap(_REAPED_AT_ONCE, expired=expired).then(reaped)
 
     def _lost(self, why: str) -> None:
-        _logger.error("worker %s is fenced: %s; its runs are killed", self.worker, why)
-        self._fenced()
-        self._take()
+        worker = self.worker
+        _logger.error("worker %s is fenced: %s; its runs are killed", worker, why)
+        self._take()  # first: what starts from here on is not of the old worker
+        self._left.append((worker, self._fenced()))
+
+    def _leave(self) -> None:
+        """Give back what shows that workers are alive which we were, now that their runs are over."""
+        for _ in range(len(self._left)):
+            left = worker, is_over = self._left.popleft()
+            if is_over():
+                self._store.close_worker(worker).then(partial(self._has_left, left))
+            else:
+                self._left.append(left)
+
+    def _has_left(self, left: _Left, reply: Reply[None]) -> None:
+        try:
+            reply.result()
+        except Exception as error:
+            _logger.warning("a lease that was lost could not be given back: %s", error)
+            self._left.append(left)  # for the next heartbeat

@@ -90,7 +90,7 @@ class Outbox:
             made += 1
             try:
                 self._calls.popleft()()
-            except Exception:
+            except BaseException:  # the others have something to tell too
                 _logger.exception("the store could not be told something of a run")
         self._is_making = False
         self._after()

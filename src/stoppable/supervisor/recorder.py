@@ -18,12 +18,19 @@ from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt, Stop
 from stoppable.errors import RunConflict, StoreError
-from stoppable.records import Draft, EventType, StopIntent
+from stoppable.records import Draft, EventType, OutcomeRecord, StopIntent
 from stoppable.stores.base import Registered, Store
 from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.rules import status_event
 from stoppable.supervisor.outbox import Outbox
-from stoppable.supervisor.translate import VALUE_BYTES, record_of_child, record_of_outcome, shifted, shifted_reason
+from stoppable.supervisor.translate import (
+    VALUE_BYTES,
+    record_at_once,
+    record_elsewhere,
+    record_of_child,
+    shifted,
+    shifted_reason,
+)
 
 if TYPE_CHECKING:
     from stoppable._core.boundary import Boundary
@@ -53,6 +60,7 @@ class Log:
         "is_registered",
         "known_mode",
         "offset",
+        "outcome",
         "run",
         "unkept_below",
         "worker",
@@ -76,6 +84,7 @@ class Log:
         self.acknowledging: Mode | None = None  # the hardest stop whose closed gate was told, or is about to be
         self.acknowledged: tuple[Mode, Receipt] | None = None
         self.hook: Callback | None = None
+        self.outcome: OutcomeRecord | None = None  # once it is written down
         self.finished: Reply[None] | None = None  # made for whoever waits until the end is kept
 
 
@@ -304,14 +313,23 @@ class Recorder(Sink):
         run, offset = log.run, log.offset
         outcome = run.outcome
         assert outcome is not None, "it has ended"
+        if log.outcome is None:
+            log.outcome = record_at_once(outcome, offset)
+        if log.outcome is None:
+            log.is_busy = True
+            record_elsewhere(outcome, offset, partial(self._written, log))
+            return
         receipt = None if run.receipt is None else shifted(run.receipt, offset)
         if log.dropped:
             dropped = {"message": f"{log.dropped} events were dropped while the store did not answer"}
             log.drafts.append(Draft(type=EventType.LOG, data=dropped))
 
-        kept = record_of_outcome(outcome, offset)
-        reply = self._store.finish(run.id, log.epoch, kept, receipt, list(log.drafts))
+        reply = self._store.finish(run.id, log.epoch, log.outcome, receipt, list(log.drafts))
         self._when_done(log, reply, partial(self._over_with, log))
+
+    def _written(self, log: Log, outcome: OutcomeRecord) -> None:
+        log.outcome, log.is_busy = outcome, False
+        self._soon(log)
 
     def _over_with(self, log: Log) -> None:
         """Forget a run of which there is nothing more to write."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stoppable.supervisor.desk import Desk
 
 _desks: set[Desk] = set()
+_pid = os.getpid()
 
 
 @contextlib.contextmanager
@@ -35,6 +36,10 @@ def shutdown_on_sigterm(desk: Desk) -> Iterator[None]:
 
 
 def _terminate(_signum: int, _frame: FrameType | None) -> None:
+    if os.getpid() != _pid:  # a forked child that is told before it has forgotten
+        _forget()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
     # The next one, also our own at the end, ends the process as if nobody had handled it.
     signal.signal(signal.SIGTERM, _exit if os.getpid() == 1 else signal.SIG_DFL)
     desks = [(desk, desk.shut_down()) for desk in list(_desks)]
@@ -55,3 +60,16 @@ def _terminate(_signum: int, _frame: FrameType | None) -> None:
 def _exit(*_: object) -> None:
     """End process 1, as in a container: the system lets no signal end it that it does not handle itself."""
     os._exit(128 + signal.SIGTERM)
+
+
+def _forget() -> None:
+    """Leave the runs of our parent to it, now that we are a forked child (G13)."""
+    global _pid
+    _pid = os.getpid()
+    _desks.clear()
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is _terminate or handler is _exit:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -5,21 +5,28 @@ from __future__ import annotations
 import hashlib
 import pickle
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from stoppable import _wire
+from stoppable._core import clock
 from stoppable._core.outcome import Outcome
 from stoppable._core.reason import Reason
 from stoppable._core.run import Run
 from stoppable._core.state import Status
 from stoppable._core.stop import Receipt
+from stoppable._engine import control
+from stoppable._engine.threads import _pool as pool
 from stoppable.errors import StoppableError
 from stoppable.records import ErrorRecord, OutcomeRecord, RunRecord
 
 VALUE_BYTES = 1_000_000
 """The largest result, partial or event that is kept."""
+
+VALUE_SECONDS = 3.0
+"""How long the end of a run waits for the form of its result: less than a shutdown waits for the ends."""
 
 _TEXT = 10_000
 
@@ -71,20 +78,53 @@ def record_of_child(run: Run, worker: str) -> RunRecord:
     )
 
 
-def record_of_outcome(outcome: Outcome[Any], seconds: float) -> OutcomeRecord:
-    """Return what is kept of an outcome; nothing that an agent returns or raises can make this fail."""
+def record_at_once(outcome: Outcome[Any], seconds: float) -> OutcomeRecord | None:
+    """Return what is kept of an outcome, unless an agent's own code is needed to make it, which may take its time."""
+    if outcome.error is None and _wire.is_plain(outcome.result) and _wire.is_plain(outcome.partial):
+        return record_of_outcome(outcome, seconds)
+    return None
+
+
+def record_elsewhere(outcome: Outcome[Any], seconds: float, made: Callable[[OutcomeRecord], object]) -> None:
+    """Have it made on a thread of its own, or without what is not there in time; ``made`` is called once."""
+    waiting = [made]
+
+    def make(*, is_late: bool) -> None:
+        record = record_of_outcome(outcome, seconds, is_late=is_late)
+        timer.cancel()
+        try:
+            tell = waiting.pop()
+        except IndexError:
+            return  # the other one was faster
+        tell(record)
+
+    timer = control.get().call_at(clock.now() + VALUE_SECONDS, partial(make, is_late=True))
+    pool.submit(partial(make, is_late=False))
+
+
+def record_of_outcome(outcome: Outcome[Any], seconds: float, *, is_late: bool = False) -> OutcomeRecord:
+    """Return what is kept of an outcome; nothing that an agent returns or raises can make this fail.
+
+    With ``is_late`` none of an agent's own code has a part in it.
+    """
+    late = f"it was not written down within {VALUE_SECONDS} seconds"
     omitted: dict[str, str] = {}
     kept: dict[str, Any] = {}
     for name in ("result", "partial"):
-        kept[name], why = _wire.plain(getattr(outcome, name), VALUE_BYTES)
+        value = getattr(outcome, name)
+        kept[name], why = (None, late) if is_late and not _wire.is_plain(value) else _wire.plain(value, VALUE_BYTES)
         if why is not None:
             omitted[name] = why
+    error = None
+    if outcome.error is not None:
+        late_error = ErrorRecord(type=_wire.name_of(outcome.error), message=late)
+        error = late_error if is_late else record_of_error(outcome.error)
     return OutcomeRecord(
         status=outcome.status,
         reason=None if outcome.reason is None else shifted_reason(outcome.reason, seconds),
         rung=outcome.rung,
         clean=outcome.clean,
-        error=None if outcome.error is None else record_of_error(outcome.error),
+        error=error,
         omitted=omitted,
         **kept,
     )
@@ -93,18 +133,18 @@ def record_of_outcome(outcome: Outcome[Any], seconds: float) -> OutcomeRecord:
 def record_of_error(error: BaseException) -> ErrorRecord:
     """Return an error as text; a ``__str__`` that raises is said so."""
     try:
-        message = str(error)
-    except Exception as broken:
-        message = f"its __str__ raised {type(broken).__name__}"
+        message = _text(str(error))
+    except BaseException as broken:
+        message = f"its __str__ raised {_wire.name_of(broken)}"
     try:
-        trace = "".join(traceback.format_exception(error))
-    except Exception:
+        trace = _text("".join(traceback.format_exception(error)))
+    except BaseException:
         trace = ""
-    return ErrorRecord(type=type(error).__name__, message=_text(message[:_TEXT]), trace=_text(trace[-_TEXT:]))
+    return ErrorRecord(type=_text(_wire.name_of(error)), message=message[:_TEXT], trace=trace[-_TEXT:])
 
 
 def _text(value: str) -> str:
-    return value.encode(errors="replace").decode()  # a lone surrogate has no JSON in UTF-8
+    return str.encode(value, errors="replace").decode()  # a lone surrogate has no JSON in UTF-8
 
 
 def outcome_of(record: RunRecord) -> Outcome[Any]:

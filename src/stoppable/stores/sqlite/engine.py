@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -53,10 +55,16 @@ class Engine:
         self.is_ours = True
         """Whether this process opened it, and not the one that it was forked from."""
         self._path = path = Path(os.path.realpath(path))  # as SQLite does for its own files beside it
+        _close_inherited(path)
         self._hints = hints
         self._watchers = watchers
         directory = path.with_name(path.name + "-workers")
-        with ExitStack() as undo:
+        self._turn = threading.RLock()  # held while connections are opened or closed, and by the thread that was rung
+        self.turns = [self._turn]
+        self._connections = ExitStack()
+        with self._turn, ExitStack() as undo:
+            _open.add(self)
+            undo.callback(_open.discard, self)
             self._writes = undo.enter_context(closing(connection.open_writer(path, synchronous)))
             self._reads = undo.enter_context(closing(connection.open_reader(path)))
             sync = None
@@ -65,7 +73,7 @@ class Engine:
                 undo.callback(os.close, log)
                 sync = partial(connection.sync, log)
             self._bells = Bells(directory, lambda worker: hints.tell([worker]))
-            self._connections = undo.pop_all()
+            self._connections.push(undo.pop_all())
         self.locks = Locks(directory)
         self.leases = Leases(lease_clock, boot_id(), self.locks, self._bells)
         transaction = Transaction(self._writes, clock, events_kept)
@@ -73,9 +81,9 @@ class Engine:
         self._session = Session(self._reads, clock)
         self._rung: Session | None = None
         self._reader: Lane[Read] = Lane("stoppable-sqlite-reader", self._answer)
+        self.turns += [self._writer.lane.turn, self._reader.turn]
         self._writer.lane.start()
         self._reader.start()
-        _open.add(self)
 
     def put(self, write: Write, *, first: bool = False) -> None:
         """Have a change made, after those that wait or before them."""
@@ -94,10 +102,11 @@ class Engine:
         """Look up what a worker has to stop; on the thread that was rung, without waking another."""
         if not self._bells.is_here:
             return self.read(intents, worker)
-        if self._rung is None:
-            opened = self._connections.enter_context(closing(connection.open_reader(self._path)))
-            self._rung = Session(opened, self._session.now)
-        return Reply.of(partial(intents, self._rung, worker))
+        with self._turn:
+            if self._rung is None:
+                opened = self._connections.enter_context(closing(connection.open_reader(self._path)))
+                self._rung = Session(opened, self._session.now)
+            return Reply.of(partial(intents, self._rung, worker))
 
     def look(self) -> None:
         """See now whether other processes have written, and from now on again and again while anybody listens."""
@@ -105,14 +114,18 @@ class Engine:
 
     def close(self) -> None:
         """Finish what was asked, and let go of the file; what waits for another process that holds it is left to it."""
-        _open.discard(self)
         have_ended = self._writer.lane.close(PATIENCE_SECONDS), self._reader.close(PATIENCE_SECONDS)
         self._bells.close()
         if all(have_ended):
-            self._connections.close()
+            self.disconnect()
         else:
             _log.warning("stoppable: %s: another process holds it: what was asked last may not be kept", self._path)
             self.leak()
+
+    def disconnect(self) -> None:
+        """Close the connections; nobody uses them any more."""
+        with self._turn:
+            self._connections.close()
 
     def _closed(self) -> StoreError:
         return StoreError(f"{self._path} was closed")
@@ -138,19 +151,63 @@ class Engine:
         self._hints.tell(self._hints.names())
         self._watchers.tell(self._watchers.names())
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
     def leak(self) -> None:
         """Keep the connections for ever: another thread uses them, or a parent process, whose file they might harm."""
         self.is_ours = False
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connections))
 
 
+# Forks. SQLite knows which files and locks its process has, and a forked child believes to have those of its parent:
+# over a connection of its own it would wait for a lock that nobody holds, or write to a log that its parent, which sees
+# no lock of it, has removed. So it first closes those that it inherited. That harms the parent only if one was in use
+# at the moment of the fork: https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_
+
+_FORK_SECONDS = 1.0  # for all that a fork waits for
+
 _open: set[Engine] = set()
+_inherited: dict[Engine, bool] = {}  # and whether it was between two batches
+_forking = threading.local()
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
+    deadline = time.monotonic() + _FORK_SECONDS
+    _forking.held = {
+        engine: [turn for turn in list(engine.turns) if turn.acquire(timeout=max(0.0, deadline - time.monotonic()))]
+        for engine in list(_open)
+    }
+
+
+def _after_fork_in_parent() -> None:
+    for held in _forking.held.values():
+        for turn in held:
+            turn.release()
+    del _forking.held
+
+
+def _after_fork_in_child() -> None:
+    held = _forking.held
     for engine in _open:
         engine.leak()
+        _inherited[engine] = len(held.get(engine, ())) == len(engine.turns)
     _open.clear()
+    _after_fork_in_parent()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _close_inherited(path: Path) -> None:
+    for engine, was_quiet in list(_inherited.items()):
+        if engine.path == path:
+            if not was_quiet:
+                raise StoreError(
+                    f"{path} was in use when this process was forked from {engine.pid}: fork before it is opened,"
+                    " or start processes anew (spawn)"
+                )
+            del _inherited[engine]
+            engine.disconnect()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

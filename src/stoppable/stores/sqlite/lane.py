@@ -35,6 +35,8 @@ class Lane(Generic[T]):
         self._is_nudged = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.turn = threading.RLock()
+        """Held while it works: whoever has it finds the lane between two batches."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -81,7 +83,8 @@ class Lane(Generic[T]):
             batch = self._take()
             if batch:
                 try:
-                    self._work(batch)
+                    with self.turn:
+                        self._work(batch)
                 except Exception:  # a function that somebody hung on a reply: the others must not wait for ever
                     _log.exception("stoppable: an error on the thread %s", self._thread.name)
                 continue
@@ -89,7 +92,8 @@ class Lane(Generic[T]):
                 if self._is_closed and not self._waiting:
                     return
                 self._is_nudged = False
-            seconds = self._idle()
+            with self.turn:
+                seconds = self._idle()
             with self._lock:
                 if not (self._waiting or self._is_nudged or self._is_closed):
                     self._is_asleep = True

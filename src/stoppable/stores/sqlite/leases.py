@@ -43,7 +43,8 @@ class Leases:
         """Give a process its lease; its lock comes first, so that a lease without one is of a dead worker."""
         if tx.one(_FENCED, {"id": info.id}) is not None:
             raise Fenced(info.id)
-        self._locks.take(info.id)
+        if self._locks.take(info.id):
+            tx.undo.append(lambda: self._goodbye(info.id))
         self._bells.hang(info.id)
         tx.run(
             "INSERT INTO workers (id, host, pid, boot, until, ttl, state) VALUES (?, ?, ?, ?, ?, ?, 'open') ON CONFLICT"

@@ -40,22 +40,23 @@ class Locks:
         """What a child process has to be given (``pass_fds``)."""
         return tuple(_held[path] for worker in list(self._workers) if (path := self._path(worker)) in _held)
 
-    def take(self, worker: str) -> None:
-        """Lock the file of a worker of this process."""
+    def take(self, worker: str) -> bool:
+        """Lock the file of a worker of this process, and return whether it was not."""
         path = self._path(worker)
+        is_new = path not in _held
+        if is_new:
+            try:
+                self._directory.mkdir(exist_ok=True)
+                descriptor = self._take(path, worker)
+            except StoreError:
+                raise
+            except OSError as error:
+                raise StoreError(f"{path}: a worker needs a file of its own beside the database: {error}") from error
+            os.set_inheritable(descriptor, True)  # noqa: FBT003 - see above
+            _held[path] = descriptor
         if worker not in self._workers:
             self._workers.append(worker)
-        if path in _held:
-            return
-        try:
-            self._directory.mkdir(exist_ok=True)
-            descriptor = self._take(path, worker)
-        except StoreError:
-            raise
-        except OSError as error:
-            raise StoreError(f"{path}: a worker needs a file of its own beside the database: {error}") from error
-        os.set_inheritable(descriptor, True)  # noqa: FBT003 - see above
-        _held[path] = descriptor
+        return is_new
 
     def _take(self, path: Path, worker: str) -> int:
         for _ in range(_TRIES):

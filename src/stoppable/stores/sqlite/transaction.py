@@ -54,13 +54,13 @@ _TAILS = 4096  # runs that log at the same time; the ends of other logs are foun
 
 
 class Transaction(Session):
-    """A session that writes; ``touched`` runs, ``woken`` workers and ``later`` wait for its end.
+    """A session that writes; ``touched`` runs, ``woken`` workers and ``later`` wait for its end, ``undo`` for another.
 
     ``tails`` is what earlier transactions of this process found out and is still so: a run that logs again and again is
     looked up once. Whoever changes a run in any other way than by an append says so with ``touch``.
     """
 
-    __slots__ = ("_version", "events_kept", "later", "tails", "touched", "woken")
+    __slots__ = ("_version", "events_kept", "later", "tails", "touched", "undo", "woken")
 
     def __init__(self, connection: apsw.Connection, now: Callable[[], float], events_kept: int) -> None:
         super().__init__(connection, now)
@@ -81,6 +81,7 @@ class Transaction(Session):
         self.touched: set[str] = set()
         self.woken: set[str] = set()
         self.later: list[Callable[[], object]] = []
+        self.undo: list[Callable[[], object]] = []
 
     def rolled_back(self) -> None:
         """Forget what is known: some of it did not happen."""

@@ -114,6 +114,7 @@ class Writer:
 
     def _roll_back(self) -> None:
         self._transaction.rolled_back()
+        self._call_all(self._transaction.undo)
         if self._connection.in_transaction:  # after some errors SQLite has done it
             try:
                 self._connection.execute("ROLLBACK")
@@ -121,7 +122,10 @@ class Writer:
                 _log.exception("stoppable: %s: a transaction could not be rolled back", self._path)
 
     def _after(self, transaction: Transaction) -> None:
-        for call in (lambda: self._tell(transaction), *transaction.later):
+        self._call_all([lambda: self._tell(transaction), *transaction.later])
+
+    def _call_all(self, calls: Iterable[Callable[[], object]]) -> None:
+        for call in calls:
             try:
                 call()
             except Exception:  # a listener, or a file that is gone: the calls are durable all the same
