@@ -6,7 +6,7 @@ import pytest
 
 import stoppable
 from stoppable import sync
-from stoppable.errors import RunConflict, RunFailed, RunHeld, RunStopped
+from stoppable.errors import InvalidArgument, RunConflict, RunFailed, RunHeld, RunStopped
 
 
 def forever():
@@ -52,6 +52,9 @@ def test_agents_of_both_kinds_are_started_stopped_and_kept(store):
         by_id = supervisor.handle(done.id)
         assert (by_id.id, by_id.result(), by_id.outcome().status) == (done.id, 2, "completed")
         assert done.id in repr(by_id)
+        for look in ("status", "receipt", "run", "stream"):
+            with pytest.raises(InvalidArgument, match=r"is not executed by this process: use (record|events)\(\)"):
+                getattr(by_id, look)()
 
 
 def test_existing_code_is_a_run(store):
@@ -66,7 +69,7 @@ def test_existing_code_is_a_run(store):
         with pytest.raises(RunConflict):
             with supervisor.open_run("job", run_id="job-1"):
                 pass
-        supervisor.stop("job-2", if_unknown_hold=True)
+        assert supervisor.stop("job-2", if_unknown_hold=True, wait=5).status == "pending"
         with pytest.raises(RunStopped):
             with supervisor.open_run("job", run_id="job-2"):
                 raise AssertionError("its body never runs")

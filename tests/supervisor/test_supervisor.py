@@ -259,7 +259,7 @@ async def test_a_stop_may_come_before_its_run(store):
             await handle.result()
         record = await handle.record()
         assert (record.status, record.started_at, record.outcome.reason.message) == ("stopped", None, "changed my mind")
-        await supervisor.stop("later", if_unknown_hold=True)
+        assert (await supervisor.stop("later", if_unknown_hold=True, wait=5)).status == "pending"
         with pytest.raises(RunStopped):
             async with supervisor.open_run("block", run_id="later"):
                 raise AssertionError("its body never runs")
@@ -299,6 +299,8 @@ async def test_a_limit_is_a_stop_of_its_own_kind(store):
         assert [(await one.outcome()).status for one in (handle, timed)] == ["stopped", "stopped"]
         records = [await one.record() for one in (handle, timed)]
     assert [record.stop.reason.kind for record in records] == ["limit", "limit"]
+    for record in records:
+        assert record.stop_requested_at <= record.receipt.acknowledged_at <= record.receipt.ended_at
     assert (records[0].limits.boundaries, records[0].outcome.partial) == ({"tool": 3}, "0 1 2 ")
 
 
