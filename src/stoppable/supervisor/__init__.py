@@ -208,8 +208,9 @@ class Supervisor:
         wait = None if wait is None else checked_seconds(wait, "wait")
         intent = desk.intent(mode, reason, actor, grace)
         asked = desk.ask(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold)
-        receipt = desk.answer(run_id, await asked.reply, intent, asked.told)
-        seconds = desk.worth_waiting(receipt, wait)
+        result = await asked.reply
+        receipt = desk.answer(run_id, result, intent, asked.told)
+        seconds = desk.worth_waiting(result, receipt, wait)
         if seconds is None:
             return receipt
         record = await record_when(desk.store, run_id, is_over if wait else is_acknowledged, seconds)

@@ -12,11 +12,12 @@ from stoppable._core.policy import Limits, Policy
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.reason import Reason
 from stoppable._core.run import Run
-from stoppable._core.state import Mode
+from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine.blocking import BlockingHandle
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import edge_around
+from stoppable.errors import InvalidArgument
 from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector
 from stoppable.stores.base import Store
 from stoppable.supervisor.bulk import BulkStop
@@ -171,8 +172,9 @@ class Supervisor:
         wait = None if wait is None else checked_seconds(wait, "wait")
         intent = desk.intent(mode, reason, actor, grace)
         asked = desk.ask(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold)
-        receipt = desk.answer(run_id, asked.reply.result(), intent, asked.told)
-        seconds = desk.worth_waiting(receipt, wait)
+        result = asked.reply.result()
+        receipt = desk.answer(run_id, result, intent, asked.told)
+        seconds = desk.worth_waiting(result, receipt, wait)
         if seconds is None:
             return receipt
         record = record_when_sync(desk.store, run_id, is_over if wait else is_acknowledged, seconds)
@@ -307,6 +309,20 @@ class StoredHandle(_Kept[Any]):
     def id(self) -> str:
         """The run's id."""
         return self._id
+
+    @property
+    def run(self) -> Run:  # type: ignore[override]
+        """The run itself, which is not here."""
+        raise InvalidArgument(f"run {self._id} is not executed by this process: use record()")
+
+    @property
+    def status(self) -> Status:
+        """Where the run stands, which only the store knows."""
+        raise InvalidArgument(f"run {self._id} is not executed by this process: use record()")
+
+    def stream(self) -> Iterator[Any]:
+        """Refuse: what a generator agent yields is handed over within its own process."""
+        raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
 
     def __repr__(self) -> str:
         return f"<StoredHandle {self._id}>"

@@ -277,9 +277,12 @@ class Desk:
         return receipt_of(record, answer, record.status, record.ended_at)
 
     @staticmethod
-    def worth_waiting(receipt: Receipt, wait: float | None) -> float | None:
-        """Return the seconds to wait for news of a stop: for its end if asked to, otherwise for closed gates."""
-        if receipt.final or (receipt.acknowledged_at is not None and not wait):
+    def worth_waiting(result: StopResult, receipt: Receipt, wait: float | None) -> float | None:
+        """Return the seconds to wait for news of a stop: for its end if asked to, otherwise for closed gates.
+
+        There are none of a run that is not there yet: it is born stopped.
+        """
+        if not result.answers or receipt.final or (receipt.acknowledged_at is not None and not wait):
             return None
         return wait or _ACKNOWLEDGE_SECONDS
 

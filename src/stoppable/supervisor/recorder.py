@@ -232,8 +232,11 @@ class Recorder(Sink):
         self.outbox.add(partial(self._advance, log))
         self.outbox.wake()
 
-    def _untold(self, log: Log) -> StopIntent | None:
-        """Return the stop of a run that the store has not heard of: not those of a kept run above it, which it has."""
+    def _untold(self, log: Log) -> tuple[StopIntent, float] | None:
+        """Return the stop of a run that the store has not heard of, and when it was asked for.
+
+        Not those of a kept run above it, which the store has.
+        """
         run = log.run
         is_top = run.parent is None or run.parent._sink is not self
         stops = [stop for stop in run._stops() if stop.target is run or is_top]
@@ -243,7 +246,8 @@ class Recorder(Sink):
         if log.known_mode is not None and log.known_mode >= strongest.mode:
             return None
         reason = shifted_reason(stops[0].reason, log.offset)
-        return StopIntent(mode=strongest.mode, reason=reason, grace=strongest.grace)
+        asked_at = stops[0].requested_at + log.offset
+        return StopIntent(mode=strongest.mode, reason=reason, grace=strongest.grace), asked_at
 
     # Writing
 
@@ -261,8 +265,8 @@ class Recorder(Sink):
             return
         if not log.is_registered:
             self._register(log)
-        elif run._stop is not None and (stop := self._untold(log)) is not None:
-            self._tell_stop(log, stop)
+        elif run._stop is not None and (untold := self._untold(log)) is not None:
+            self._tell_stop(log, *untold)
         elif log.is_over:
             if not log.unkept_below:  # whoever sees the end of a run sees the ends below it
                 self._finish(log)
@@ -283,13 +287,13 @@ class Recorder(Sink):
 
         self._when_done(log, reply, registered)
 
-    def _tell_stop(self, log: Log, intent: StopIntent) -> None:
+    def _tell_stop(self, log: Log, intent: StopIntent, asked_at: float) -> None:
         def told() -> None:
             if log.known_mode is None or log.known_mode < intent.mode:
                 log.known_mode = intent.mode
             self.acknowledge(log.run, intent.mode)
 
-        self._when_done(log, self._store.request_stop(log.run.id, intent), told)
+        self._when_done(log, self._store.request_stop(log.run.id, intent, asked_at=asked_at), told)
 
     def _acknowledge(self, log: Log) -> None:
         closed = log.acknowledged
