@@ -31,7 +31,7 @@ async def test_a_run_whose_thread_cannot_be_started_is_stopped_and_says_why(stor
         await until(lambda: store.get("x").result().over)
         record = await supervisor.get("x")
         assert (record.status, record.outcome.reason.kind) == ("stopped", "external")
-        assert record.outcome.reason.message == "it could not begin: can't start new thread"
+        assert record.outcome.reason.message == "its thread was not started: can't start new thread"
 
 
 @pytest.mark.usefixtures("no_threads")
@@ -40,4 +40,4 @@ def test_so_is_one_that_blocking_code_starts(store):
         with pytest.raises(RuntimeError, match="can't start new thread"):
             supervisor.start(blocks, run_id="x")
         wait_until(lambda: supervisor.get("x").over)
-        assert supervisor.get("x").outcome.reason.message == "it could not begin: can't start new thread"
+        assert supervisor.get("x").outcome.reason.message == "its thread was not started: can't start new thread"

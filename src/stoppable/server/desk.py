@@ -7,7 +7,6 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode
 from stoppable.errors import RunNotFound
 from stoppable.records import RunRecord
@@ -27,10 +26,8 @@ def _launch(job: Job) -> None:
     """Let a run begin that is in the store; if it cannot, its record says so."""
     try:
         job.launch()
-    except Exception as error:
+    except Exception:
         _logger.exception("run %s could not begin", job.run.id)
-        job.run.stop(reason=Reason.of(f"it could not begin: {error}", kind=ReasonKind.EXTERNAL))
-        job.run._skip()
 
 
 @dataclass(slots=True, kw_only=True)
