@@ -109,7 +109,10 @@ def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
 def _is_our_cancel() -> bool:
     """Return whether the cancel that the current task has got is one that we issued, and no other came as well."""
     participant = tasks.current()
-    return participant is not None and 0 < participant.issued >= participant.task.cancelling()
+    if participant is None or not participant.issued:
+        return False
+    others: int = participant.task.cancelling() - participant.issued
+    return others <= participant.others
 
 
 def _blocking_agent(function: Callable[..., Any]) -> Callable[..., Any]:
