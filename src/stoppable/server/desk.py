@@ -53,7 +53,7 @@ class FrontDesk:
 
     async def start(self, name: str, arguments: Any, options: Options) -> tuple[str, bool]:
         """Start an agent, and return its run's id and whether it is new; does not wait for the loop of the agents."""
-        if self.is_draining:
+        if self.is_draining or self.supervisor._desk.is_closing:
             raise Problem(503, "shutting_down", "the server shuts down: start it elsewhere", {"Retry-After": "5"})
         agent, args = self.registry.bound(name, arguments)
         job = Job.of(agent, args, options, in_loop=True)

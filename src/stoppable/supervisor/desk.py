@@ -67,7 +67,7 @@ class Desk:
         self._keep_days = None if keep_days is None else seconds(keep_days, "keep_days", "days")
         self._purged_at = -math.inf
         self._starting: dict[Log, Reply[Registered]] = {}
-        self._is_closing = False
+        self.is_closing = False
         self._opening = threading.Lock()
         self._was_opened = False
 
@@ -126,7 +126,7 @@ class Desk:
         """
         worker = self.lease.worker
         log = self.recorder.log(job.run, worker)
-        if self._is_closing:
+        if self.is_closing:
             self.recorder.drop(log)
             raise StoppableError("the supervisor shuts down: start it with another one")
         reply = self._starting[log] = self.store.register(job.to_record(worker), job.request)
@@ -146,7 +146,7 @@ class Desk:
             self.recorder.drop(log)
             return False
         self.recorder.adopt(log, answer.record.epoch)
-        if self._is_closing:
+        if self.is_closing:
             log.run.stop(reason=_shutdown())
         return True
 
@@ -335,7 +335,7 @@ class Desk:
 
     def shut_down(self, mode: Mode = Mode.GRACEFUL) -> float:
         """Take no new runs, tell every one here to stop, and return the seconds after which each has its end."""
-        self._is_closing = True
+        self.is_closing = True
         for run in self.roots():
             run.stop(mode, _shutdown())
         return max(0.0, self._ends_by() - clock.now())
