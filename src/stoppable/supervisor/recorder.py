@@ -327,6 +327,7 @@ class Recorder(Sink):
         if log.dropped:
             dropped = {"message": f"{log.dropped} events were dropped while the store did not answer"}
             log.drafts.append(Draft(type=EventType.LOG, data=dropped))
+            log.dropped = 0  # said once, however often the store is asked
 
         reply = self._store.finish(run.id, log.epoch, log.outcome, receipt, list(log.drafts))
         self._when_done(log, reply, partial(self._over_with, log))
