@@ -29,23 +29,17 @@ async def cleans_up(seconds):
             await asyncio.sleep(seconds)
 
 
-async def test_closing_waits_as_long_as_the_stop_that_a_run_already_has(file, monkeypatch):
-    """The stop of the shutdown has the same mode and changes nothing: the grace of the first one holds."""
-    monkeypatch.setattr(desks, "SHUTDOWN_MARGIN", 0.1)
-    quick = Policy(grace=0.05, interrupt=0, cancel=0.05, kill=0.05)
+async def test_closing_is_bounded_by_the_policy_though_a_run_was_stopped_with_a_longer_grace(file):
+    """The stop of the shutdown has the same mode and changes nothing, so the grace of the first one would hold."""
+    quick = Policy(grace=0.1, interrupt=0, cancel=5, kill=1)
     async with Supervisor(file) as supervisor:
-        handle = await supervisor.start(ignores, 0.6, policy=quick)
+        handle = await supervisor.start(asyncio.sleep, 3600, policy=quick)
         await until(lambda: handle.status == "running")
-        await handle.stop(grace=30)
-    assert (handle.status, handle.run.outcome.rung) == ("stopped", "signal")
+        await handle.stop(grace=3600)
+    assert (handle.status, handle.run.outcome.rung) == ("stopped", "cancel")
     async with Supervisor(file) as after:
         record = await after.get(handle.id)
         assert (record.status, record.outcome.clean) == ("stopped", True)
-
-
-async def ignores(seconds):
-    await asyncio.sleep(seconds)
-    stoppable.check()
 
 
 async def test_a_start_is_refused_once_the_supervisor_shuts_down(file):
@@ -93,7 +87,7 @@ async def test_a_run_that_is_alive_when_the_supervisor_has_closed_is_not_proven_
     async with Supervisor(file, ttl=0.5) as supervisor:
         handle = await supervisor.start(hangs)
         await until(lambda: handle.status == "running")
-        monkeypatch.setattr(desks.Desk, "_ends_by", lambda *_: 0.0)
+        monkeypatch.setattr(desks.Desk, "shut_down", lambda *_: 0.0)
     assert handle.run.outcome is None
     waiting = asyncio.create_task(handle.outcome())
     async with Supervisor(file, ttl=0.5) as after:

@@ -336,13 +336,14 @@ class Desk:
     def shut_down(self, mode: Mode = Mode.GRACEFUL) -> float:
         """Take no new runs, tell every one here to stop, and return the seconds after which each has its end."""
         self.is_closing = True
-        for run in self.roots():
+        roots = self.roots()
+        for run in roots:
             run.stop(mode, _shutdown())
-        return max(0.0, self._ends_by() - clock.now())
-
-    def _ends_by(self) -> float:
-        """Return when the last ladder is over; a run that was stopped before has the grace of that stop."""
-        return max((_ends_by(run) for run in self.roots()), default=0.0)
+            if any((stop.grace or 0.0) > run.policy.grace for stop in run._stops()):
+                # It was stopped before, with a grace that would hold up the shutdown: it has no more than others.
+                harder = partial(run.stop, Mode.IMMEDIATE, _shutdown())
+                control.get().call_at(clock.now() + run.policy.grace, harder)
+        return max((run.policy.total(mode) for run in roots), default=0.0)
 
     def wait_for_end(self, seconds: float) -> bool:
         """Wait on this thread until all runs here have their ends, and then a little until those are kept."""
@@ -351,7 +352,7 @@ class Desk:
             with contextlib.suppress(Exception):
                 reply.result(max(0.0, deadline - clock.now()))
         logs = list(self.recorder.logs.values())
-        deadline = max(clock.now() + seconds, self._ends_by())
+        deadline = clock.now() + seconds
         for log in logs:
             ended = threading.Event()
             log.run._when_ended(ended.set)
@@ -406,18 +407,6 @@ def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:
 
 def _shutdown() -> Reason:
     return Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN)
-
-
-def _ends_by(run: Run) -> float:
-    """Return when a run that was told to stop has its end: of the stops that climb, the earliest counts."""
-    at, hardest = math.inf, None
-    if run.outcome is not None:
-        return 0.0
-    for stop in run._stops():
-        if hardest is None or stop.mode > hardest:
-            hardest = stop.mode
-            at = min(at, stop.requested_at + stop.target.policy.total(stop.mode, stop.grace))
-    return at
 
 
 def is_over(record: RunRecord) -> bool:
