@@ -1,6 +1,9 @@
 """What a run tells is kept in order, and a slow reader holds up nobody."""
 
 import asyncio
+import threading
+
+from tests.waiting import until
 
 import stoppable
 from stoppable import EventType, Supervisor
@@ -67,3 +70,17 @@ async def test_values_that_cannot_be_kept_are_said_so_and_the_run_is_unharmed(st
         assert "no JSON form" in record.outcome.omitted["result"]
         events = [event async for event in handle.events()]
     assert [event.data.get("omitted", "")[:10] for event in events[1:3]] == ["50,000,000", "a value of"]
+
+
+async def test_that_a_lost_run_has_died_is_an_event(store):
+    go = threading.Event()
+    policy = stoppable.Policy(grace=0, interrupt=0, cancel=0, kill=0.01)
+    async with Supervisor(store) as supervisor:
+        handle = await supervisor.start(go.wait, 30, policy=policy)
+        await until(lambda: handle.status == "running")
+        assert (await supervisor.stop(handle.id, wait=10)).status == "lost"
+        go.set()
+        while (last := store.read(handle.id).result()[-1]).type != "late":
+            await asyncio.sleep(0.001)
+        assert last.data == {"status": "stopped"}
+        assert (await supervisor.get(handle.id)).status == "lost"

@@ -13,6 +13,7 @@ from tests.waiting import until
 
 import stoppable
 from stoppable import sync
+from stoppable._core.sink import Sink
 from stoppable._engine.pool import DaemonPool
 
 
@@ -472,3 +473,25 @@ def test_threads_work_in_a_forked_child():
         check=True,
     )
     assert done.stdout == "7\n"
+
+
+async def test_the_sink_is_told_when_nothing_is_left_of_a_lost_run():
+    died = []
+
+    class Told(Sink):
+        def died(self, run):
+            died.append(run)
+
+    go = threading.Event()
+    policy = stoppable.Policy(grace=0, interrupt=0, cancel=0, kill=0.01)
+    async with stoppable.open_run("policy", policy=policy):
+        handle = await stoppable.spawn(go.wait, 30)
+        handle.run._sink = Told()
+        await until(lambda: handle.status == "running")
+        handle.run.stop()
+        assert (await handle.outcome()).status == "lost"
+        assert died == []
+        go.set()
+        await until(lambda: died)
+    assert set(died) == {handle.run}
+    assert handle.status == "lost"

@@ -385,7 +385,11 @@ class Run(Place):
         if self._outcome is not None:
             if self._is_unsettled():
                 return False
-            return self._is_alive() or self._leave_parent()  # what was left of it has been given up, or has died
+            if self._is_alive():
+                return True  # what was left of it has been given up
+            if self._outcome.status is _LOST and self._sink is not None:
+                self._sink.died(self)
+            return self._leave_parent()
         if self._members and any(participant.alive() for participant in self._participants()):
             return False
         if self._first is None:

@@ -26,6 +26,9 @@ class Sink:
     def ended(self, run: Run) -> None:
         """Note that a run has its outcome, before anybody who waits for it is woken; it may never have begun."""
 
+    def died(self, run: Run) -> None:
+        """Note that nothing is left of a run that was given up; it may be said more than once."""
+
     def entered(self, run: Run, boundary: Boundary) -> None:
         """Note that a boundary was entered."""
 

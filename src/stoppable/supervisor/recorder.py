@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -91,7 +92,7 @@ class Log:
 class Recorder(Sink):
     """The sink of every run of a supervisor."""
 
-    __slots__ = ("_is_closed", "_kept", "_lock", "_offset", "_store", "_worker", "logs", "outbox")
+    __slots__ = ("_is_closed", "_kept", "_lock", "_lost", "_offset", "_store", "_worker", "logs", "outbox")
 
     def __init__(self, store: Store, worker: Callable[[], str]) -> None:
         self._store = store
@@ -100,6 +101,7 @@ class Recorder(Sink):
         self._offset = math.inf
         self._is_closed = False
         self._kept: list[Settled] = []  # those who wait for ends that are kept now
+        self._lost: dict[Run, Reply[None]] = {}  # those that may be alive, and whether the store has that
         self.logs: dict[str, Log] = {}
         self.outbox = Outbox(self._tell_kept)
 
@@ -151,7 +153,21 @@ class Recorder(Sink):
         """Write the outcome."""
         log = self._log_of(run)
         if log is not None:
+            if run.status is Status.LOST:
+                self._lost[run] = self.kept(log)
             self.outbox.put(partial(self._end, log))
+
+    def died(self, run: Run) -> None:
+        """Tell that a run is dead which the store has, or will have, as lost: a late report, which is an event (G2)."""
+
+        def is_kept(reply: Reply[None]) -> None:
+            with contextlib.suppress(StoreError):  # it was closed
+                reply.result()
+                self._store.finish(run.id, 0, OutcomeRecord(status=Status.STOPPED), None)
+
+        kept = self._lost.pop(run, None)
+        if kept is not None:
+            kept.then(is_kept)
 
     def _end(self, log: Log) -> None:
         if log.finished is _KEPT:
