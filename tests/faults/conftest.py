@@ -14,7 +14,7 @@ from stoppable import sync
 from stoppable.errors import HoldNotFound, StoreError
 from stoppable.stores.sqlite import SqliteStore
 
-TTL = 1.5
+TTL = 3.0  # long enough for a disk that is busy with something else
 NODE = Path(__file__).with_name("node.py")
 
 
