@@ -108,8 +108,8 @@ CORE_MUTANTS = (
         name="a stop reaches the parent",
         breaks="G4",
         file="_core/run.py",
-        snippet="[self._first]",
-        replacement="[self.parent or self._first]",
+        snippet="[] if self._first is None else [self._first]",
+        replacement="[run for run in (self.parent or self._first,) if run is not None]",
         caught_by=(
             SPEC + "test_g04_downward_only.py::test_a_stop_of_one_child_leaves_parent_and_siblings_alone[task]",
         ),
