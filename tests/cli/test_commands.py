@@ -163,6 +163,7 @@ def test_audit_says_who_did_what_newest_first(stoppable, client, unique):
 
 
 def test_audit_reads_more_than_one_page(stoppable, client, monkeypatch):
+    # small pages, since a thousand entries would take their time
     monkeypatch.setattr("stoppable.cli.stops._PAGE", 2)
     for _ in range(5):
         client.stop("nobody", if_unknown_hold=True)

@@ -395,6 +395,7 @@ async def test_readyz_tells_when_the_store_cannot_be_written(service, monkeypatc
     lease = service.supervisor._desk.lease
     async with client_of(service) as client:
         assert (await client.get("/readyz")).json() == {"status": "ready"}
+        # as if no heartbeat had been answered for 20 seconds, which nobody wants to wait
         monkeypatch.setattr(lease, "_renewed_at", lease._renewed_at - 20)
         assert (await client.get("/readyz")).status_code == 503
         assert (await client.get("/healthz")).status_code == 200

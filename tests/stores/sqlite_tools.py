@@ -11,7 +11,7 @@ from typing import Self
 
 from stoppable._core.state import Status
 from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord
-from stoppable.stores.base import WorkerInfo
+from stoppable.stores.base import Subscription, WorkerInfo
 from stoppable.stores.sqlite import SqliteStore
 
 PRELUDE = """
@@ -30,6 +30,15 @@ def told():
 store = SqliteStore(sys.argv[1], synchronous="normal")
 store.open()
 """
+
+
+def listens(store: SqliteStore, worker: str) -> tuple[threading.Event, Subscription]:
+    """Return what tells that a worker was hinted at, once the look that every new listener gets is over."""
+    looked, heard = threading.Event(), threading.Event()
+    first = store.hints(worker, looked.set)
+    assert looked.wait(10)
+    first.close()
+    return heard, store.hints(worker, heard.set)
 
 
 class Gate:

@@ -10,7 +10,7 @@ from stoppable.errors import RunNotFound, StoreError
 from stoppable.records import StopIntent
 from stoppable.stores.sqlite import writer
 
-from .sqlite_tools import Gate, done, progress, started
+from .sqlite_tools import Gate, done, listens, progress, started
 
 BY_SQLITE, BY_US = 2, 1  # PRAGMA synchronous: full, normal
 
@@ -46,11 +46,7 @@ def test_a_stop_is_heard_while_the_disk_is_at_work_and_answered_after(open_store
     monkeypatch.setattr(writer, "LOOK_SECONDS", 600.0)
     worker, other = open_store(), open_store()
     started(worker)
-    looked, heard = threading.Event(), threading.Event()
-    first = worker.hints("w", looked.set)
-    assert looked.wait(10)  # the look that every new listener gets
-    first.close()
-    subscription = worker.hints("w", heard.set)
+    heard, subscription = listens(worker, "w")
     worker.get("a").result(10)
     heard.clear()
     disk = Disk(other)

@@ -11,7 +11,7 @@ from stoppable.records import StopIntent
 from stoppable.stores.sqlite import writer
 from stoppable.stores.sqlite.bells import Bells
 
-from .sqlite_tools import Script, progress, reaped, started
+from .sqlite_tools import Script, listens, progress, reaped, started
 
 WORKER = """
 store.open_worker(WorkerInfo(id="w", pid=os.getpid()), 30).result(10)
@@ -140,11 +140,7 @@ def test_a_stop_that_nobody_was_told_of_comes_with_the_next_heartbeat(store, pat
 
 def _woken_by_another_process(store, path, *, deaf=False):
     started(store)
-    woken, before = threading.Event(), threading.Event()
-    first = store.hints("w", before.set)
-    assert before.wait(10)  # the look that every new listener gets
-    first.close()
-    subscription = store.hints("w", woken.set)
+    woken, subscription = listens(store, "w")
     if deaf:
         (path.with_name(path.name + "-workers") / "w.sock").unlink()
     with Script("told(); store.request_stop('a', StopIntent()).result(10); say('stopped')", path) as other:

@@ -1,6 +1,7 @@
 """A store that does not answer harms no run, and a worker that is given up ends its runs and changes nothing."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -117,40 +118,42 @@ async def test_a_worker_that_was_fenced_keeps_its_lock_until_its_runs_are_over(t
         assert (await handle.outcome()).status == "stopped"
 
 
-async def test_a_worker_is_fenced_while_its_lease_lasts_and_no_sooner_than_it_must(monkeypatch):
-    """G15: a kill takes two seconds, so a quarter of the lease is left for it."""
+@contextlib.asynccontextmanager
+async def leased(monkeypatch):
+    """Give a clock that leases follow too, a store that can fail, the lease of 30 seconds, and a run."""
     faulty = Faulty(MemoryStore())
     with FakeClock() as time:
         monkeypatch.setattr(lease, "_boot_clock", time.now)
         async with Supervisor(faulty, ttl=30) as supervisor:
             handle = await supervisor.start(forever)
             await until(lambda: handle.status == "running")
-            time.advance(9.0)
-            faulty.silent = {"heartbeat"}
-            time.advance(13.0)
-            assert handle.run.token.stopped is False
-            time.advance(1.0)
-            assert handle.run.token.stopped is True
-            assert (await handle.outcome()).reason.message == "its worker is fenced"
+            yield time, faulty, supervisor._desk.lease, handle
             faulty.silent = set()
 
 
+async def test_a_worker_is_fenced_while_its_lease_lasts_and_no_sooner_than_it_must(monkeypatch):
+    """G15: a kill takes two seconds, so a quarter of the lease is left for it."""
+    async with leased(monkeypatch) as (time, faulty, _, handle):
+        time.advance(9.0)
+        faulty.silent = {"heartbeat"}
+        time.advance(13.0)
+        assert handle.run.token.stopped is False
+        time.advance(1.0)
+        assert handle.run.token.stopped is True
+        assert (await handle.outcome()).reason.message == "its worker is fenced"
+
+
 async def test_a_lease_that_is_renewed_late_but_in_time_fences_nobody(monkeypatch):
-    faulty = Faulty(MemoryStore())
-    with FakeClock() as time:
-        monkeypatch.setattr(lease, "_boot_clock", time.now)
-        async with Supervisor(faulty, ttl=30) as supervisor:
-            handle = await supervisor.start(forever)
-            await until(lambda: handle.status == "running")
-            faulty.failing = {"heartbeat"}
-            time.advance(14.0)
-            assert supervisor._desk.lease.is_current
-            time.advance(3.0)
-            assert not supervisor._desk.lease.is_current
-            faulty.failing = set()
-            time.advance(300.0)
-            assert supervisor._desk.lease.is_current
-            assert handle.run.token.stopped is False
+    async with leased(monkeypatch) as (time, faulty, its, handle):
+        faulty.failing = {"heartbeat"}
+        time.advance(14.0)
+        assert its.is_current
+        time.advance(3.0)
+        assert not its.is_current
+        faulty.failing = set()
+        time.advance(300.0)
+        assert its.is_current
+        assert handle.run.token.stopped is False
 
 
 class Time:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning
 
 def sleep(up):
     up.set()
-    time.sleep(60)
+    time.sleep(60)  # until it is terminated
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="multiprocessing forks nothing there")
@@ -37,7 +37,7 @@ async def test_a_forked_child_that_is_terminated_stops_no_run_of_its_parent(stor
         await asyncio.to_thread(child.join, 5)
         code = child.exitcode
         child.kill()
-        child.join()
+        child.join(5)
         # Whatever the child told the worker came before this stop, which goes the same way.
         await supervisor.stop(handle.id, reason="by the test")
         record = await settled(supervisor, handle.id)

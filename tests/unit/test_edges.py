@@ -50,7 +50,7 @@ async def test_a_count_that_a_task_group_left_behind_is_nobodys_cancel():
         return "goes on"
 
     handle = await stoppable.spawn(parent)
-    await waits.wait()
+    await until(waits.is_set)
     (await child_of(handle)).stop("immediate")
     assert await handle.result() == "goes on"
 
@@ -67,7 +67,7 @@ async def test_a_count_left_behind_hides_no_cancel_from_outside():
             await asyncio.sleep(3600)
 
     task = asyncio.create_task(job())
-    await waits.wait()
+    await until(waits.is_set)
     await asyncio.wait([task])
     assert task.cancelled()
 
@@ -217,7 +217,7 @@ async def test_clean_is_not_said_of_a_clean_up_after_an_error_that_was_cut():
             await asyncio.sleep(3600)
 
     handle = await stoppable.spawn(agent)
-    await cleans_up.wait()
+    await until(cleans_up.is_set)
     handle.run.stop("immediate")
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", False)

@@ -256,7 +256,7 @@ class Run(Place):
         for run in nodes:
             nodes += run._offspring()
             for member in list(run._members or ()):
-                if member.role is _BOUNDARY:
+                if member.role is _BOUNDARY:  # which no checker knows to be the class
                     stop.note_in_flight(run, member)  # type: ignore[arg-type]
 
     def _note(self, stop: Stop) -> None:

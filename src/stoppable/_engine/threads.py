@@ -35,8 +35,8 @@ _OUR_CODE = str(Path(__file__).parent)
 _THREAD_STARTS = {(threading.__file__, name) for name in ("_bootstrap", "_bootstrap_inner", "run")}
 
 _local = threading.local()
-_pool = DaemonPool("stoppable-thread")
-os.register_at_fork(after_in_child=_pool.forget_threads)
+pool = DaemonPool("stoppable-thread")
+os.register_at_fork(after_in_child=pool.forget_threads)
 
 
 class ThreadParticipant(Participant):
@@ -169,7 +169,7 @@ async def to_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(_hand_over, future, result, error)
 
-    _pool.submit(work)
+    pool.submit(work)
     return await future
 
 

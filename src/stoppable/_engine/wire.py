@@ -217,7 +217,7 @@ class Line:
             self._connection.shutdown(socket.SHUT_RD)
 
 
-class Outbox:
+class Sender:
     """What is to be sent, in its order, by a thread of its own: a process that does not read holds up only that one."""
 
     def __init__(self, line: Line, first: bytes) -> None:

@@ -24,7 +24,7 @@ from stoppable._engine.agents import body_of
 from stoppable._engine.mirror import Mirror, Process, note_delivery
 from stoppable._engine.processes.orphans import cookie
 from stoppable._engine.processes.table import Members, environment
-from stoppable._engine.wire import Acknowledged, Ended, Item, Line, Outbox, Start, StopRequest, pack
+from stoppable._engine.wire import Acknowledged, Ended, Item, Line, Sender, Start, StopRequest, pack
 from stoppable.errors import InvalidArgument, StoppableError
 
 Put: TypeAlias = Callable[[Any], object]
@@ -69,10 +69,10 @@ class Worker(Process):
         "_members",
         "_mirror",
         "_numbers",
-        "_outbox",
         "_process",
         "_put",
         "_run",
+        "_sender",
         "_told",
     )
 
@@ -94,7 +94,7 @@ class Worker(Process):
         self._run = run
         self._put = put
         self._line = Line(ours, self._process)
-        self._outbox = Outbox(self._line, packed)
+        self._sender = Sender(self._line, packed)
         self._members = Members(group, self._process.pid)
         self._mirror = Mirror(run, self)
         self._told: dict[int, tuple[Run, Stop]] = {}
@@ -118,7 +118,7 @@ class Worker(Process):
         if self._is_over:
             self._acknowledge(number)
             return
-        self._outbox.put(StopRequest(number, run.id, stop.mode, stop.reason, stop.grace))
+        self._sender.put(StopRequest(number, run.id, stop.mode, stop.reason, stop.grace))
 
     def _acknowledge(self, number: int) -> None:
         _, stop = self._told.pop(number, (None, None))
@@ -157,7 +157,7 @@ class Worker(Process):
 
     def converse(self) -> Any:
         """Mirror what the worker tells until it has ended; return its value or raise as its body did."""
-        self._outbox.start()
+        self._sender.start()
         while True:
             match self._line.receive():
                 case None:
@@ -196,7 +196,7 @@ class Worker(Process):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_SECONDS)  # to flush its output
         self._line.hang_up()
-        self._outbox.close(_REAP_SECONDS)
+        self._sender.close(_REAP_SECONDS)
         self._line.close()
         deadline = clock.now() + _REAP_SECONDS
         while self.alive() and clock.now() < deadline:

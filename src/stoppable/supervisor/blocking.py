@@ -12,7 +12,7 @@ from stoppable._core.policy import Limits, Policy
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.reason import Reason
 from stoppable._core.run import Run
-from stoppable._core.state import Mode, Status
+from stoppable._core.state import Mode
 from stoppable._core.stop import Receipt
 from stoppable._engine.blocking import BlockingHandle
 from stoppable._engine.handle import RunHandle
@@ -22,7 +22,7 @@ from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, 
 from stoppable.stores.base import Store
 from stoppable.supervisor.bulk import BulkStop
 from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
-from stoppable.supervisor.handles import raise_unless_completed
+from stoppable.supervisor.handles import Elsewhere, raise_unless_completed
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
 from stoppable.supervisor.recorder import Log
 from stoppable.supervisor.signals import shutdown_on_sigterm
@@ -296,7 +296,8 @@ class SupervisedHandle(_Kept[T_co], Generic[T_co]):
         return outcome
 
 
-class StoredHandle(_Kept[Any]):
+# As in handles.py: what is an attribute of a run that is here is refused for one elsewhere.
+class StoredHandle(Elsewhere, _Kept[Any]):  # type: ignore[override]
     """A run that is known by its id alone: another process executes it, or it is over."""
 
     __slots__ = ("_id",)
@@ -305,27 +306,9 @@ class StoredHandle(_Kept[Any]):
         self._supervisor = supervisor
         self._id = run_id
 
-    @property
-    def id(self) -> str:
-        """The run's id."""
-        return self._id
-
-    @property
-    def run(self) -> Run:  # type: ignore[override]
-        """The run itself, which is not here."""
-        raise InvalidArgument(f"run {self._id} is not executed by this process: use record()")
-
-    @property
-    def status(self) -> Status:
-        """Where the run stands, which only the store knows."""
-        raise InvalidArgument(f"run {self._id} is not executed by this process: use record()")
-
     def stream(self) -> Iterator[Any]:
         """Refuse: what a generator agent yields is handed over within its own process."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
-
-    def __repr__(self) -> str:
-        return f"<StoredHandle {self._id}>"
 
     def outcome(self) -> Outcome[Any]:
         """Wait for the end and return it, as far as it was kept."""

@@ -169,10 +169,9 @@ class Desk:
 
     def intent(self, mode: str, reason: Reason | str | None, actor: str | None, grace: float | None) -> StopIntent:
         """Return a stop as the store keeps it, or raise an error that says what is wrong with it."""
-        given = Reason.of(reason, actor=actor)
         return StopIntent(
             mode=Mode.of(mode),
-            reason=replace(given, at=self.store.now(), actor=given.actor or actor),
+            reason=replace(Reason.of(reason, actor=actor), at=self.store.now()),
             grace=None if grace is None else seconds(grace, "grace"),
         )
 

@@ -64,17 +64,12 @@ class SupervisedHandle(RunHandle[T_co], Generic[T_co]):
         return await self._supervisor.get(self.id)
 
 
-class StoredHandle(RunHandle[Any]):
-    """A run that is known by its id alone: another process executes it, or it is over.
+class Elsewhere:
+    """What is known of a run by its id alone, also to the handles of blocking code."""
 
-    Values and errors come back as far as they were kept: as JSON and as text.
-    """
+    __slots__ = ()
 
-    __slots__ = ("_id", "_supervisor")
-
-    def __init__(self, supervisor: Supervisor, run_id: str) -> None:
-        self._supervisor = supervisor
-        self._id = run_id
+    _id: str
 
     @property
     def id(self) -> str:
@@ -82,7 +77,7 @@ class StoredHandle(RunHandle[Any]):
         return self._id
 
     @property
-    def run(self) -> Run:  # type: ignore[override]
+    def run(self) -> Run:
         """The run itself, which is not here."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use record()")
 
@@ -93,6 +88,20 @@ class StoredHandle(RunHandle[Any]):
 
     def __repr__(self) -> str:
         return f"<StoredHandle {self._id}>"
+
+
+# What a handle of a run that is here has as an attribute, one of a run elsewhere refuses.
+class StoredHandle(Elsewhere, RunHandle[Any]):  # type: ignore[override]
+    """A run that is known by its id alone: another process executes it, or it is over.
+
+    Values and errors come back as far as they were kept: as JSON and as text.
+    """
+
+    __slots__ = ("_id", "_supervisor")
+
+    def __init__(self, supervisor: Supervisor, run_id: str) -> None:
+        self._supervisor = supervisor
+        self._id = run_id
 
     async def stop(
         self,

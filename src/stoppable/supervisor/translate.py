@@ -18,7 +18,7 @@ from stoppable._core.run import Run
 from stoppable._core.state import Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
-from stoppable._engine.threads import _pool as pool
+from stoppable._engine.threads import pool
 from stoppable.errors import StoppableError
 from stoppable.records import ErrorRecord, OutcomeRecord, RunRecord
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stoppable._engine import tasks
-from stoppable._engine.threads import _pool as pool
+from stoppable._engine.threads import pool
 from stoppable.testing.leftovers import participants
 
 # Kept for reuse, and is_busy() tells what they do; or the keeper of a process group, which is told as what it keeps.

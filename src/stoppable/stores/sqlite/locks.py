@@ -52,7 +52,7 @@ class Locks:
                 raise
             except OSError as error:
                 raise StoreError(f"{path}: a worker needs a file of its own beside the database: {error}") from error
-            os.set_inheritable(descriptor, True)  # noqa: FBT003 - see above
+            os.set_inheritable(descriptor, True)  # noqa: FBT003 - it takes no name
             _held[path] = descriptor
         if worker not in self._workers:
             self._workers.append(worker)
