@@ -54,7 +54,7 @@ class Node:
         while True:
             self.signal(signal.SIGSTOP)
             try:
-                store.release("nothing").result(2)
+                store.release("nothing").result(0.5)  # nobody else may be held up until it is fenced
             except HoldNotFound:
                 return
             except StoreError:

@@ -132,7 +132,7 @@ async def test_a_hook_that_hangs_holds_up_no_other_hook_of_the_same_stop(moment)
 
 
 async def test_a_hook_registered_after_the_stop_holds_up_nobody_either():
-    hanging, registered = threading.Event(), threading.Event()
+    hanging, interrupted, registered = threading.Event(), threading.Event(), threading.Event()
     threads = []
 
     def hook():
@@ -140,7 +140,9 @@ async def test_a_hook_registered_after_the_stop_holds_up_nobody_either():
         hanging.wait(10)
 
     async def agent():
+        stoppable.on_interrupt(interrupted.set)
         stoppable.current_run().stop("immediate")
+        assert interrupted.wait(5)  # blocks the loop: the rung comes before the run ends
         stoppable.on_stop(hook)
         stoppable.on_interrupt(hook)
         registered.set()
