@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,16 +50,17 @@ class Node:
         os.kill(self.pid, signum)
 
     def freeze(self, supervisor):
-        """Stop the process where it stands, but not while it writes: then nobody else could, and says so."""
+        """Stop the process where it stands, but not while it writes: then nobody else could, and would be fenced."""
         store = supervisor._desk.store
         while True:
             self.signal(signal.SIGSTOP)
             try:
-                store.release("nothing").result(0.5)  # nobody else may be held up until it is fenced
+                store.release("nothing").result(0.5)
             except HoldNotFound:
                 return
             except StoreError:
                 self.signal(signal.SIGCONT)
+                time.sleep(0.5)  # the others look ten times a second whether they may write
 
     def wait(self, within=15):
         return self._process.wait(within)
