@@ -92,6 +92,7 @@ def interrupted():
     raise KeyboardInterrupt
 
 async def interrupted_outside_its_task():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
     asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
     await asyncio.sleep(60)
 
