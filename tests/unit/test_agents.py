@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable import InvalidArgument, Run
+from stoppable import InvalidArgument, Run, sync
 from stoppable._engine.waits import ended
 
 
@@ -246,6 +246,21 @@ async def test_a_handle_of_a_plain_agent_has_no_stream():
     await handle.outcome()
 
 
+@pytest.mark.parametrize("spawn", [stoppable.spawn, sync.spawn])
+async def test_a_function_that_only_makes_a_coroutine_is_told_what_to_pass(spawn):
+    began = []
+
+    async def agent(x):
+        began.append(x)
+
+    spawned = spawn(lambda: agent(1))
+    run = (await spawned if spawn is stoppable.spawn else spawned).run
+    outcome = await until(lambda: run.outcome)
+    assert (outcome.status, began) == ("failed", [])
+    with pytest.raises(InvalidArgument, match="pass the async function itself"):
+        raise outcome.error
+
+
 async def test_boundaries_decorate_every_kind_of_function():
     @stoppable.boundary("tool", "named")
     def plain(x):
@@ -271,6 +286,68 @@ async def test_boundaries_decorate_every_kind_of_function():
     assert asyncio.iscoroutinefunction(asynchronous)
     with pytest.raises(InvalidArgument, match="not a function"):
         stoppable.boundary("tool")(3)
+
+
+async def test_a_decorated_generator_gets_what_is_sent_and_thrown_into_it_and_returns_its_value():
+    @stoppable.boundary("tool")
+    def echoes():
+        try:
+            heard = yield "first"
+            heard = yield f"heard {heard}"
+        except ValueError as error:
+            heard = yield f"caught {error}"
+        return f"the end: {heard}"
+
+    @stoppable.boundary("tool")
+    async def async_echoes():
+        try:
+            heard = yield "first"
+            yield f"heard {heard}"
+        except ValueError as error:
+            yield f"caught {error}"
+
+    async with stoppable.open_run("work") as run:
+        echo, async_echo = echoes(), async_echoes()
+        assert (next(echo), echo.send("a"), echo.throw(ValueError("b"))) == ("first", "heard a", "caught b")
+        with pytest.raises(StopIteration) as end:
+            echo.send("c")
+        assert end.value.value == "the end: c"
+        assert (await anext(async_echo), await async_echo.asend("a")) == ("first", "heard a")
+        assert await async_echo.athrow(ValueError("b")) == "caught b"
+        with pytest.raises(StopAsyncIteration):
+            await async_echo.asend("c")
+        assert not run._members
+
+
+async def test_a_decorated_context_manager_sees_the_error_of_its_block():
+    seen = []
+
+    @contextlib.contextmanager
+    @stoppable.boundary("store")
+    def transaction():
+        try:
+            yield
+        except ValueError as error:
+            seen.append(error)
+            raise
+
+    @contextlib.asynccontextmanager
+    @stoppable.boundary("store")
+    async def async_transaction():
+        try:
+            yield
+        except ValueError as error:
+            seen.append(error)
+            raise
+
+    async with stoppable.open_run("work"):
+        first, second = ValueError("first"), ValueError("second")
+        with pytest.raises(ValueError, match="first"), transaction():
+            raise first
+        with pytest.raises(ValueError, match="second"):
+            async with async_transaction():
+                raise second
+    assert seen == [first, second]
 
 
 async def test_a_decorated_stream_stops_between_chunks_and_is_closed():

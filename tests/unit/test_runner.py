@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 
@@ -30,6 +31,23 @@ def test_it_raises_run_failed():
     with pytest.raises(stoppable.RunFailed) as caught:
         stoppable.run(broken)
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_inside_a_run_it_makes_a_child_that_is_stopped_with_it():
+    inner = []
+
+    async def helper():
+        inner.append(stoppable.current_run())
+        await stoppable.sleep(60)
+
+    def agent():
+        stoppable.run(helper)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: inner)
+    await handle.stop("cooperative")
+    assert (await handle.outcome()).status == "stopped"
+    assert (inner[0].status, inner[0].parent) == ("stopped", handle.run)
 
 
 async def test_it_is_refused_inside_a_loop():

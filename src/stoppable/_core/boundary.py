@@ -211,38 +211,61 @@ class Boundary(Member):
 def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(function):
         return _async_call(kind, name, function)
-
     if inspect.isasyncgenfunction(function):
-
-        async def iterate_async(*args: Any, **kwargs: Any) -> Any:
-            chunks = function(*args, **kwargs)
-            with boundary(kind, name) as entry:
-                try:
-                    async for chunk in chunks:
-                        entry.holder = None  # between two chunks nobody is inside
-                        yield chunk
-                        entry._take_up()
-                finally:
-                    await chunks.aclose()
-
-        return iterate_async
-
+        return _async_iteration(kind, name, function)
     if inspect.isgeneratorfunction(function):
-
-        def iterate(*args: Any, **kwargs: Any) -> Any:
-            chunks = function(*args, **kwargs)
-            with boundary(kind, name) as entry:
-                try:
-                    for chunk in chunks:
-                        entry.holder = None  # between two chunks nobody is inside
-                        yield chunk
-                        entry._take_up()
-                finally:
-                    chunks.close()
-
-        return iterate
-
+        return _iteration(kind, name, function)
     return _call(kind, name, function)
+
+
+def _async_iteration(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def iterate_async(*args: Any, **kwargs: Any) -> Any:
+        chunks = function(*args, **kwargs)
+        with boundary(kind, name) as entry:
+            try:
+                chunk = await anext(chunks)
+                while True:
+                    entry.holder = None  # between two chunks nobody is inside
+                    try:
+                        sent = yield chunk
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # of a reader that is a context manager's block, for example
+                        chunk = await chunks.athrow(error)
+                    else:
+                        entry._take_up()
+                        chunk = await chunks.asend(sent)
+            except StopAsyncIteration:
+                pass
+            finally:
+                await chunks.aclose()
+
+    return iterate_async
+
+
+def _iteration(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def iterate(*args: Any, **kwargs: Any) -> Any:
+        chunks = function(*args, **kwargs)
+        with boundary(kind, name) as entry:
+            try:
+                chunk = next(chunks)
+                while True:
+                    entry.holder = None
+                    try:
+                        sent = yield chunk
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        chunk = chunks.throw(error)
+                    else:
+                        entry._take_up()
+                        chunk = chunks.send(sent)
+            except StopIteration as end:
+                return end.value
+            finally:
+                chunks.close()
+
+    return iterate
 
 
 def _async_call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -203,7 +203,7 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
         body = pumped(body, channel.put)
     if kind_of(body) is _ASYNC:
         return RunHandle(run, in_task(run, body, args, {}), channel)
-    return RunHandle(run, in_thread(run, functools.partial(block, run, body, args, {})), channel)
+    return RunHandle(run, in_thread(run, functools.partial(perform, run, body, args, {})), channel)
 
 
 def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., Any]) -> RunHandle[Any]:
@@ -259,6 +259,22 @@ def block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         finally:
             del error  # a traceback that holds the frame that holds the traceback
     return edge
+
+
+def perform(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
+    """Do the same for a run that was started on its own: no caller is there to await what ``body`` may return."""
+    return block(run, functools.partial(_result_of, body), args, kwargs)
+
+
+def _result_of(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    result = body(*args, **kwargs)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise InvalidArgument(
+            f"{name_of(body)} returned a coroutine, which nobody awaits: pass the async function itself and its "
+            "arguments after it, keywords with functools.partial"
+        )
+    return result
 
 
 def _isolated(

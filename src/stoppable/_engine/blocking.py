@@ -16,7 +16,7 @@ from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
-from stoppable._engine.agents import Kind, block, body_of, channel_for, child_run, in_thread, kind_of, pumped, start
+from stoppable._engine.agents import Kind, body_of, channel_for, child_run, in_thread, kind_of, perform, pumped, start
 from stoppable._engine.bells import Alarm
 from stoppable._engine.channel import Channel
 from stoppable._engine.handle import Held, RunHandle, stream_of
@@ -100,7 +100,7 @@ def start_on_thread(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -
         await start(run, body, args).outcome()
 
     is_blocking = kind_of(body) is Kind.BLOCKING
-    call = functools.partial(block, run, body, args, {}) if is_blocking else functools.partial(run_in_new_loop, main)
+    call = functools.partial(perform, run, body, args, {}) if is_blocking else functools.partial(run_in_new_loop, main)
     return RunHandle(run, in_thread(run, call), channel)
 
 

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar, TypeVarTuple, overload
 
+from stoppable._core import context
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Mode
 from stoppable._engine.agents import body_of, name_of, start
+from stoppable._engine.blocking import call
 from stoppable._engine.loops import run_in_new_loop
 from stoppable.errors import StoppableError
 
@@ -38,10 +40,12 @@ def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # 
 
     Ctrl-C once is a graceful stop, twice an immediate one. The third press is a kill and raises KeyboardInterrupt at
     once, whatever the agent does; should it swallow even that, a fourth ends the process. Raises RunStopped, RunFailed
-    or RunLost.
+    or RunLost. Inside a run it is ``sync.call``: a child, which is stopped with it.
     """
     if asyncio._get_running_loop() is not None:
         raise StoppableError("run() blocks and is for scripts: inside async code use `await stoppable.call(…)`")
+    if context.current_run() is not None:
+        return call(agent, *args)
     body = body_of(agent)
     root = Run(name_of(body))
 

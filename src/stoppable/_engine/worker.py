@@ -29,7 +29,7 @@ from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Stop
 from stoppable._engine import control
-from stoppable._engine.agents import Kind, block, body_of, kind_of, pumped, start
+from stoppable._engine.agents import Kind, body_of, kind_of, perform, pumped, start
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
 from stoppable._engine.processes.table import GROUPS, Members
@@ -235,7 +235,7 @@ def _perform(run: Run, message: Start, line: Line) -> Outcome[Any]:
 
     try:
         if kind_of(body) is Kind.BLOCKING:
-            block(run, body, message.args, {**message.kwargs})
+            perform(run, body, message.args, {**message.kwargs})
         else:
             run_in_new_loop(execute)
     except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit) as outsider:
