@@ -81,7 +81,7 @@ async def test_swallowing_buys_no_further_effect(supervisor):
 
 
 async def test_a_blocked_thread_is_lost_and_named(supervisor):
-    handle = await supervisor.start(functools.partial(AGENTS["blocked_thread"], seconds=2.5))
+    handle = await supervisor.start(functools.partial(AGENTS["blocked_thread"], seconds=4))
     await seen(supervisor, handle, lambda event: event.type == "entered")
     receipt = await supervisor.stop(handle.id, "kill", wait=10)
     assert receipt.status == "lost"

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 
@@ -56,13 +57,17 @@ async def test_a_run_in_the_background_is_reached():
 async def test_a_blocking_sleep_and_a_return_is_completed_and_the_stop_too_late():
     """Nothing could be delivered: the truth is that it had finished, and the receipt says the stop came too late."""
 
+    began, go_on = threading.Event(), threading.Event()
+
     def agent():
-        time.sleep(0.2)
+        began.set()
+        go_on.wait(30)
         return "value"
 
     handle = await stoppable.spawn(agent)
-    await asyncio.sleep(0.05)
+    await until(began.is_set)
     await handle.stop()
+    go_on.set()
     assert (await handle.outcome()).status == "completed"
     assert handle.receipt.too_late
 

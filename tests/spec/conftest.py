@@ -15,6 +15,12 @@ def kind(request) -> ParticipantContract:
     return request.param
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """What is specified holds from the acknowledgement on, which a worker process on a busy machine gives late."""
+    monkeypatch.setattr("stoppable._engine.handle._ACKNOWLEDGE_SECONDS", 30.0)
+
+
 @pytest.fixture
 def probe(kind, tmp_path):
     """Whatever a test left waiting may go on when it is over."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
+from tests.waiting import wait_until
 
 import stoppable
 from stoppable import Policy
@@ -77,34 +77,29 @@ async def test_a_second_stop_never_prolongs_the_first(kind, probe, clock):
 
 
 async def test_a_blocked_event_loop_holds_up_neither_the_answer_nor_the_ladder():
-    """An async agent blocks its loop for three seconds; a stop from another thread is answered at once."""
-    blocked = threading.Event()
-    times = {}
+    """An async agent blocks its loop until a stop from another thread has climbed to CANCEL."""
+    blocked, go_on = threading.Event(), threading.Event()
+    seen = []
 
     async def blocking():
         with stoppable.boundary("tool", "sleep"):
             blocked.set()
-            threading.Event().wait(3)
+            seen.append(go_on.wait(30))
         await asyncio.sleep(60)
 
     def press(run):
-        blocked.wait(5)
-        began = time.monotonic()
-        run.stop("graceful", grace=0.1)
-        times["answered"] = time.monotonic() - began
-        while run._rung != "cancel" and time.monotonic() < began + 5:
-            threading.Event().wait(0.01)
-        times["cancelled"] = time.monotonic() - began
-        times["status"] = run.status
+        blocked.wait(30)
+        seen.append(run.stop("graceful", grace=0.1).answer)
+        wait_until(lambda: run._rung == "cancel")
+        seen.append(run.status)
+        go_on.set()
 
     handle = await stoppable.spawn(blocking)
     thread = threading.Thread(target=press, args=(handle.run,))
     thread.start()
     outcome = await handle.outcome()
     thread.join(5)
-    assert times["answered"] < 0.5
-    assert times["cancelled"] < 2
-    assert times["status"] == "stopping"
+    assert seen == ["accepted", "stopping", True]
     assert (outcome.status, outcome.rung) == ("stopped", "cancel")
 
 

@@ -54,7 +54,7 @@ async def test_a_run_halts_and_its_end_is_kept_while_the_answer_waits_for_the_st
 
 async def test_a_stop_that_cannot_be_kept_says_that_the_runs_were_told_and_is_kept_later(store):
     faulty = Faulty(store)
-    async with Supervisor(faulty, ttl=0.3) as supervisor:
+    async with Supervisor(faulty, ttl=3) as supervisor:
         handle = await supervisor.start(forever)
         await until(lambda: handle.status == "running")
         faulty.failing = {"request_stop"}

@@ -60,7 +60,7 @@ async def forever():
 
 async def test_an_outage_of_the_store_harms_no_run_and_loses_nothing(store, caplog):
     faulty = Faulty(store)
-    async with Supervisor(faulty, ttl=0.3) as supervisor:
+    async with Supervisor(faulty, ttl=3) as supervisor:
         faulty.failing = {"append", "finish"}
         handle = await supervisor.start(work)
         await until(lambda: handle.status == "completed")
@@ -101,7 +101,7 @@ async def test_a_worker_that_was_fenced_keeps_its_lock_until_its_runs_are_over(t
     store = SqliteStore(tmp_path / "runs.db")
     faulty = Faulty(store)
     let_go = threading.Event()
-    async with Supervisor(faulty, ttl=0.6) as supervisor:
+    async with Supervisor(faulty, ttl=3) as supervisor:
         handle = await supervisor.start(let_go.wait, isolation="thread", policy=Policy(kill=30))
         fenced = supervisor._desk.lease.worker
         faulty.failing = {"heartbeat"}

@@ -122,19 +122,18 @@ async def test_many_at_once():
 
 
 async def test_the_loop_goes_on_while_a_process_starts_and_runs():
-    longest, last = 0.0, time.monotonic()
+    beats = 0
 
     async def beat():
-        nonlocal longest, last
+        nonlocal beats
         while True:
             await asyncio.sleep(0.001)
-            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+            beats += 1
 
     beating = asyncio.create_task(beat())
-    for _ in range(10):
-        await run_process(["sleep", "0.01"])
+    await run_process(["sleep", "0.5"])
     beating.cancel()
-    assert longest < 0.5
+    assert beats > 20
 
 
 # Refusals
@@ -216,7 +215,7 @@ def host(code, path, signals="INT"):
 def test_ctrl_c_in_a_blocking_wait_ends_the_group(tmp_path):
     with host("run_process_sync(command, shell=True)", tmp_path / "pid") as (process, pid):
         process.send_signal(signal.SIGINT)
-        assert b"KeyboardInterrupt" in process.communicate(timeout=10)[1]
+        assert b"KeyboardInterrupt" in process.communicate(timeout=30)[1]
         assert is_dead(pid)
 
 
@@ -224,7 +223,7 @@ def test_ctrl_c_in_a_blocking_wait_ends_the_group(tmp_path):
 def test_an_interpreter_that_exits_ends_what_it_left_open(tmp_path, signals):
     code = "process = open_process_sync(command, shell=True); process.stdout.readline()"
     with host(code, tmp_path / "pid", signals) as (process, pid):
-        assert process.communicate(timeout=10)[1] == b""
+        assert process.communicate(timeout=30)[1] == b""
         assert is_dead(pid)
 
 

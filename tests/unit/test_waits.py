@@ -12,7 +12,7 @@ from pathlib import Path
 import stoppable
 from stoppable import sync
 
-faulthandler.dump_traceback_later(15, exit=True)
+faulthandler.dump_traceback_later(50, exit=True)
 TRACED = (str(Path(stoppable.__file__).parent), threading.__file__)
 
 def signal_at(line):

@@ -68,7 +68,7 @@ async def test_a_worker_that_does_not_read_holds_up_no_ladder(agents, tmp_path):
     async def other():
         await asyncio.sleep(3600)
 
-    async with asyncio.timeout(15), stoppable.open_run("both", policy=QUICK):
+    async with asyncio.timeout(40), stoppable.open_run("both", policy=QUICK):
         frozen = await stoppable.spawn(agents.stuck, str(tmp_path / "there"), isolation="process")
         fine = await stoppable.spawn(other)
         await until((tmp_path / "there").exists)
@@ -81,7 +81,7 @@ async def test_a_worker_that_does_not_read_holds_up_no_ladder(agents, tmp_path):
 
 
 async def test_a_worker_that_does_not_read_its_start_can_be_killed(agents):
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(40):
         handle = await stoppable.spawn(agents.size, bytes(5_000_000), isolation="process")
         worker = await until(lambda: next(iter(workers.live), None))
         os.kill(worker._process.pid, signal.SIGSTOP)
@@ -120,7 +120,7 @@ async def test_a_reason_that_is_too_large_to_be_sent_holds_up_no_later_stop(agen
 
 
 async def test_a_worker_that_floods_its_parent_holds_up_no_ladder(agents, tmp_path):
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(40):
         handle = await stoppable.spawn(agents.floods, str(tmp_path / "there"), isolation="process")
         await until((tmp_path / "there").exists)
         await handle.stop("kill")
@@ -130,7 +130,7 @@ async def test_a_worker_that_floods_its_parent_holds_up_no_ladder(agents, tmp_pa
 @pytest.mark.usefixtures("_with_and_without_pidfd")
 async def test_a_worker_that_dies_beside_a_command_it_started_is_failed(agents):
     """The command lives on, and would hold the line if it had inherited it."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(40):
         handle = await stoppable.spawn(agents.killed_beside_a_command, isolation="process")
         worker = await until(lambda: next(iter(workers.live), None))
         outcome = await handle.outcome()
@@ -141,7 +141,7 @@ async def test_a_worker_that_dies_beside_a_command_it_started_is_failed(agents):
 @pytest.mark.usefixtures("_with_and_without_pidfd")
 async def test_a_worker_that_dies_beside_its_own_fork_is_failed_and_what_it_had_sent_is_kept(agents):
     received = []
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(40):
         handle = await stoppable.spawn(agents.killed_beside_a_fork, isolation="process")
         worker = await until(lambda: next(iter(workers.live), None))
         with pytest.raises(stoppable.RunFailed, match="SIGKILL"):
@@ -153,7 +153,7 @@ async def test_a_worker_that_dies_beside_its_own_fork_is_failed_and_what_it_had_
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="without a pidfd the run ends with the talking")
 async def test_a_fork_that_talks_on_does_not_keep_the_run_of_a_dead_worker(agents):
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(40):
         handle = await stoppable.spawn(agents.killed_beside_a_fork_that_talks_on, isolation="process")
         outcome = await handle.outcome()
     assert (outcome.status, "SIGKILL" in str(outcome.error)) == ("failed", True)

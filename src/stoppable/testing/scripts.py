@@ -131,7 +131,7 @@ class Probe(ABC):
 
     async def seen(self, text: str) -> None:
         """Wait until something happened."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while text not in self.notes:  # noqa: ASYNC110 - it happens on another thread, or in another process
                 await asyncio.sleep(0.001)
 
