@@ -8,6 +8,7 @@ from tests.waiting import until
 import stoppable
 from stoppable import Supervisor
 from stoppable.errors import RunConflict, RunHeld
+from stoppable.supervisor.translate import digest
 
 from .kept_agents import forever, steps
 
@@ -79,6 +80,30 @@ async def test_a_start_that_is_repeated_or_refused_inside_a_run_ends_nothing_but
         handle = await supervisor.start(parent, supervisor)
         assert await handle.result() == ["done", 1, 1]
         assert [record.status for record in await supervisor.tree(handle.id)] == ["completed"] * 3
+
+
+def _same(*args):
+    return digest("agent", args, {})
+
+
+def test_a_request_is_the_same_if_its_arguments_are_equal_one_object_or_two():
+    word = "user name"
+    copy = word[:4] + word[4:]
+    assert copy is not word
+    assert _same({"a": word, "b": word}) == _same({"a": word, "b": copy})
+    assert _same([word]) != _same([word, word])
+    assert _same(word) != _same("user") != _same("agent")
+    assert digest("agent", (), {"a": 1, "b": 2}) == digest("agent", (), {"b": 2, "a": 1})
+
+
+def test_a_request_may_contain_itself_share_much_or_be_told_by_its_text_only():
+    loop = []
+    loop.append(loop)
+    doubled = ["x" * 100]
+    for _ in range(64):
+        doubled = [doubled, doubled]
+    for odd in (loop, doubled, lambda: None):
+        assert _same(odd) == _same(odd) != _same(1)
 
 
 async def test_of_two_starts_of_one_id_the_one_that_was_let_in_is_kept(store):

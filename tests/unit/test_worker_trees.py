@@ -1,6 +1,9 @@
 """Runs inside a worker process are nodes of the tree here: found, watched and stopped by their id."""
 
 import asyncio
+import os
+import signal
+import threading
 import time
 
 import pytest
@@ -9,6 +12,8 @@ from tests.waiting import until
 import stoppable
 from stoppable import Supervisor
 from stoppable._core.run import Run
+from stoppable._engine import workers
+from stoppable._engine.wire import Line
 
 AGENTS = """
 import asyncio, os, threading, time
@@ -155,6 +160,35 @@ async def test_a_thread_that_hangs_inside_is_lost_and_the_process_goes_on(agents
     assert len(abandoned) == 1
     # Both climb the ladder; the first that comes to its end gives it up, and only the worker knows where it stands.
     assert "in hangs" in abandoned[0] or "hangs in worker process" in abandoned[0]
+
+
+async def test_a_run_inside_that_is_given_up_before_the_death_of_its_process_was_seen_is_named(
+    agents, tmp_path, monkeypatch
+):
+    may_hear = threading.Event()
+    may_hear.set()
+    receive = Line.receive
+
+    def hear(line):
+        message = receive(line)
+        may_hear.wait(30)
+        return message
+
+    monkeypatch.setattr(Line, "receive", hear)
+    async with stoppable.open_run("policy", policy=stoppable.Policy(kill=0.1)):
+        handle = await stoppable.spawn(agents.with_one_that_hangs, str(tmp_path), isolation="process")
+        await until(lambda: (tmp_path / "hung").exists() and "hangs" in below(handle.run))
+        hangs, [worker] = below(handle.run)["hangs"], workers.live
+        may_hear.clear()
+        os.kill(worker._process.pid, signal.SIGKILL)
+        await until(lambda: not worker.alive())
+        hangs.stop("kill")
+        outcome = await until(lambda: hangs.outcome)
+        may_hear.set()
+        assert (await handle.outcome()).status == "failed"
+    assert outcome.status == "lost"
+    [named] = [node.name for node in hangs.receipt.nodes if node.kind == "participant"]
+    assert "hangs in worker process" in named
 
 
 async def test_a_kill_of_the_worker_is_a_kill_of_what_was_in_flight_inside(agents, tmp_path):

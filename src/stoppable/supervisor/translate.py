@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 import traceback
 from collections.abc import Callable, Mapping
@@ -161,10 +162,35 @@ def outcome_of(record: RunRecord) -> Outcome[Any]:
     )
 
 
+class _Hash:
+    """A file of which only the hash is kept."""
+
+    def __init__(self, limit: float) -> None:
+        self._hash = hashlib.sha256()
+        self._left = limit
+
+    def write(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError("too large")
+        self._hash.update(data)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
 def digest(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return what two requests have in common if they ask for the same: the agent and its arguments."""
-    try:
-        packed = pickle.dumps((args, sorted(kwargs.items())))
-    except Exception:
-        packed = repr((args, sorted(kwargs.items()))).encode(errors="replace")
-    return hashlib.sha256(name.encode() + b"\0" + packed).hexdigest()
+    asked = (name, args, sorted(kwargs.items()))
+    # First without a memo: two equal strings are the same, whether or not they are one object. What contains itself
+    # cannot be written so, and what is shared is written again and again.
+    for is_without_memo, limit in ((True, 16e6), (False, math.inf)):
+        file = _Hash(limit)
+        pickler = pickle.Pickler(file)
+        pickler.fast = is_without_memo
+        try:
+            pickler.dump(asked)
+        except Exception:  # noqa: S112 - whatever cannot be pickled is told by its text
+            continue
+        return file.hexdigest()
+    return hashlib.sha256(repr(asked).encode(errors="replace")).hexdigest()
