@@ -5,7 +5,7 @@ from fastapi import Header
 
 import stoppable
 from stoppable.client import ServerUnreachable
-from stoppable.errors import HoldNotFound, RunConflict, RunHeld, RunNotFound
+from stoppable.errors import HoldNotFound, InvalidArgument, RunConflict, RunHeld, RunNotFound
 from stoppable.records import EventType, Hold, RunRecord
 from stoppable.server import Principal
 
@@ -106,6 +106,12 @@ def test_bulk_stop_with_preview_hold_and_release(client, unique):
     assert any(entry.reason == unique for entry in client.audit(limit=1000))
 
 
+@pytest.mark.parametrize("empty", [{"owner": "", "agent": "waiting"}, {"owner": "ann", "agent": ""}])
+def test_an_empty_name_in_a_selector_means_no_more_runs(client, empty):
+    with pytest.raises(InvalidArgument, match=r"body\.selector\.(owner|agent)"):
+        client.stop_where(**empty, dry_run=True)
+
+
 def test_the_audit_of_one_owner_is_found_among_that_of_others(connect):
     async def caller(authorization: str = Header()) -> Principal:
         name = authorization.removeprefix("Bearer ")
@@ -135,11 +141,11 @@ def test_the_errors_of_the_library_come_back_as_themselves(client, unique):
         list(client.events("nope"))
     with pytest.raises(RunNotFound):
         client.stop("no/such run?x=1")
-    with pytest.raises(stoppable.InvalidArgument, match="no agent 'nope'"):
+    with pytest.raises(InvalidArgument, match="no agent 'nope'"):
         client.start("nope")
-    with pytest.raises(stoppable.InvalidArgument, match="mode"):
+    with pytest.raises(InvalidArgument, match="mode"):
         client.stop("nope", "gently")
-    with pytest.raises(stoppable.InvalidArgument, match="empty selector"):
+    with pytest.raises(InvalidArgument, match="empty selector"):
         client.stop_where()
     client.start("echo", 1, run_id=unique)
     with pytest.raises(RunConflict) as conflict:
@@ -161,7 +167,7 @@ def test_the_address_and_the_key_come_from_the_environment(connect, server, monk
     assert connect().url == server
     monkeypatch.delenv("STOPPABLE_URL")
     assert connect().url == "http://127.0.0.1:8420"
-    with pytest.raises(stoppable.InvalidArgument, match="no address"):
+    with pytest.raises(InvalidArgument, match="no address"):
         connect("localhost:8420")
 
 

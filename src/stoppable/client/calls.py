@@ -321,7 +321,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 def _selector(selector: Selector) -> dict[str, Any]:
     wire = to_json(selector)
     wire["agent"] = wire.pop("name")
-    return {name: value for name, value in wire.items() if value}
+    return _given(wire)  # an empty name too: without it the selector would mean more runs
 
 
 def _retry_after(reply: Reply) -> float:
