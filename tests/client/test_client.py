@@ -1,5 +1,7 @@
 """The client against a real server: the supervisor's records and errors, over HTTP."""
 
+import contextlib
+
 import pytest
 from fastapi import Header
 
@@ -169,6 +171,16 @@ def test_the_address_and_the_key_come_from_the_environment(connect, server, monk
     assert connect().url == "http://127.0.0.1:8420"
     with pytest.raises(InvalidArgument, match="no address"):
         connect("localhost:8420")
+
+
+def test_however_many_runs_are_followed_there_is_room_for_a_stop(connect, server):
+    client = connect(server, timeout=5.0, retry_seconds=0.0)
+    run_id = client.start("waiting").id
+    with contextlib.ExitStack() as stack:
+        for _ in range(101):
+            stream = stack.enter_context(contextlib.closing(client.events(run_id)))
+            assert next(stream).seq == 1
+        assert client.stop(run_id).answer == "accepted"
 
 
 def test_events_after_the_end_are_none(client):

@@ -34,6 +34,8 @@ def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, An
         "base_url": url,
         "headers": {"Authorization": f"Bearer {key}"} if key else {},
         "timeout": seconds(timeout, "timeout"),
+        # Every run that is followed has a connection, and none of them may keep a stop waiting.
+        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
         # Reading the certificates takes longer than a stop; without TLS nobody needs them.
         "verify": url.startswith("https"),
         # A proxy cannot reach this machine's own loopback.
