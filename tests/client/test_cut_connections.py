@@ -144,6 +144,25 @@ def test_every_answer_becomes_an_error_that_says_what_to_do(response, error, mes
         client.list()
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        httpx.Response(504),  # of a proxy that has passed the request on
+        problem(500, "internal"),
+        problem(503, "store_unavailable"),
+        httpx.Response(200, text="<html>"),
+    ],
+)
+def test_a_start_of_which_nobody_says_what_became_is_taken_back(response, monkeypatch):
+    monkeypatch.setattr("stoppable.client.blocking.LAST_WORD_SECONDS", 0.0)
+    client, seen = answering(response)
+    client._calls._retry_seconds = 0.0
+    with client, pytest.raises((ServerError, StoreError)), client.run("agent", run_id="mine"):
+        pass
+    assert [request.url.path for request in seen] == ["/runs", "/runs/mine/stop"]
+    assert seen[1].url.params["ifUnknown"] == "hold"
+
+
 def test_a_store_that_stays_away_is_a_store_error():
     client, seen = answering(problem(503, "store_unavailable", "the store is away"))
     client._calls._retry_seconds = 0.1

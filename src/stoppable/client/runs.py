@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
-from stoppable.client.errors import NotAllowed, ServerUnreachable
-from stoppable.errors import InvalidArgument, RunConflict, RunFailed, RunHeld, RunLost, RunStopped
+from stoppable.client.errors import ServerError, ServerUnreachable
+from stoppable.errors import RunFailed, RunLost, RunStopped, StoreError
 from stoppable.records import Event, OutcomeRecord, RunRecord
 from stoppable.supervisor.translate import outcome_of
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LAST_WORD_SECONDS = 5.0
 """How long leaving a block may take to stop its run."""
 
-_REFUSED = (InvalidArgument, NotAllowed, RunConflict, RunHeld)
+_UNCLEAR = (ServerUnreachable, ServerError, StoreError)  # a proxy that answers 504 has passed it on
 
 
 class AsyncClientRun:
@@ -132,9 +132,7 @@ def result_of(record: RunRecord) -> Any:
 
 def may_have_started(error: BaseException) -> bool:
     """Return whether a start that ended like this may have been heard: then it must be taken back."""
-    return not isinstance(error, _REFUSED) and (
-        isinstance(error, ServerUnreachable) or not isinstance(error, Exception)
-    )
+    return isinstance(error, _UNCLEAR) or not isinstance(error, Exception)
 
 
 def left_because(error: BaseException) -> str:
