@@ -163,6 +163,13 @@ def test_a_start_of_which_nobody_says_what_became_is_taken_back(response, monkey
     assert seen[1].url.params["ifUnknown"] == "hold"
 
 
+@pytest.mark.parametrize("response", [httpx.Response(301), httpx.Response(200, text="<html>")])
+def test_a_release_that_no_server_of_ours_answers_is_none(response):
+    client, _ = answering(response)
+    with client, pytest.raises(ServerError, match="STOPPABLE_URL"):
+        client.release("a-hold")
+
+
 def test_a_store_that_stays_away_is_a_store_error():
     client, seen = answering(problem(503, "store_unavailable", "the store is away"))
     client._calls._retry_seconds = 0.1

@@ -227,7 +227,8 @@ class Calls:
                 continue
             try:
                 step = sending.send(reply)
-            except StopIteration:
+            except StopIteration as end:
+                answers.hold(end.value.json())
                 return
             except HoldNotFound:
                 if was_unclear:
