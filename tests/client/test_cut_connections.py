@@ -12,6 +12,7 @@ from stoppable.client import AsyncClient, Client, NotAllowed, ServerError, Serve
 from stoppable.client.sse import Decoder
 from stoppable.errors import StoreError
 from stoppable.records import EventType
+from stoppable.testing import FakeClock
 
 from .cutting_proxy import CuttingProxy
 
@@ -168,6 +169,36 @@ def test_a_release_that_no_server_of_ours_answers_is_none(response):
     client, _ = answering(response)
     with client, pytest.raises(ServerError, match="STOPPABLE_URL"):
         client.release("a-hold")
+
+
+class Silent(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A stream that is cut after an hour without an event."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def __iter__(self):
+        yield b":\n\n"
+        self._clock.advance(3600)
+        raise httpx.ReadError("cut")
+
+    async def __aiter__(self):
+        for data in self:
+            yield data
+
+
+def test_a_run_that_is_silent_for_hours_is_followed_over_every_cut(connect):
+    done = {"runId": "a", "seq": 1, "at": 1.0, "type": "done", "data": {}}
+    with FakeClock() as clock:
+        streams = [Silent(clock), Silent(clock), Silent(clock)]
+
+        def answer(_):
+            if streams:
+                return httpx.Response(200, stream=streams.pop())
+            return httpx.Response(200, content=f"id: 1\nevent: done\ndata: {json.dumps(done)}\n\n".encode())
+
+        client = connect("http://example.test", transport=httpx.MockTransport(answer))
+        assert [event.seq for event in client.events("a")] == [1]
 
 
 def test_a_store_that_stays_away_is_a_store_error():

@@ -243,6 +243,7 @@ class AsyncClient:
             try:
                 async with self._http.stream(**stream_options(following.request(), self._timeout)) as response:
                     if response.status_code == HTTPStatus.OK:
+                        following.opened()
                         # To its end, which follows the last event: a generator of httpx that is left in the middle is
                         # closed by a task of its own, for which the loop may not live long enough.
                         async for data in response.aiter_bytes():

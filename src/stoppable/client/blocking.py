@@ -242,6 +242,7 @@ class Client:
             try:
                 with self._http.stream(**stream_options(following.request(), self._timeout)) as response:
                     if response.status_code == HTTPStatus.OK:
+                        following.opened()
                         for data in response.iter_bytes():
                             yield from following.feed(data)
                             if following.done:

@@ -33,7 +33,7 @@ from stoppable.supervisor.bulk import BulkStop
 
 T = TypeVar("T")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 _LARGEST_PAGE = 1000
 TRY_AGAIN = {
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -111,7 +111,7 @@ class Calls:
         deadline, pause = clock.now() + self._retry_seconds, _FIRST_PAUSE
         while clock.now() < deadline:
             yield random.uniform(pause / 2, pause)  # noqa: S311 - spreads clients, guards nothing
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     # Runs
 
@@ -327,7 +327,7 @@ def _selector(selector: Selector) -> dict[str, Any]:
 
 def _retry_after(reply: Reply) -> float:
     text = reply.headers.get("retry-after", "")
-    return min(float(text), _LONGEST_PAUSE) if text.isdecimal() else 0.0
+    return min(float(text), LONGEST_PAUSE) if text.isdecimal() else 0.0
 
 
 def encoded(body: Any) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from http import HTTPStatus
 
+from stoppable._core import clock
 from stoppable.client import answers
-from stoppable.client.calls import TRY_AGAIN, Calls, Request
+from stoppable.client.calls import LONGEST_PAUSE, TRY_AGAIN, Calls, Request
 from stoppable.client.errors import ServerUnreachable
 from stoppable.client.sse import Reader
 from stoppable.records import Event, RunRecord
@@ -20,6 +21,7 @@ class Following:
         self._reader = Reader(run_id, after)
         self._pauses = calls.pauses()
         self._detail = ""
+        self._opened_at: float | None = None
         self._is_over = False
         self.is_quiet = True
         """Whether the last connection brought nothing: then only the record can say whether there is more to come."""
@@ -33,8 +35,13 @@ class Following:
         """Begin a connection where the last one broke off."""
         self._reader.reconnect()
         self.is_quiet = True
+        self._opened_at = None
         self._detail = "the stream ended early"
         return self._calls.events(self._reader.run_id, self._reader.after)
+
+    def opened(self) -> None:
+        """Take in that the answer is a stream."""
+        self._opened_at = clock.now()
 
     def refused(self, status: int, content: bytes) -> None:
         """Take in an answer that is no stream; raises unless it may be one later."""
@@ -64,6 +71,8 @@ class Following:
 
     def pause(self) -> float:
         """Return how long to wait before the next connection, or raise if there is no sense in one."""
+        if self._opened_at is not None and clock.now() - self._opened_at > LONGEST_PAUSE:
+            self._pauses = self._calls.pauses()  # it lasted, though the run was silent
         pause = next(self._pauses, None)
         if pause is None:
             raise ServerUnreachable(self._calls.url, self._detail)
