@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from tests.waiting import until
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -389,6 +390,54 @@ async def test_a_client_that_goes_away_while_its_stream_is_opened_has_gone_away(
             await stream.close()
             assert record["outcome"]["reason"]["kind"] == "disconnect"
             assert len(service.app.state.desk.streams) == 0
+
+
+async def test_a_stream_whose_head_a_middleware_keeps_back_has_it_first(steps):
+    async def pass_on(request, call_next):
+        return await call_next(request)
+
+    with served({"steps": steps.agent}) as service:
+        service._server.config.loaded_app = BaseHTTPMiddleware(service._server.config.loaded_app, pass_on)
+        async with client_of(service) as client:
+            run_id = await started(client, "steps")
+            stream = await RawStream.open(service, run_id)  # the first line is the status
+            steps.give(3)
+            steps.finish()
+            assert numbers([one async for one in stream.events()]) == [0, 1, 2]
+            await stream.close()
+
+
+async def test_a_connection_that_is_full_when_its_stream_begins_is_written_to_when_there_is_room(steps):
+    with served({"steps": steps.agent}) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps", {"size": 100_000})
+            stream = await RawStream.connect(service, receive_buffer=4096)
+            transport = await until(lambda: transport_of(service, stream))
+            loop = transport.get_protocol().loop
+
+            async def on_its_loop(function, *args):
+                return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(function, *args), loop))
+
+            async def call(function, *args):
+                return function(*args)
+
+            await on_its_loop(transport.set_write_buffer_limits, 2**30)
+            while not (size := await on_its_loop(transport.get_write_buffer_size)):
+                await on_its_loop(transport.write, b"x" * 100_000)
+            await on_its_loop(transport.set_write_buffer_limits, size)  # the head of the response is too much
+            stream.write(f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            await until(lambda: len(service.app.state.desk.streams) == 1)
+            steps.give(100)
+            steps.finish()
+            assert (await ended(client, run_id))["status"] == "completed"
+            assert await on_its_loop(transport.get_write_buffer_size) < size + 1_000_000
+            await stream.drop()
+
+
+def transport_of(service, stream):
+    address = stream._writer.get_extra_info("sockname")
+    found = [one.transport for one in list(service._server.server_state.connections)]
+    return next((one for one in found if one.get_extra_info("peername") == address), None)
 
 
 async def test_a_reader_that_takes_nothing_does_not_hold_up_the_end_of_the_server(tmp_path):

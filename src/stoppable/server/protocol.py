@@ -65,6 +65,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _hand_over(self, stream: StreamConnection) -> bool:
         if self.pipeline:  # another request came behind this one, and is what ``connection_lost`` would end
             return False
+        if not self.cycle.response_started:  # a middleware keeps the head back
+            return False
+        if self.flow.write_paused:  # who takes over would not be told
+            return False
         transport, connections = self.transport, self.connections
         self.connection_lost(ConnectionAbortedError("it is a stream now"))  # as it is for this protocol
         stream.take_over(transport, connections)
