@@ -221,6 +221,16 @@ def test_a_head_that_never_ends_is_cut_off():
             assert b"200 OK" in answer_of(connection)
 
 
+def test_requests_that_come_together_are_not_one_large_head():
+    with served([echo], limits=ServerLimits(head_bytes=1000)) as service, connection_to(service) as connection:
+        one = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        connection.sendall(one * 100 + last[:10])
+        assert connection.recv(1) == b"H", "it has read them"
+        connection.sendall(last[10:])
+        assert answer_of(connection).count(b"200 OK") == 101
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -28,7 +28,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._is_in_head = True
-        self._head_bytes = 0
+        self._head_bytes: int | None = None
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,9 +44,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what is not yet a whole head."""
+        """Count what is not yet a whole head; not what it began in, most of which may be requests before it."""
         super().data_received(data)
-        if self._is_in_head:
+        if self._head_bytes is None:
+            self._head_bytes = 0
+        elif self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > 2 * self.limits.head_bytes:
                 self._refuse(b"431 Request Header Fields Too Large", _TOO_LARGE)
@@ -76,7 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _begin_head(self) -> None:
         self._is_in_head = True
-        self._head_bytes = 0
+        self._head_bytes = None
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(self.limits.head_seconds, self._too_slow)
 
