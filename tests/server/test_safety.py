@@ -61,6 +61,13 @@ def test_another_address_than_loopback_needs_a_key_or_a_principal(host):
     Service([sleeper], host=host, principal=Principal)
 
 
+async def test_any_address_of_loopback_answers_to_itself():
+    with served([echo], host="127.0.0.2") as service:
+        async with client_of(service) as client:
+            assert (await client.get("/runs")).status_code == 200
+            assert (await client.get("/runs", headers={"Host": "evil.example"})).status_code == 403
+
+
 def test_the_key_may_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("STOPPABLE_API_KEY", "short")
     with pytest.raises(InvalidArgument, match="too short"):

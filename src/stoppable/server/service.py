@@ -87,7 +87,7 @@ class Service:
             agent_loop=AgentLoop(lifespan),
             limits=bounds,
             allowed_origins=allowed_origins,
-            allowed_hosts=allowed_hosts,
+            allowed_hosts={*allowed_hosts, host},  # all of 127.0.0.0/8 is loopback
         )
         config = uvicorn.Config(
             self.app,
