@@ -68,6 +68,12 @@ async def test_any_address_of_loopback_answers_to_itself():
             assert (await client.get("/runs", headers={"Host": "evil.example"})).status_code == 403
 
 
+async def test_the_case_of_an_allowed_host_does_not_matter():
+    with served([echo], allowed_hosts=["Agents.Example"]) as service:
+        async with client_of(service) as client:
+            assert (await client.get("/runs", headers={"Host": "agents.example:80"})).status_code == 200
+
+
 def test_the_key_may_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("STOPPABLE_API_KEY", "short")
     with pytest.raises(InvalidArgument, match="too short"):

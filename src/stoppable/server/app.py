@@ -73,7 +73,7 @@ def create_app(
     )
     app.state.desk = desk
     is_open = principal is None and api_key is None
-    hosts = frozenset({*LOOPBACK, *allowed_hosts}) if is_open else None
+    hosts = frozenset({*LOOPBACK, *map(str.lower, allowed_hosts)}) if is_open else None
     app.add_middleware(Guard, limits=bounds, allowed_hosts=hosts)
     if allowed_origins:
         app.add_middleware(
