@@ -74,6 +74,12 @@ async def test_the_case_of_an_allowed_host_does_not_matter():
             assert (await client.get("/runs", headers={"Host": "agents.example:80"})).status_code == 200
 
 
+@pytest.mark.parametrize("key", [f"{KEY}\n", f" {KEY}", f"two\n{KEY}", " " * 10])
+def test_a_key_that_no_header_carries_is_refused(key):
+    with pytest.raises(InvalidArgument, match="white space"):
+        Service([sleeper], api_key=key)
+
+
 def test_the_key_may_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("STOPPABLE_API_KEY", "short")
     with pytest.raises(InvalidArgument, match="too short"):

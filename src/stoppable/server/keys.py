@@ -25,6 +25,8 @@ def holder_of(key: str) -> Identify:
     """Return the principal of whoever sends the key as a bearer token."""
     if len(key) < _SHORTEST:
         raise InvalidArgument(f"the API key is too short: use {_SHORTEST} characters or more")
+    if key != key.strip() or not key.isprintable():
+        raise InvalidArgument("no header carries the API key as it is: remove white space around it and line breaks")
     wanted = _digest(key.encode())
     holder = Principal(actor="api-key")
 
