@@ -120,6 +120,33 @@ async def test_in_an_existing_app_under_a_prefix_with_its_own_cookie():
             assert "/api/agents/runs/{run_id}/stop" in (await ada.get(f"{url}/openapi.json")).json()["paths"]
 
 
+async def echo(value=None):
+    return value
+
+
+def anybody():
+    return Principal(actor="anybody")
+
+
+@contextlib.asynccontextmanager
+async def client_within(app):
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+async def test_a_run_is_told_where_it_is_below_a_path_in_any_script():
+    async with Supervisor() as supervisor:
+        app = FastAPI()
+        app.include_router(router(supervisor, [echo], principal=anybody), prefix="/of/{tenant}")
+        async with client_within(app) as client:
+            for tenant in ("%C5%81%C3%B3d%C5%BA", "a%20b", "a%3Fb", "a%0D%0AX-Evil:%20b"):
+                response = await client.post(f"/of/{tenant}/runs", json={"agent": "echo"})
+                assert response.status_code == 201
+                assert (await client.get(response.headers["location"])).json()["id"] == response.json()["id"]
+                assert "x-evil" not in response.headers
+
+
 async def test_runs_that_a_handler_starts_itself_are_shown_and_stopped_too():
     supervisor = Supervisor()
     begun = asyncio.Event()

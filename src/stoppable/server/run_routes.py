@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request
 from pydantic import StringConstraints
@@ -120,7 +121,7 @@ class RunRoutes:
         arguments = body.input if "input" in body.model_fields_set else NOTHING
         run_id, is_new = await self._desk.start(body.agent, arguments, options)
         record = await self._desk.record(run_id, caller)
-        headers = {"Stoppable-Run-Id": run_id, "Location": f"{request.url.path.rstrip('/')}/{run_id}"}
+        headers = {"Stoppable-Run-Id": run_id, "Location": f"{quote(request.scope['path'].rstrip('/'))}/{run_id}"}
         return json_response(record, 201 if is_new else 200, headers)
 
     async def list_runs(
