@@ -147,6 +147,15 @@ async def test_a_run_is_told_where_it_is_below_a_path_in_any_script():
                 assert "x-evil" not in response.headers
 
 
+async def test_mounted_it_says_that_it_answers_under_any_name():
+    async with Supervisor() as supervisor:
+        app = FastAPI()
+        app.mount("/below", create_app(supervisor, [echo]))
+        async with client_within(app) as client:
+            for path, status in (("/below/healthz", 200), ("/below/readyz", 200), ("/below/runs", 403)):
+                assert (await client.get(path, headers={"Host": "10.0.0.1:80"})).status_code == status
+
+
 async def test_runs_that_a_handler_starts_itself_are_shown_and_stopped_too():
     supervisor = Supervisor()
     begun = asyncio.Event()
