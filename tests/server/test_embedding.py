@@ -17,7 +17,7 @@ from fastapi import Cookie, Depends, FastAPI, HTTPException
 
 import stoppable
 import stoppable.sync
-from stoppable.server import AgentLoop, Principal, create_app, router
+from stoppable.server import AgentLoop, Principal, ServerLimits, create_app, router
 from stoppable.supervisor import Supervisor
 
 from .serving import DEADLINE, ended, event, started
@@ -154,6 +154,45 @@ async def test_mounted_it_says_that_it_answers_under_any_name():
         async with client_within(app) as client:
             for path, status in (("/below/healthz", 200), ("/below/readyz", 200), ("/below/runs", 403)):
                 assert (await client.get(path, headers={"Host": "10.0.0.1:80"})).status_code == status
+
+
+async def told_over_http2(app, body, kind):
+    """Send a body whose length is not told, as HTTP/2 has it, and return the status of the answer."""
+    pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)] or [b""]
+    sent = []
+
+    async def receive():
+        piece = pieces.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "2",
+        "method": "POST",
+        "scheme": "https",
+        "path": "/runs",
+        "raw_path": b"/runs",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), *([(b"content-type", kind)] if kind else [])],
+    }
+    await app(scope, receive, send)
+    return sent[0]["status"]
+
+
+async def test_a_body_over_http2_is_checked_as_well():
+    async with Supervisor() as supervisor:
+        app = create_app(supervisor, [echo], limits=ServerLimits(body_bytes=2000))
+        small, large = (json.dumps({"agent": "echo", "input": "x" * size}).encode() for size in (10, 5000))
+        assert await told_over_http2(app, small, b"application/json") == 201
+        assert await told_over_http2(app, large, b"application/json") == 413
+        assert await told_over_http2(app, small, b"text/plain") == 415
+        assert await told_over_http2(app, small, b"") == 415
+        assert await told_over_http2(app, b"", b"") == 422, "no body at all"
 
 
 async def test_runs_that_a_handler_starts_itself_are_shown_and_stopped_too():

@@ -16,7 +16,7 @@ from stoppable.server.limits import ServerLimits
 from stoppable.server.origins import check_origin
 from stoppable.server.principal import Principal, admit
 from stoppable.server.problems import Problem, problem_of, problem_of_validation
-from stoppable.server.request_body import check_kind, has_body, read_body
+from stoppable.server.request_body import check_kind, has_body, may_have_body, read_body
 
 Identify: TypeAlias = Callable[[Request], Principal]
 
@@ -42,6 +42,10 @@ def guarded_route(
                     if has_body(request.headers):
                         check_kind(request.headers)
                         own._body = await read_body(request.receive, limits)
+                    elif may_have_body(request):
+                        own._body = await read_body(request.receive, limits)
+                        if own._body:
+                            check_kind(request.headers)
                     return await handle(own)
                 except Problem as problem:
                     return problem.to_response()

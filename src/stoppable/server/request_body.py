@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import Receive
 
 from stoppable.server.limits import ServerLimits
 from stoppable.server.problems import Problem
 
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})  # nobody reads one there
 _DISCARDED = 10  # times the limit: a client reads our answer after it has sent everything, if that is not too much
 
 
 def has_body(headers: Headers) -> bool:
     """Return whether a body follows."""
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
+def may_have_body(request: Request) -> bool:
+    """Return whether a body may follow of which the headers say nothing: HTTP/2 has no need to."""
+    return request.method not in _WITHOUT_BODY and not request.scope["http_version"].startswith("1")
 
 
 def check_kind(headers: Headers) -> None:
