@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stoppable
 from stoppable.client import AsyncClient, Client, NotAllowed, ServerError, ServerUnreachable
 from stoppable.client.sse import Decoder
 from stoppable.errors import StoreError
@@ -199,6 +200,38 @@ def test_a_run_that_is_silent_for_hours_is_followed_over_every_cut(connect):
 
         client = connect("http://example.test", transport=httpx.MockTransport(answer))
         assert [event.seq for event in client.events("a")] == [1]
+
+
+CALLS = {
+    "start": lambda client: client.start("agent"),
+    "stop": lambda client: client.stop("a"),
+    "stop_where": lambda client: client.stop_where(all=True),
+    "holds": lambda client: client.holds(),
+    "release": lambda client: client.release("a"),
+    "get": lambda client: client.get("a"),
+    "receipt": lambda client: client.receipt("a"),
+    "tree": lambda client: client.tree("a"),
+    "list": lambda client: client.list(),
+    "agents": lambda client: client.agents(),
+    "audit": lambda client: client.audit(),
+    "events": lambda client: list(client.events("a")),
+}
+INNER = {name: [7] for name in ("runs", "receipts", "holds", "entries", "agents")}
+
+
+@pytest.mark.parametrize("body", [{}, 7, "text", None, [7], {**INNER, "receipt": 7, "after": None}])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_an_answer_in_another_shape_is_not_of_our_server(call, body):
+    client, _ = answering(httpx.Response(200, json=body))
+    with client, pytest.raises(ServerError, match="STOPPABLE_URL"):
+        call(client)
+
+
+@pytest.mark.parametrize("data", ["7", "{}", "nope", '{"runId": "a", "seq": 1, "at": 1, "type": "?", "data": {}}'])
+def test_an_event_in_another_shape_is_not_of_our_server(data):
+    client, _ = answering(httpx.Response(200, text=f"id: 1\ndata: {data}\n\n"))
+    with client, pytest.raises(stoppable.StoppableError, match="is this a stoppable server"):
+        list(client.events("a"))
 
 
 def test_a_store_that_stays_away_is_a_store_error():

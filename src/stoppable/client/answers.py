@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from stoppable import _wire
 from stoppable.client.errors import NotAllowed, ServerError
@@ -20,10 +20,15 @@ from stoppable.errors import (
 )
 from stoppable.records import Hold
 
+T = TypeVar("T")
+
 
 class NotStopped(StoppableError):
     """Nobody has stopped the run, so there is no receipt."""
 
+
+SHAPE_ERRORS = (LookupError, TypeError, ValueError, AttributeError)
+"""What reading something as what it is not may raise."""
 
 _NOT_OURS = "this does not look like a stoppable server: check STOPPABLE_URL"
 
@@ -34,6 +39,17 @@ def parsed(status: int, content: bytes) -> Any:
         return json.loads(content)
     except ValueError:
         raise ServerError(f"an answer of status {status} is not JSON; {_NOT_OURS}", status) from None
+
+
+def read(status: int, content: bytes, made: Callable[[Any], T]) -> T:
+    """Return what is made of JSON, or raise an error that says what to check."""
+    body = parsed(status, content)
+    try:
+        return made(body)
+    except StoppableError:
+        raise
+    except SHAPE_ERRORS:
+        raise ServerError(f"an answer of status {status} is in no shape that we know; {_NOT_OURS}", status) from None
 
 
 def listed(body: Any, name: str) -> Sequence[Any]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -67,9 +68,9 @@ class Reply:
     content: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def json(self) -> Any:
-        """Return the body, or raise an error that says that this is no server of ours."""
-        return answers.parsed(self.status, self.content)
+    def read(self, made: Callable[[Any], T]) -> T:
+        """Return what is made of the body, or raise an error that says that this is no server of ours."""
+        return answers.read(self.status, self.content, made)
 
 
 class Disconnected(Exception):
@@ -120,17 +121,17 @@ class Calls:
         reply = yield from self.send(
             Request(method="POST", path="/runs", subject=options.run_id, body=options.body(agent, given))
         )
-        return run_from_json(reply.json())
+        return reply.read(run_from_json)
 
     def get(self, run_id: str) -> Plan[RunRecord]:
         """Return the record of a run."""
         reply = yield from self.send(Request(method="GET", path=_run(run_id), subject=run_id))
-        return run_from_json(reply.json())
+        return reply.read(run_from_json)
 
     def tree(self, run_id: str) -> Plan[tuple[RunRecord, ...]]:
         """Return a run and all its descendants, parents before children."""
         reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/tree", subject=run_id))
-        return tuple(run_from_json(one) for one in answers.listed(reply.json(), "runs"))
+        return reply.read(lambda body: tuple(run_from_json(one) for one in answers.listed(body, "runs")))
 
     def receipt(self, run_id: str) -> Plan[Receipt | None]:
         """Return what became of the stops of a run so far, or None if nobody stopped it."""
@@ -138,19 +139,17 @@ class Calls:
             reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/receipt", subject=run_id))
         except answers.NotStopped:
             return None
-        return _wire.load(Receipt, reply.json())
+        return reply.read(partial(_wire.load, Receipt))
 
     def list(self, wanted: Wanted) -> Plan[Summaries]:
         """Return the runs that match, newest first, each in short."""
         reply = yield from self.send(Request(method="GET", path="/runs", params=wanted.params()))
-        page = reply.json()
-        answers.listed(page, "runs")
-        return _wire.load(Summaries, page)
+        return reply.read(_summaries)
 
     def agents(self) -> Plan[tuple[str, ...]]:
         """Return the names of the agents that can be started."""
         reply = yield from self.send(Request(method="GET", path="/agents"))
-        return tuple(one["name"] for one in answers.listed(reply.json(), "agents"))
+        return reply.read(lambda body: tuple(one["name"] for one in answers.listed(body, "agents")))
 
     # Stopping
 
@@ -177,7 +176,7 @@ class Calls:
             patience=wait or 0.0,
         )
         reply = yield from self.send(request)
-        return _wire.load(Receipt, reply.json()["receipt"])
+        return reply.read(lambda body: _wire.load(Receipt, body["receipt"]))
 
     def stop_where(
         self,
@@ -201,17 +200,12 @@ class Calls:
         }
         headers = {"Idempotency-Key": key or new_id()}
         reply = yield from self.send(Request(method="POST", path="/stops", body=_given(body), headers=headers))
-        found = reply.json()
-        placed = found.get("hold")
-        return BulkStop(
-            (_wire.load(Receipt, one) for one in answers.listed(found, "receipts")),
-            None if placed is None else answers.hold(placed),
-        )
+        return reply.read(_bulk_stop)
 
     def holds(self) -> Plan[tuple[Hold, ...]]:
         """Return the holds that are in force."""
         reply = yield from self.send(Request(method="GET", path="/holds"))
-        return tuple(answers.hold(one) for one in answers.listed(reply.json(), "holds"))
+        return reply.read(lambda body: tuple(answers.hold(one) for one in answers.listed(body, "holds")))
 
     def release(self, hold_id: str) -> Plan[None]:
         """Let new starts through again."""
@@ -228,7 +222,7 @@ class Calls:
             try:
                 step = sending.send(reply)
             except StopIteration as end:
-                answers.hold(end.value.json())
+                end.value.read(answers.hold)
                 return
             except HoldNotFound:
                 if was_unclear:
@@ -242,11 +236,11 @@ class Calls:
         while True:
             params = [("after", str(after)), ("limit", str(size))]
             reply = yield from self.send(Request(method="GET", path="/audit", params=params))
-            page = reply.json()
-            found += [_wire.load(AuditEntry, one) for one in answers.listed(page, "entries")]
-            if page["after"] is None or len(found) >= limit:
+            entries, following = reply.read(_audit_page)
+            found += entries
+            if following is None or len(found) >= limit:
                 return tuple(found[:limit])
-            after, size = page["after"], _LARGEST_PAGE
+            after, size = following, _LARGEST_PAGE
 
     def events(self, run_id: str, after: int) -> Request:
         """Return the request for what happened after an event."""
@@ -309,6 +303,23 @@ class Wanted:
             "limit": str(self.limit),
         }
         return pairs + list(_given(single).items())
+
+
+def _summaries(body: Any) -> Summaries:
+    return _wire.load(Summaries, {"runs": answers.listed(body, "runs"), "cursor": body.get("cursor")})
+
+
+def _bulk_stop(body: Any) -> BulkStop:
+    placed = body.get("hold")
+    return BulkStop(
+        (_wire.load(Receipt, one) for one in answers.listed(body, "receipts")),
+        None if placed is None else answers.hold(placed),
+    )
+
+
+def _audit_page(body: Any) -> tuple[list[AuditEntry], int | None]:
+    """Return the entries of a part of the audit, and where the next one begins."""
+    return [_wire.load(AuditEntry, one) for one in answers.listed(body, "entries")], body["after"]
 
 
 def _run(run_id: str) -> str:

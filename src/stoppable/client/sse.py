@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from stoppable import _wire
+from stoppable.client.answers import SHAPE_ERRORS
 from stoppable.errors import StoppableError
 from stoppable.records import Event, EventType
 
@@ -59,7 +59,7 @@ class Reader:
         for fields in self._decoder.feed(data):
             if not fields.get("id", "").isdecimal():
                 continue  # a marker of the connection, not an event of the run
-            event = _wire.load(Event, self._parsed(fields))
+            event = self._parsed(fields)
             if event.seq <= self.after:
                 continue
             self.after = event.seq
@@ -68,8 +68,10 @@ class Reader:
             if self.done:
                 return
 
-    def _parsed(self, fields: Mapping[str, str]) -> Any:
+    def _parsed(self, fields: Mapping[str, str]) -> Event:
         try:
-            return json.loads(fields.get("data", ""))
-        except json.JSONDecodeError:
-            raise StoppableError(f"the events of run {self.run_id} are not JSON: is this a stoppable server?") from None
+            return _wire.load(Event, {**json.loads(fields.get("data", "")), "seq": int(fields["id"])})
+        except SHAPE_ERRORS:
+            raise StoppableError(
+                f"the events of run {self.run_id} cannot be read: is this a stoppable server?"
+            ) from None
