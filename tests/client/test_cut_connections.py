@@ -234,6 +234,16 @@ def test_an_event_in_another_shape_is_not_of_our_server(data):
         list(client.events("a"))
 
 
+@pytest.mark.parametrize("call", [CALLS["list"], CALLS["events"]], ids=["list", "events"])
+def test_an_answer_that_cannot_be_unpacked_is_no_answer(call):
+    def garbled(_):
+        return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"not gzip"))
+
+    with Client("http://example.test", retry_seconds=0.0, transport=httpx.MockTransport(garbled)) as client:
+        with pytest.raises(ServerUnreachable, match="decompressing"):
+            call(client)
+
+
 def test_a_store_that_stays_away_is_a_store_error():
     client, seen = answering(problem(503, "store_unavailable", "the store is away"))
     client._calls._retry_seconds = 0.1

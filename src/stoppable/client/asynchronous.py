@@ -79,7 +79,7 @@ class AsyncClient:
     async def _send(self, request: Request) -> Reply:
         try:
             response = await self._http.request(**request_options(request, self._timeout))
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise Disconnected(explained(error)) from error
         return Reply(status=response.status_code, content=response.content, headers=response.headers)
 
@@ -251,7 +251,7 @@ class AsyncClient:
                                 yield event
                     else:
                         following.refused(response.status_code, await response.aread())
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 following.broke(explained(error))
             else:
                 if following.done or (following.is_quiet and not following.is_behind(await self.get(run_id))):

@@ -76,7 +76,7 @@ class Client:
     def _send(self, request: Request, timeout: float) -> Reply:
         try:
             response = self._http.request(**request_options(request, timeout))
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise Disconnected(explained(error)) from error
         return Reply(status=response.status_code, content=response.content, headers=response.headers)
 
@@ -249,7 +249,7 @@ class Client:
                                 return
                     else:
                         following.refused(response.status_code, response.read())
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 following.broke(explained(error))
             else:
                 if following.done or (following.is_quiet and not following.is_behind(self.get(run_id))):
