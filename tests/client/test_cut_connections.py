@@ -244,6 +244,25 @@ def test_an_answer_that_cannot_be_unpacked_is_no_answer(call):
             call(client)
 
 
+@pytest.mark.parametrize("key", ["secret-key\n", " secret-key", "two\nlines"])
+def test_a_key_that_no_header_carries_is_refused(key):
+    with pytest.raises(stoppable.InvalidArgument, match="white space"):
+        Client("http://example.test", api_key=key)
+    client, seen = answering(httpx.Response(200, json={"receipts": []}))
+    with client, pytest.raises(stoppable.InvalidArgument, match="white space"):
+        client.stop_where(all=True, key=key)
+    assert seen == []
+
+
+def test_a_key_may_be_in_any_script():
+    client, seen = answering(httpx.Response(200, json={"receipts": []}))
+    with client:
+        client.stop_where(all=True, key="ключ")
+    assert (b"Idempotency-Key", "ключ".encode()) in seen[0].headers.raw
+    with Client("http://example.test", api_key="ключ-от-сервера") as other:
+        assert (b"Authorization", "Bearer ключ-от-сервера".encode()) in other._http.headers.raw
+
+
 def test_a_store_that_stays_away_is_a_store_error():
     client, seen = answering(problem(503, "store_unavailable", "the store is away"))
     client._calls._retry_seconds = 0.1

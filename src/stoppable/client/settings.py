@@ -32,7 +32,7 @@ def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, An
     key = api_key or os.environ.get("STOPPABLE_API_KEY")
     return {
         "base_url": url,
-        "headers": {"Authorization": f"Bearer {key}"} if key else {},
+        "headers": {b"Authorization": b"Bearer " + _header(key)} if key else {},
         "timeout": seconds(timeout, "timeout"),
         # Every run that is followed has a connection, and none of them may keep a stop waiting.
         "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
@@ -43,11 +43,18 @@ def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, An
     }
 
 
+def _header(text: str) -> bytes:
+    """Return a value of a header in any script; without this check it would be taken for a broken connection."""
+    if text != text.strip() or not text.isprintable():
+        raise InvalidArgument("no header carries this key as it is: remove white space around it and line breaks")
+    return text.encode()
+
+
 def request_options(request: Request, timeout: float) -> dict[str, Any]:
     """Return the arguments for one request."""
-    headers = dict(request.headers)
+    headers = {name.encode(): _header(value) for name, value in request.headers.items()}
     if request.body is not None:
-        headers["Content-Type"] = "application/json"
+        headers[b"Content-Type"] = b"application/json"
     return {
         "method": request.method,
         "url": request.path,
