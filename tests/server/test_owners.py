@@ -130,6 +130,24 @@ async def test_a_missing_scope_is_403(service):
             assert (response.status_code, response.json()["error"]["code"]) == (403, "missing_scope"), (method, path)
 
 
+async def test_a_stop_that_waited_for_a_run_of_its_owner_is_not_told_to_another(service):
+    """The id is the same, the run that it means is not."""
+    async with (
+        client_of(service, **as_user("ada")) as ada,
+        client_of(service, **as_user("eve")) as eve,
+        client_of(service, **as_user("root")) as root,
+    ):
+        for client, reason in ((eve, "of eve"), (ada, "of ada"), (root, "of root")):
+            response = await client.post("/runs/same/stop", params={"ifUnknown": "hold"}, json={"reason": reason})
+            assert response.status_code == 202
+        assert (await ada.post("/runs", json={"agent": "sleeper", "runId": "same"})).json()["status"] == "stopped"
+        seen = {
+            name: [entry["reason"] for entry in (await client.get("/audit")).json()["entries"]]
+            for name, client in (("ada", ada), ("eve", eve), ("root", root))
+        }
+    assert seen == {"ada": ["of ada", "of root"], "eve": ["of eve"], "root": ["of eve", "of ada", "of root"]}
+
+
 async def test_the_audit_of_one_owner_is_read_in_parts(service):
     async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("eve")) as eve:
         hers = []

@@ -247,7 +247,7 @@ class MemoryStore:
         self._tombstones = {key: kept for key, kept in self._tombstones.items() if kept[0] > now}
         _, earlier = self._tombstones.get((run_id, owner), (now, None))
         self._tombstones[run_id, owner] = (now + TOMBSTONE_SECONDS, rules.raised(earlier, intent))
-        self._note("stop", intent, run_id, {"runs": {}, "hold": None})
+        self._note("stop", intent, run_id, {"runs": {}, "hold": None, "owner": owner})
 
     @_atomic
     def request_stop(

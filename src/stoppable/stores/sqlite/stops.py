@@ -199,4 +199,4 @@ def _wait_for_run(tx: Transaction, run_id: str, owner: str | None, intent: StopI
         "INSERT INTO tombstones (run_id, owner, expires, stop) VALUES (?, ?, ?, ?)",
         (run_id, owner, now + TOMBSTONE_SECONDS, rows.encode(rules.raised(earlier, intent))),
     )
-    house.note(tx, "stop", intent, run_id, {"runs": {}, "hold": None})
+    house.note(tx, "stop", intent, run_id, {"runs": {}, "hold": None, "owner": owner})
