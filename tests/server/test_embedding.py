@@ -265,6 +265,15 @@ async def test_a_supervisor_that_was_open_stays_open():
         assert supervisor.is_open
 
 
+async def test_an_app_may_begin_again_with_the_loop_of_its_agents():
+    async with Supervisor() as supervisor:
+        app = create_app(supervisor, [echo], agent_loop=AgentLoop())
+        for _ in range(2):
+            async with app.router.lifespan_context(app), client_within(app) as client:
+                run_id = (await client.post("/runs", json={"agent": "echo", "input": 1})).json()["id"]
+                assert (await ended(client, run_id))["outcome"]["result"] == 1
+
+
 def test_a_lifespan_that_fails_is_told():
     @contextlib.asynccontextmanager
     async def broken():

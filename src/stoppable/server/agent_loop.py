@@ -43,6 +43,7 @@ class AgentLoop:
 
     def open(self) -> None:
         """Start the loop and enter the lifespan; blocks until that is done and raises what it raises."""
+        self._opened = Future()
         self._thread = threading.Thread(target=self._work, name="stoppable-agents", daemon=True)
         self._thread.start()
         self._opened.result()
