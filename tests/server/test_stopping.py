@@ -12,7 +12,7 @@ import stoppable
 from stoppable.testing import ModelServer
 from stoppable.testing.model_server import Gate, Reply
 
-from .serving import asked_for, client_of, ended, event, in_process, served, started
+from .serving import DEADLINE, asked_for, client_of, ended, event, in_process, served, started
 
 
 class Door:
@@ -270,6 +270,25 @@ async def test_a_stop_is_answered_while_a_def_agent_spins(tmp_path):
             assert await answered_in(client, [*others, run_id]) < 0.1
             (tmp_path / "enough").touch()
             assert (await ended(client, run_id))["status"] == "completed", "it never looked: too late"
+
+
+@pytest.mark.parametrize("leave", [SystemExit, KeyboardInterrupt])
+async def test_an_agent_that_exits_ends_its_own_run_alone(leave):
+    async def leaver():
+        raise leave
+
+    async def sleeper():
+        await stoppable.sleep(60)
+
+    with served([leaver, sleeper]) as service:
+        async with client_of(service) as client:
+            before = await started(client, "sleeper")
+            assert (await ended(client, await asked_for(client, "leaver")))["status"] == "stopped"
+            after = await started(client, "sleeper")
+            for run_id in (before, after):
+                assert (await client.get(f"/runs/{run_id}")).json()["status"] == "running"
+                stopped = await client.post(f"/runs/{run_id}/stop", params={"wait": DEADLINE})
+                assert stopped.json()["status"] == "stopped"
 
 
 async def test_a_stop_is_answered_while_an_async_agent_blocks_the_loop_of_the_agents(door):

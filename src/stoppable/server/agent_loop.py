@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
+
+_logger = logging.getLogger("stoppable.server")
 
 T = TypeVar("T")
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
@@ -60,7 +63,7 @@ class AgentLoop:
     def _work(self) -> None:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             try:
-                runner.run(self._live())
+                _run(runner.get_loop(), self._live())
             except BaseException as error:
                 if not self._opened.done():
                     self._opened.set_exception(error)
@@ -73,3 +76,15 @@ class AgentLoop:
             self._context = contextvars.copy_context()
             self._opened.set_result(asyncio.get_running_loop())
             await self._closing.wait()  # as long as the server; close() sets it, and waits CLOSE_SECONDS for the rest
+
+
+def _run(loop: asyncio.AbstractEventLoop, living: Coroutine[Any, Any, None]) -> None:
+    """Run a loop until something ends; an agent that exits, which ends a loop at once, ends nobody else's run."""
+    task = loop.create_task(living)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as left:
+            if task.done():
+                raise
+            _logger.warning("an agent raised %s: its run is over, the others go on", type(left).__name__)
