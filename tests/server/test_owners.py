@@ -7,6 +7,8 @@ from fastapi import Header
 
 import stoppable
 from stoppable.server import Principal
+from stoppable.server.principal import Scope
+from stoppable.server.problems import Problem
 
 from .serving import client_of, served, started
 
@@ -121,6 +123,18 @@ SCOPES = [
     ("read start stop audit", "DELETE", "/holds/x", None),
     ("read start stop hold", "GET", "/audit", None),
 ]
+
+
+@pytest.mark.parametrize("scopes", ["read start", ["read", "start"], iter(["read", "start"])])
+def test_scopes_are_whole_words_of_a_string_or_of_a_list(scopes):
+    principal = Principal(scopes=scopes)
+    for _ in range(2):
+        principal.require(Scope.READ)
+        principal.require(Scope.START)
+    with pytest.raises(Problem, match="needs the scope 'stop'"):
+        principal.require(Scope.STOP)
+    with pytest.raises(Problem, match="needs the scope 'read'"):
+        Principal(scopes="read-only").require(Scope.READ)
 
 
 async def test_a_missing_scope_is_403(service):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from starlette._utils import get_route_path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -68,7 +67,7 @@ class Guard:
             return Problem(
                 431, "head_too_large", f"the headers are over the limit of {self._limits.head_bytes:,} bytes"
             )
-        if self._allowed_hosts is not None and get_route_path(scope) not in _OPEN:
+        if self._allowed_hosts is not None and scope["path"].removeprefix(scope.get("root_path", "")) not in _OPEN:
             try:
                 check_host(Headers(scope=scope), self._allowed_hosts)
             except Problem as problem:

@@ -31,12 +31,17 @@ class Principal:
     """Who is calling.
 
     With an ``owner`` the caller sees, starts and stops that owner's runs alone, and all others do not exist for it.
-    Without one it sees every run. ``actor`` is what receipts and the audit say about who did it.
+    Without one it sees every run. ``actor`` is what receipts and the audit say about who did it. ``scopes`` may be one
+    string with spaces between them, as a token has it.
     """
 
     owner: str | None = None
     actor: str | None = None
     scopes: Iterable[str] = field(default=EVERYTHING)
+
+    def __post_init__(self) -> None:
+        scopes = self.scopes.split() if isinstance(self.scopes, str) else self.scopes
+        object.__setattr__(self, "scopes", frozenset(scopes))
 
     def sees(self, owner: str | None) -> bool:
         """Return whether what belongs to an owner exists for this caller."""

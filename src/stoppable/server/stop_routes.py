@@ -185,10 +185,9 @@ class StopRoutes:
         selector = entry.target.get("selector")
         if selector is not None:
             return bool(selector.get("owner") == caller.owner)
-        if (
-            entry.result.get("owner") is not None
-        ):  # it waited for a run of this owner: another's of that id is not meant
-            return bool(entry.result["owner"] == caller.owner)
+        waited_for = entry.result.get("owner")
+        if waited_for is not None:  # another owner's run of that id is not meant
+            return bool(waited_for == caller.owner)
         try:
             return caller.sees_run(await self._supervisor.get(entry.target["run"]))
         except RunNotFound:
