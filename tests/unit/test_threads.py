@@ -475,6 +475,38 @@ def test_threads_work_in_a_forked_child():
     assert done.stdout == "7\n"
 
 
+def test_runs_work_in_a_child_that_was_forked_while_another_thread_was_at_the_gate():
+    source = """
+        import os, signal, threading, stoppable
+        from stoppable._core.gate import lock
+        held = threading.Event()
+        def hold():
+            with lock:
+                held.set()
+                threading.Event().wait(0.5)  # the fork comes meanwhile, or waits for it
+        threading.Thread(target=hold, daemon=True).start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(5)  # a child that hangs would outlive the test
+            try:
+                with stoppable.open_run("in the child") as run:
+                    run.stop()
+                    stoppable.check()
+            except stoppable.RunStopped:
+                os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert done.stdout == "7\n"
+
+
 async def test_the_sink_is_told_when_nothing_is_left_of_a_lost_run():
     died = []
 
