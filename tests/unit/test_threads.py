@@ -305,6 +305,23 @@ def test_the_pool_reuses_its_threads_and_lets_idle_ones_end(monkeypatch):
     assert pool._threads == 0
 
 
+def test_a_pool_whose_thread_cannot_be_started_drops_the_call_and_goes_on():
+    """The system may have no thread to give: whoever asked is told, and what failed must not run later."""
+    executor = stoppable.ThreadPoolExecutor(1)
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda _self: (_ for _ in ()).throw(RuntimeError("no more threads")))
+        with pytest.raises(RuntimeError, match="no more threads"):
+            executor.submit(seen.append, "refused")
+    assert not executor._daemons.is_busy()
+    executor.submit(seen.append, "later").result(5)
+    assert seen == ["later"]
+    waiter = threading.Thread(target=executor.shutdown, daemon=True)
+    waiter.start()
+    waiter.join(5)
+    assert not waiter.is_alive()
+
+
 def test_a_blocked_thread_holds_up_neither_asyncio_run_nor_the_exit():
     source = """
         import asyncio, time, stoppable

@@ -26,14 +26,22 @@ class DaemonPool:
         self._unclaimed = 0  # threads waiting for a call, less the calls on their way to them
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Run a call, which must not raise, on some thread; at once unless ``limit`` threads are busy."""
+        """Run a call, which must not raise, on some thread; at once unless ``limit`` threads are busy.
+
+        Raises RuntimeError, and never runs the call, if a thread is needed and the system has none to give.
+        """
         with self._lock:
             needs_thread = self._unclaimed <= 0 and (self._limit is None or self._threads < self._limit)
             self._threads += needs_thread
             self._unclaimed += needs_thread - 1
-        self._calls.put(call)
         if needs_thread:
-            threading.Thread(target=self._work, name=f"{self._name}-{next(_numbers)}", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name=f"{self._name}-{next(_numbers)}", daemon=True).start()
+            except RuntimeError:
+                with self._lock:
+                    self._threads -= 1
+                raise
+        self._calls.put(call)
 
     def forget_threads(self) -> None:
         """Begin anew after a fork, which no thread survives."""
