@@ -82,9 +82,18 @@ def _async_agent(function: Callable[..., Any]) -> Callable[..., Any]:
 def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
     async def iterate_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
-            async for item in function(*args, **kwargs):
-                yield item
-            return
+            items = function(*args, **kwargs)
+            try:
+                item = await anext(items)
+                while True:  # what `yield from` is to the other kind
+                    try:
+                        sent = yield item
+                    except BaseException as error:
+                        item = await items.athrow(error)
+                    else:
+                        item = await items.asend(sent)
+            except StopAsyncIteration:
+                return
         run = child_run(function)
         channel: LazyChannel[Any] = LazyChannel(run)
         handle = RunHandle[Any](run, in_task(run, functools.partial(channel.pump, function), args, kwargs), channel)
@@ -93,17 +102,22 @@ def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
             async for item in handle.stream():
                 yield item
         except CancelledError:
-            is_cut = not _is_our_cancel()
-            if is_cut:
-                # Passed on to its task, as it would hit the code of a plain generator; not waited for (G9).
-                run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
+            is_cut = _passed_on(run)
             raise
         finally:
-            if not is_cut:
+            if not is_cut:  # else it is not waited for (G9)
                 run.stop(reason=Reason.of("its consumer left", kind=ReasonKind.DISCONNECT))
                 await handle.outcome()
 
     return iterate_agent
+
+
+def _passed_on(run: Run) -> bool:
+    """Pass somebody else's cancel on to the task of a run, as it would hit the code of a plain generator (G9)."""
+    if _is_our_cancel():
+        return False
+    run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
+    return True
 
 
 def _is_our_cancel() -> bool:
