@@ -125,8 +125,7 @@ def _is_our_cancel() -> bool:
     participant = tasks.current()
     if participant is None or not participant.issued:
         return False
-    others: int = participant.task.cancelling() - participant.issued
-    return others <= participant.others
+    return participant.others_now() <= participant.others
 
 
 def _blocking_agent(function: Callable[..., Any]) -> Callable[..., Any]:
