@@ -212,6 +212,30 @@ async def test_a_run_of_a_clean_up_does_not_pay_back_the_cancel_that_set_the_cle
     assert asyncio.current_task().cancelling() == 0
 
 
+async def test_a_run_of_a_clean_up_that_is_killed_alone_leaves_the_cancel_around_it_to_be_paid_back():
+    born = []
+
+    @stoppable.agent
+    async def save():
+        born.append(stoppable.current_run())
+        born[0].stop("kill")
+        await asyncio.sleep(3600)
+
+    with pytest.raises(stoppable.RunStopped) as caught:
+        async with stoppable.open_run("cut") as run:
+            run.stop("immediate")
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                async with stoppable.shielded(4):
+                    with pytest.raises(stoppable.RunStopped):
+                        await save()
+    assert (caught.value.outcome.status, caught.value.outcome.rung) == ("stopped", "cancel")
+    assert born[0].outcome.status == "stopped"
+    assert len(run._stops()) == 1  # nobody's cancel came from outside
+    assert asyncio.current_task().cancelling() == 0
+
+
 async def test_a_run_of_a_clean_up_that_an_outsider_cancels_hides_neither_cancel():
     inside = asyncio.Event()
 

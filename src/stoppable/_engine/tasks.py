@@ -112,7 +112,8 @@ class TaskParticipant(Participant):
                 self._held_back = run
                 control.get().call_at(shield_ends, lambda: self.climb(rung, {self: run}))
                 return
-        self._unwinding = run
+        if self._unwinding is None or not self._is_unwinding() or not run._is_within(self._unwinding):
+            self._unwinding = run  # else a run of the clean-up is hit alone, and the task unwinds further than that
         if not self.issued:
             self.others = self.task.cancelling()
         self.issued += 1
