@@ -322,6 +322,18 @@ def test_a_pool_whose_thread_cannot_be_started_drops_the_call_and_goes_on():
     assert not waiter.is_alive()
 
 
+def test_an_executor_that_was_shut_down_keeps_no_threads():
+    """One for every request, as code that uses ``with`` has them, would fill the process with idle threads."""
+    seen = []
+    with stoppable.ThreadPoolExecutor(1) as executor:
+        for _ in range(3):
+            executor.submit(lambda: seen.append(threading.current_thread()))
+    assert len(seen) == 3
+    seen[0].join(5)
+    assert not seen[0].is_alive()
+    assert not executor._daemons.is_busy()
+
+
 def test_a_blocked_thread_holds_up_neither_asyncio_run_nor_the_exit():
     source = """
         import asyncio, time, stoppable

@@ -20,7 +20,7 @@ class DaemonPool:
     def __init__(self, name: str, limit: int | None = None) -> None:
         self._name = name
         self._limit = limit
-        self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
         self._unclaimed = 0  # threads waiting for a call, less the calls on their way to them
@@ -43,6 +43,13 @@ class DaemonPool:
                 raise
         self._calls.put(call)
 
+    def close(self) -> None:
+        """Let every thread end after the calls that were submitted; there must not be any later ones."""
+        with self._lock:
+            threads = self._threads
+        for _ in range(threads):
+            self._calls.put(None)
+
     def forget_threads(self) -> None:
         """Begin anew after a fork, which no thread survives."""
         self.__init__(self._name, self._limit)  # type: ignore[misc]  # exactly what a new one is
@@ -60,6 +67,11 @@ class DaemonPool:
                 with self._lock:
                     if self._unclaimed <= 0:
                         continue  # a call is on its way
+                    self._threads -= 1
+                    self._unclaimed -= 1
+                return
+            if call is None:
+                with self._lock:
                     self._threads -= 1
                     self._unclaimed -= 1
                 return

@@ -239,4 +239,5 @@ class ThreadPoolExecutor(concurrent.futures.ThreadPoolExecutor):
                 future.cancel()
         if wait:
             concurrent.futures.wait(list(self._pending))
+        self._daemons.close()
         super().shutdown(wait=False)
