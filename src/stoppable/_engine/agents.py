@@ -113,7 +113,7 @@ def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _passed_on(run: Run) -> bool:
-    """Pass somebody else's cancel on to the task of a run, as it would hit the code of a plain generator (G9)."""
+    """Pass somebody else's cancel on to a run that is read or waited for, as it would hit a plain call (G9)."""
     if _is_our_cancel():
         return False
     run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
@@ -193,11 +193,16 @@ async def call(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
 async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     """Run an agent as a child of the current run and return its value; raises as ``RunHandle.result()`` does.
 
-    Outside a run it is a plain call, for a blocking agent on a thread.
+    Outside a run it is a plain call, for a blocking agent on a thread. Somebody else's cancel stops the child.
     """
     body = body_of(agent)
     if kind_of(body) is not _ASYNC:
-        return await (await spawn(agent, *args)).result()
+        handle = await spawn(agent, *args)
+        try:
+            return await handle.result()
+        except CancelledError:
+            _passed_on(handle.run)  # nobody else holds it
+            raise
     if context.current_run() is None:
         return await body(*args)
     run = child_run(body)
