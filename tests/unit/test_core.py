@@ -97,6 +97,15 @@ def test_a_stop_that_reaches_a_run_twice_is_noted_once():
     assert len(run.token.reasons) == 1
 
 
+@pytest.mark.parametrize("given", [{"reason": ValueError("why")}, {"reason": 5}, {"actor": 5}])
+def test_a_reason_or_an_actor_that_is_no_text_is_refused_where_it_is_given(given):
+    """Later, nobody could show it: an error that names it would fail to be printed."""
+    run = Run("run")
+    with pytest.raises(InvalidArgument, match="text"):
+        run.stop("cooperative", **given)
+    assert not run.token.stopped
+
+
 class _Tool:
     async def __call__(self):
         return stoppable.current_run().in_flight
