@@ -3,13 +3,14 @@
 import asyncio
 import concurrent.futures
 import contextvars
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 
 import pytest
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable import sync
@@ -395,6 +396,28 @@ class TestBlockingTwins:
             assert "completed" in repr(handle)
         assert sync.call(blocking, 1) == 3
         assert sync.call(asynchronous, 1) == 2
+
+    def test_a_call_that_ctrl_c_leaves_stops_the_agent(self):
+        """Nobody else holds it: it would go on to the end of the process, out of reach."""
+        runs = []
+
+        async def endless():
+            runs.append(stoppable.current_run())
+            await until(lambda: len(runs[0]._on_end) > 1)  # the caller waits, besides the loop of the agent
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            await asyncio.sleep(3600)
+
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                sync.call(endless)
+        finally:
+            signal.signal(signal.SIGINT, previous)
+        try:
+            wait_until(lambda: runs[0].outcome is not None)
+        finally:
+            runs[0].stop("immediate")
+        assert (runs[0].outcome.status, runs[0].outcome.reason.kind) == ("stopped", "shutdown")
 
     def test_a_child_is_stopped_alone_or_with_its_parent(self):
         async def child():
