@@ -502,3 +502,55 @@ def test_a_waiter_whose_loop_was_closed_holds_up_no_other():
     run._when_ended(lambda: woken.append("woken"))
     run._end(None, None)
     assert woken == ["woken"]
+
+
+@pytest.mark.parametrize("in_run", [False, True], ids=["root", "child"])
+async def test_a_call_of_a_blocking_agent_that_is_cancelled_from_outside_stops_it(in_run):
+    """Nobody else holds it: it would go on for ever, out of reach."""
+    runs, begun = [], asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def endless():
+        runs.append(stoppable.current_run())
+        loop.call_soon_threadsafe(begun.set)
+        while True:
+            sync.sleep(60)
+
+    async def caller():
+        async with stoppable.open_run("caller") if in_run else contextlib.nullcontext() as run:
+            with pytest.raises(asyncio.CancelledError):  # as asyncio.timeout() does
+                await stoppable.call(endless)
+            asyncio.current_task().uncancel()
+            await until(lambda: runs[0].outcome is not None)
+        assert run is None or run.outcome.status == "completed"
+
+    task = asyncio.create_task(caller())
+    await begun.wait()
+    task.cancel()
+    try:
+        await task
+    finally:
+        runs[0].stop("immediate")
+    assert (runs[0].outcome.status, runs[0].outcome.reason.kind) == ("stopped", "external")
+
+
+async def test_a_call_whose_caller_is_stopped_is_not_stopped_any_harder():
+    begun, finish = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def polite():
+        loop.call_soon_threadsafe(begun.set)
+        finish.wait(10)
+
+    async def caller():
+        await stoppable.call(polite)
+
+    handle = await stoppable.spawn(caller)
+    await begun.wait()
+    [child] = handle.run._offspring()
+    await handle.stop(grace=0)
+    await until(lambda: handle.run._rung == "cancel")
+    assert child.receipt.mode == "graceful"
+    finish.set()
+    assert (await handle.outcome()).status == "stopped"
+    assert child.receipt.mode == "graceful"

@@ -53,6 +53,38 @@ async def test_a_boundary_that_is_never_entered_is_reported():
         await assert_stops(good, at="store")
 
 
+async def test_an_agent_that_fails_by_itself_is_reported():
+    """It may have entered no boundary at all: to stop it at each of them would prove nothing."""
+
+    async def asks(number):
+        await ask(number)
+
+    with pytest.raises(AssertionError, match=r"asks failed by itself: TypeError\(.*'number'"):
+        await assert_stops_everywhere(asks)
+    with pytest.raises(AssertionError, match=r"never entered 'llm'.*TypeError\(.*'number'"):
+        await assert_stops(asks, at="llm")
+
+
+@pytest.mark.parametrize("check", [lambda agent: assert_stops(agent, at="store"), assert_stops_everywhere])
+async def test_a_check_that_is_cancelled_ends_its_run(check):
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless():
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    checking = asyncio.create_task(check(endless))
+    await begun.wait()
+    checking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await checking
+    async with asyncio.timeout(5):
+        await ended.wait()
+
+
 async def test_an_agent_that_hangs_is_reported_with_the_place():
     async def deaf():
         await ask(1)

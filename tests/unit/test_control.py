@@ -65,3 +65,21 @@ def test_nothing_that_a_callback_raises_ends_the_thread(asleep, error):
     asleep.call_at(clock.now(), fail)
     asleep.call_at(clock.now(), called.set)
     assert called.wait(5)
+
+
+def test_timers_that_were_cancelled_are_not_kept_until_they_would_have_been_due():
+    """Every run with a limit of an hour leaves one."""
+    made = Control(threaded=False)
+    fired = []
+    now = clock.now()
+    for number in range(20_000):
+        timer = made.call_at(now + 3600 + number, lambda number=number: fired.append(number))
+        made.next_due()
+        if number % 10_000:
+            timer.cancel()
+    assert len(made._heap) < 5_000
+    assert made.next_due() is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "now", lambda: now + 40_000)
+        made.run_due()
+    assert fired == [0, 10_000]

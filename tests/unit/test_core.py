@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import functools
 import itertools
 import math
 
@@ -94,6 +95,36 @@ def test_a_stop_that_reaches_a_run_twice_is_noted_once():
     run.stop("cooperative")
     run._note(run._stop)
     assert len(run.token.reasons) == 1
+
+
+@pytest.mark.parametrize("given", [{"reason": ValueError("why")}, {"reason": 5}, {"actor": 5}])
+def test_a_reason_or_an_actor_that_is_no_text_is_refused_where_it_is_given(given):
+    """Later, nobody could show it: an error that names it would fail to be printed."""
+    run = Run("run")
+    with pytest.raises(InvalidArgument, match="text"):
+        run.stop("cooperative", **given)
+    assert not run.token.stopped
+
+
+class _Tool:
+    async def __call__(self):
+        return stoppable.current_run().in_flight
+
+
+async def _tool(_name):
+    return stoppable.current_run().in_flight
+
+
+@pytest.mark.parametrize(
+    ("tool", "label"),
+    [(_Tool(), "tool:_Tool"), (functools.partial(_tool, 1), "tool:_tool"), (functools.partial(_Tool()), "tool:_Tool")],
+)
+async def test_a_decorated_object_is_in_flight_while_it_is_awaited(tool, label):
+    run = Run("run")
+    run._begin(None)
+    context.current.set(run)
+    assert await stoppable.boundary("tool")(tool)() == (label,)
+    assert run.in_flight == ()
 
 
 async def test_a_decorated_function_that_raises_leaves_its_boundary():

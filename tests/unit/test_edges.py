@@ -187,6 +187,80 @@ async def test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopp
     assert {node.name: node.fate for node in handle.receipt.nodes}["save"] == "cancelled"
 
 
+@pytest.mark.parametrize("is_blocking", [False, True], ids=["async", "blocking"])
+async def test_a_run_of_a_clean_up_does_not_pay_back_the_cancel_that_set_the_clean_up_off(is_blocking):
+    @stoppable.agent
+    async def save():
+        await asyncio.sleep(0)
+        return "saved"
+
+    @stoppable.agent
+    def save_blocking():
+        return "saved"
+
+    with pytest.raises(stoppable.RunStopped) as caught:
+        async with stoppable.open_run("cut") as run:
+            run.stop("immediate")
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                async with stoppable.shielded(5):
+                    stoppable.set_partial(save_blocking() if is_blocking else await save())
+    outcome = caught.value.outcome
+    assert (outcome.status, outcome.rung, outcome.clean, outcome.partial) == ("stopped", "cancel", True, "saved")
+    assert len(run._stops()) == 1  # nobody's cancel came from outside
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_a_run_of_a_clean_up_that_is_killed_alone_leaves_the_cancel_around_it_to_be_paid_back():
+    born = []
+
+    @stoppable.agent
+    async def save():
+        born.append(stoppable.current_run())
+        born[0].stop("kill")
+        await asyncio.sleep(3600)
+
+    with pytest.raises(stoppable.RunStopped) as caught:
+        async with stoppable.open_run("cut") as run:
+            run.stop("immediate")
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                async with stoppable.shielded(4):
+                    with pytest.raises(stoppable.RunStopped):
+                        await save()
+    assert (caught.value.outcome.status, caught.value.outcome.rung) == ("stopped", "cancel")
+    assert born[0].outcome.status == "stopped"
+    assert len(run._stops()) == 1  # nobody's cancel came from outside
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_a_run_of_a_clean_up_that_an_outsider_cancels_hides_neither_cancel():
+    inside = asyncio.Event()
+
+    @stoppable.agent
+    async def save():
+        inside.set()
+        await asyncio.sleep(3600)
+
+    async def outer():
+        async with stoppable.open_run("cut") as run:
+            run.stop("immediate")
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                async with stoppable.shielded(5):
+                    await save()
+
+    task = asyncio.create_task(outer())
+    await inside.wait()
+    task.cancel("outside")
+    with pytest.raises(asyncio.CancelledError, match="outside"):
+        await task
+    assert task.cancelling() == 1
+
+
 # To be clean is to be known to be (G7)
 
 

@@ -160,6 +160,15 @@ def test_the_end_of_the_server_ends_what_is_stuck(connect):
     assert [connection.ending for connection in server.connections] == [Ending.SERVER]
 
 
+def test_a_server_that_nobody_asks_ends_too(monkeypatch):
+    errors = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    for _ in range(50):
+        with ModelServer():
+            pass
+    assert errors == []
+
+
 def test_a_wait_that_is_in_vain_says_what_there_was():
     with (
         ModelServer() as server,

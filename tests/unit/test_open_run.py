@@ -94,6 +94,41 @@ def no_more_threads(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
 
+async def test_a_plain_block_that_awaits_pays_back_the_cancel_that_cut_it():
+    with pytest.raises(stoppable.RunStopped) as caught:
+        with stoppable.open_run("plain") as run:
+            run.stop("immediate")
+            await asyncio.sleep(3600)
+    assert (caught.value.outcome.status, caught.value.outcome.rung) == ("stopped", "cancel")
+    assert len(run._stops()) == 1  # nobody's cancel came from outside
+    assert asyncio.current_task().cancelling() == 0
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_a_plain_block_that_awaits_passes_an_outside_cancel_on(is_stopped):
+    inside = asyncio.Event()
+    runs = []
+
+    async def main():
+        with stoppable.open_run("plain") as run:
+            runs.append(run)
+            try:
+                inside.set()
+                await asyncio.sleep(3600)
+            finally:
+                if is_stopped:
+                    run.stop("cooperative")
+                    stoppable.check()
+
+    task = asyncio.create_task(main())
+    await inside.wait()
+    task.cancel("outside")
+    with pytest.raises(asyncio.CancelledError, match="outside"):
+        await task
+    assert task.cancelling() == 1
+    assert runs[0].status == "stopped"
+
+
 @pytest.mark.usefixtures("no_more_threads")
 class TestAThreadThatCannotBeStarted:
     @pytest.mark.parametrize("isolation", ["auto", "process"])

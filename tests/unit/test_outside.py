@@ -64,6 +64,31 @@ async def _fails():
     return 1 / 0
 
 
+async def test_an_async_generator_called_outside_a_run_is_closed_and_spoken_to_as_a_plain_one():
+    heard = []
+
+    @stoppable.agent
+    async def generator():
+        try:
+            heard.append((yield 1))
+            try:
+                yield 2
+            except ValueError as error:
+                heard.append(str(error))
+            yield 3
+        finally:
+            await asyncio.sleep(0)
+            heard.append("cleaned up")
+
+    items = generator()
+    assert await anext(items) == 1
+    assert await items.asend("sent") == 2
+    assert await items.athrow(ValueError("thrown")) == 3
+    await items.aclose()
+    assert heard == ["sent", "thrown", "cleaned up"]
+    assert [item async for item in generator()] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("blocking", [True, False])
 async def test_a_boundary_on_a_thread_without_context_warns_once_while_runs_are_live(monkeypatch, blocking):
     """That is how lost context shows itself."""

@@ -141,6 +141,15 @@ async def test_a_signal_goes_to_the_whole_group():
         process.send_signal(signal.SIGINT)  # too late, and no error
 
 
+@pytest.mark.parametrize("signum", ["SIGINT", None, -1, 1000, 1 << 40])
+async def test_what_is_no_signal_is_refused_and_leaves_the_process_alone(signum):
+    async with await open_process(["cat"]) as process:
+        with pytest.raises(InvalidArgument, match="is not a signal"):
+            process.send_signal(signum)
+        await process.stdin.write("alive\n")
+        assert await process.stdout.readline() == "alive\n"
+
+
 async def test_it_can_be_closed_without_a_block():
     process = await open_process(["sleep", "1000"])
     await process.aclose()

@@ -1,10 +1,12 @@
 """run(): the blocking runner, with Ctrl-C pressed in a real process."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from tests.waiting import until
@@ -55,9 +57,27 @@ async def test_it_is_refused_inside_a_loop():
         stoppable.run(lambda: None)
 
 
-def test_it_runs_on_another_thread_without_the_button():
-    import threading
+def test_it_does_not_wait_for_a_generator_that_cannot_be_closed(monkeypatch):
+    monkeypatch.setattr("stoppable._engine.loops._CLOSING_SECONDS", 0.05)  # two seconds would be a slow test
+    kept, returned = [], []
 
+    async def never_closed():
+        try:
+            yield 1
+        finally:
+            await asyncio.Event().wait()
+
+    async def agent():
+        kept.append(never_closed())
+        return await anext(kept[0])
+
+    runner = threading.Thread(target=lambda: returned.append(stoppable.run(agent)), daemon=True)
+    runner.start()
+    runner.join(10)
+    assert returned == [1]
+
+
+def test_it_runs_on_another_thread_without_the_button():
     results = []
 
     async def agent():

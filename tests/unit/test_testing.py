@@ -1,7 +1,13 @@
 """What the test tools themselves need."""
 
+import math
 import subprocess
 import sys
+
+import pytest
+
+from stoppable import InvalidArgument
+from stoppable.testing import FakeClock
 
 ALONE = """
 import sys
@@ -34,3 +40,12 @@ def test_the_contract_of_stores_needs_nothing_but_the_standard_library():
 
 def test_a_tool_that_is_not_there_is_an_attribute_error():
     run_alone("assert not hasattr(stoppable.testing, 'nothing')")
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, "1"])
+def test_a_fake_clock_never_goes_back(seconds):
+    with FakeClock() as clock:
+        clock.advance(5)
+        with pytest.raises(InvalidArgument, match="seconds"):
+            clock.advance(seconds)
+        assert clock.now() == 5

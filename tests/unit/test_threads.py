@@ -3,13 +3,14 @@
 import asyncio
 import concurrent.futures
 import contextvars
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 
 import pytest
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable import sync
@@ -305,6 +306,35 @@ def test_the_pool_reuses_its_threads_and_lets_idle_ones_end(monkeypatch):
     assert pool._threads == 0
 
 
+def test_a_pool_whose_thread_cannot_be_started_drops_the_call_and_goes_on():
+    """The system may have no thread to give: whoever asked is told, and what failed must not run later."""
+    executor = stoppable.ThreadPoolExecutor(1)
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda _self: (_ for _ in ()).throw(RuntimeError("no more threads")))
+        with pytest.raises(RuntimeError, match="no more threads"):
+            executor.submit(seen.append, "refused")
+    assert not executor._daemons.is_busy()
+    executor.submit(seen.append, "later").result(5)
+    assert seen == ["later"]
+    waiter = threading.Thread(target=executor.shutdown, daemon=True)
+    waiter.start()
+    waiter.join(5)
+    assert not waiter.is_alive()
+
+
+def test_an_executor_that_was_shut_down_keeps_no_threads():
+    """One for every request, as code that uses ``with`` has them, would fill the process with idle threads."""
+    seen = []
+    with stoppable.ThreadPoolExecutor(1) as executor:
+        for _ in range(3):
+            executor.submit(lambda: seen.append(threading.current_thread()))
+    assert len(seen) == 3
+    seen[0].join(5)
+    assert not seen[0].is_alive()
+    assert not executor._daemons.is_busy()
+
+
 def test_a_blocked_thread_holds_up_neither_asyncio_run_nor_the_exit():
     source = """
         import asyncio, time, stoppable
@@ -366,6 +396,28 @@ class TestBlockingTwins:
             assert "completed" in repr(handle)
         assert sync.call(blocking, 1) == 3
         assert sync.call(asynchronous, 1) == 2
+
+    def test_a_call_that_ctrl_c_leaves_stops_the_agent(self):
+        """Nobody else holds it: it would go on to the end of the process, out of reach."""
+        runs = []
+
+        async def endless():
+            runs.append(stoppable.current_run())
+            await until(lambda: len(runs[0]._on_end) > 1)  # the caller waits, besides the loop of the agent
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            await asyncio.sleep(3600)
+
+        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                sync.call(endless)
+        finally:
+            signal.signal(signal.SIGINT, previous)
+        try:
+            wait_until(lambda: runs[0].outcome is not None)
+        finally:
+            runs[0].stop("immediate")
+        assert (runs[0].outcome.status, runs[0].outcome.reason.kind) == ("stopped", "shutdown")
 
     def test_a_child_is_stopped_alone_or_with_its_parent(self):
         async def child():
@@ -470,6 +522,38 @@ def test_threads_work_in_a_forked_child():
         capture_output=True,
         text=True,
         timeout=10,
+        check=True,
+    )
+    assert done.stdout == "7\n"
+
+
+def test_runs_work_in_a_child_that_was_forked_while_another_thread_was_at_the_gate():
+    source = """
+        import os, signal, threading, stoppable
+        from stoppable._core.gate import lock
+        held = threading.Event()
+        def hold():
+            with lock:
+                held.set()
+                threading.Event().wait(0.5)  # the fork comes meanwhile, or waits for it
+        threading.Thread(target=hold, daemon=True).start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(5)  # a child that hangs would outlive the test
+            try:
+                with stoppable.open_run("in the child") as run:
+                    run.stop()
+                    stoppable.check()
+            except stoppable.RunStopped:
+                os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        timeout=20,
         check=True,
     )
     assert done.stdout == "7\n"

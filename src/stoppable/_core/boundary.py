@@ -204,16 +204,18 @@ class Boundary(Member):
         """Make every call of a function a boundary; its name defaults to the function's qualified name."""
         if not callable(function):
             raise InvalidArgument(f"{function!r} is not a function: use @boundary(kind, name) above a function")
-        kind, name = self.kind, self.name or function.__qualname__
-        return cast("F", functools.wraps(function)(_decorated(kind, name, function)))
+        inner = function.func if isinstance(function, functools.partial) else function
+        name = self.name or getattr(inner, "__qualname__", None) or type(inner).__qualname__
+        return cast("F", functools.wraps(function)(_decorated(self.kind, name, function, inner)))
 
 
-def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
+def _decorated(kind: str, name: str, function: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
+    code = inner if inspect.isroutine(inner) else type(inner).__call__  # of an object that can be called
+    if inspect.iscoroutinefunction(code):
         return _async_call(kind, name, function)
-    if inspect.isasyncgenfunction(function):
+    if inspect.isasyncgenfunction(code):
         return _async_iteration(kind, name, function)
-    if inspect.isgeneratorfunction(function):
+    if inspect.isgeneratorfunction(code):
         return _iteration(kind, name, function)
     return _call(kind, name, function)
 

@@ -13,6 +13,7 @@ are one step to them.
 
 from __future__ import annotations
 
+import os
 import threading
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from stoppable._core.stop import Stop
 
 lock = threading.RLock()
+# A fork waits for whoever holds it: in the child nobody would ever give it back.
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 class Role(Enum):

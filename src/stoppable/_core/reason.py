@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from stoppable._core import clock
+from stoppable.errors import InvalidArgument
 
 
 class ReasonKind(StrEnum):
@@ -37,6 +38,9 @@ class Reason:
     @classmethod
     def of(cls, value: Reason | str | None, *, kind: ReasonKind = ReasonKind.USER, actor: str | None = None) -> Reason:
         """Return a reason from what a caller gave: a text, a whole reason, which may name no actor, or nothing."""
+        for name, given in (("reason", value), ("actor", actor)):
+            if given is not None and not isinstance(given, str | Reason):
+                raise InvalidArgument(f"{name} is {given!r}: use a text")
         if isinstance(value, Reason):
             return replace(value, actor=actor) if actor and not value.actor else value
         return cls(kind=kind, message=value or "", actor=actor, at=clock.now())

@@ -82,9 +82,18 @@ def _async_agent(function: Callable[..., Any]) -> Callable[..., Any]:
 def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
     async def iterate_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
-            async for item in function(*args, **kwargs):
-                yield item
-            return
+            items = function(*args, **kwargs)
+            try:
+                item = await anext(items)
+                while True:  # what `yield from` is to the other kind
+                    try:
+                        sent = yield item
+                    except BaseException as error:
+                        item = await items.athrow(error)
+                    else:
+                        item = await items.asend(sent)
+            except StopAsyncIteration:
+                return
         run = child_run(function)
         channel: LazyChannel[Any] = LazyChannel(run)
         handle = RunHandle[Any](run, in_task(run, functools.partial(channel.pump, function), args, kwargs), channel)
@@ -93,17 +102,22 @@ def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
             async for item in handle.stream():
                 yield item
         except CancelledError:
-            is_cut = not _is_our_cancel()
-            if is_cut:
-                # Passed on to its task, as it would hit the code of a plain generator; not waited for (G9).
-                run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
+            is_cut = _passed_on(run)
             raise
         finally:
-            if not is_cut:
+            if not is_cut:  # else it is not waited for (G9)
                 run.stop(reason=Reason.of("its consumer left", kind=ReasonKind.DISCONNECT))
                 await handle.outcome()
 
     return iterate_agent
+
+
+def _passed_on(run: Run) -> bool:
+    """Pass somebody else's cancel on to a run that is read or waited for, as it would hit a plain call (G9)."""
+    if _is_our_cancel():
+        return False
+    run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
+    return True
 
 
 def _is_our_cancel() -> bool:
@@ -111,8 +125,7 @@ def _is_our_cancel() -> bool:
     participant = tasks.current()
     if participant is None or not participant.issued:
         return False
-    others: int = participant.task.cancelling() - participant.issued
-    return others <= participant.others
+    return participant.others_now() <= participant.others
 
 
 def _blocking_agent(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,11 +193,16 @@ async def call(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
 async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     """Run an agent as a child of the current run and return its value; raises as ``RunHandle.result()`` does.
 
-    Outside a run it is a plain call, for a blocking agent on a thread.
+    Outside a run it is a plain call, for a blocking agent on a thread. Somebody else's cancel stops the child.
     """
     body = body_of(agent)
     if kind_of(body) is not _ASYNC:
-        return await (await spawn(agent, *args)).result()
+        handle = await spawn(agent, *args)
+        try:
+            return await handle.result()
+        except CancelledError:
+            _passed_on(handle.run)  # nobody else holds it
+            raise
     if context.current_run() is None:
         return await body(*args)
     run = child_run(body)

@@ -11,7 +11,7 @@ from stoppable._core.boundary import check
 from stoppable._core.hooks import Callback, Moment
 from stoppable._core.outcome import Outcome
 from stoppable._core.policy import seconds as checked_seconds
-from stoppable._core.reason import Reason
+from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
@@ -119,7 +119,13 @@ def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  #
     body = body_of(agent)
     if context.current_run() is None and kind_of(body) is Kind.BLOCKING:
         return body(*args)
-    return spawn(agent, *args).result()
+    held = spawn(agent, *args)
+    try:
+        return held.result()
+    except (KeyboardInterrupt, SystemExit) as outsider:  # a Ctrl-C, or the handler of another signal
+        reason = Reason.of(f"{type(outsider).__name__} from outside", kind=ReasonKind.SHUTDOWN)
+        held.stop(Mode.IMMEDIATE, reason)  # nobody else holds it
+        raise
 
 
 def sleep(seconds: float) -> None:

@@ -21,6 +21,7 @@ from stoppable._core.hooks import Hook
 _logger = logging.getLogger("stoppable")
 
 
+_CROWD = 1024
 TICK_SECONDS = 0.25
 """The control thread sleeps no longer: what it was given without being woken is looked at by then."""
 
@@ -37,6 +38,10 @@ class Timer:
     def collected(self) -> bool:
         """Return whether it is still wanted, now that the thread puts it in its place."""
         return self.callback is not None
+
+    def is_cancelled(self) -> bool:
+        """Return whether nothing would be called."""
+        return self.callback is None
 
     def cancel(self) -> None:
         """Forget the callback."""
@@ -65,6 +70,7 @@ class Control:
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wakes_at = math.inf  # by itself; while the thread is about to look, everything rings
         self._heap: list[tuple[float, int, Timer]] = []
+        self._crowd = _CROWD
         self._order = itertools.count()
         self._is_running_due = False
 
@@ -128,6 +134,14 @@ class Control:
             timer = self._inbox.popleft()
             if timer.collected():
                 heapq.heappush(self._heap, (timer.when, next(self._order), timer))
+                if len(self._heap) > self._crowd:
+                    self._let_go()
+
+    def _let_go(self) -> None:
+        """Drop the timers that were cancelled: a limit may be hours away, and the runs that had one are over."""
+        self._heap = [entry for entry in self._heap if not entry[2].is_cancelled()]
+        heapq.heapify(self._heap)
+        self._crowd = max(_CROWD, 2 * len(self._heap))
 
     def _work(self) -> None:
         while True:

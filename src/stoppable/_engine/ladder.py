@@ -41,6 +41,10 @@ class Ladder(control.Timer):
         self._stop.target._when_ended(self._let_go)
         return True
 
+    def is_cancelled(self) -> bool:
+        """Return whether it climbs no further."""
+        return self._stop is None
+
     def cancel(self) -> None:
         """Climb no further."""
         self._stop = None

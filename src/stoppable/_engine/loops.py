@@ -16,7 +16,7 @@ _CLOSING_SECONDS = 2.0
 def run_in_new_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine to its end on a loop of its own, whose default executor takes the run along.
 
-    Unlike ``asyncio.run`` it does not wait for tasks and threads that cannot be ended: their run was told as lost.
+    Unlike ``asyncio.run`` it does not wait for tasks, generators and threads that cannot be ended.
     """
     loop = asyncio.new_event_loop()
     loop.set_default_executor(ThreadPoolExecutor())
@@ -32,7 +32,8 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         task.cancel()
     if leftover:
         loop.run_until_complete(asyncio.wait(leftover, timeout=_CLOSING_SECONDS))
-    loop.run_until_complete(loop.shutdown_asyncgens())
+    closing = loop.create_task(loop.shutdown_asyncgens())
+    loop.run_until_complete(asyncio.wait([closing], timeout=_CLOSING_SECONDS))
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # abandoned, and said so
     loop.close()

@@ -38,7 +38,11 @@ class _Edge:
     GeneratorExit. ``answer`` gives the outcome to whoever awaits the run.
     """
 
-    __slots__ = ("_passing", "_reset", "run")
+    __slots__ = ("_issued", "_others", "_passing", "_reset", "participant", "run")
+
+    participant: tasks.TaskParticipant  # only in a task, as the two below it
+    _issued: int  # cancels of ours that were on their way out when the run was opened: those of a run around it
+    _others: int  # cancels of somebody else then
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -49,6 +53,34 @@ class _Edge:
         """Begin the run; False if it was stopped before it began."""
         self._reset = _begin(self.run, participant)
         return self._reset is not None
+
+    def _open_in(self, participant: tasks.TaskParticipant) -> None:
+        """Note which cancels the task had before: the run pays back only those that come while it is open."""
+        self.participant = participant
+        self._issued = issued = participant.issued
+        self._others = participant.task.cancelling() - issued
+
+    def _without_ours(self, outsider: BaseException | None) -> BaseException | None:
+        """Return what is left of an outsider once our cancels were paid back: somebody else's (G9)."""
+        if not isinstance(outsider, CancelledError) or self._is_others(outsider):
+            return outsider
+        run = self.run
+        run._deliver(raised=True)  # it was cut, though it may have been born stopped and never looked
+        run._cut = run._cut or outsider.__context__ is not None  # in an except or a finally
+        return None
+
+    def _is_others(self, cancel: CancelledError) -> bool:
+        """Return whether somebody else has cancelled the task besides us.
+
+        Since we did, or before: but then a count alone proves nothing, because a TaskGroup may have left one behind
+        (before 3.13, where a child fails while it waits).
+        """
+        count = self.participant.others_now()
+        return count > self.participant.others or (count > self._others and _others_cancel(cancel) is not None)
+
+    def _hidden(self, error: BaseException | None) -> CancelledError | None:
+        """Return somebody else's cancel that our stop hides: it was raised while that unwound the body."""
+        return _others_cancel(error) if self.participant.others_now() > self._others else None
 
     def _close(
         self, result: object, stop: AgentStopped | None, outsider: BaseException | None, rest: BaseException | None
@@ -109,15 +141,14 @@ class _Edge:
 class Edge(_Edge):
     """The edge of a run that an asyncio task executes."""
 
-    __slots__ = ("_cancelling", "participant")
+    __slots__ = ()
 
     def open(self) -> bool:
         """Begin the run in the current task; False if it was stopped before it began."""
         participant = tasks.current()
         if participant is None:
             raise StoppableError("this needs a running asyncio task; in blocking code use `with open_run(…)`")
-        self.participant = participant
-        self._cancelling = participant.task.cancelling()
+        self._open_in(participant)
         return self._open(participant)
 
     def close_at_once(self, result: object) -> bool:
@@ -133,7 +164,7 @@ class Edge(_Edge):
         """Return the edge of a run that has begun in a task that was made for it."""
         edge = cls(run)
         edge.participant = participant
-        edge._cancelling = 0
+        edge._issued = edge._others = 0
         return edge
 
     async def close(self, result: object, error: BaseException | None) -> None:
@@ -142,9 +173,7 @@ class Edge(_Edge):
             late = await self._children_gone(error) if self.run._first else None
             self._leave()
             stop, outsider, rest = _sort(error, late)
-            outsider = await self._own_cancels_taken_out(outsider)
-            if outsider is None and self.participant.task.cancelling() > self._cancelling:
-                outsider = _others_cancel(error)  # our stop was raised while it unwound the body
+            outsider = await self._own_cancels_taken_out(outsider) or self._hidden(error)
             self._close(result, stop, outsider, rest)
             if outsider is not None:
                 raise outsider
@@ -164,31 +193,18 @@ class Edge(_Edge):
 
     async def _own_cancels_taken_out(self, outsider: BaseException | None) -> BaseException | None:
         """Pay back the cancels we issued; what is left of the outsider is somebody else's (G9)."""
-        participant, run = self.participant, self.run
-        if not participant.is_cancelled_for(run):
+        participant = self.participant
+        if not participant.is_cancelled_for(self.run, self._issued):
             return outsider  # also one of ours, if this run is no part of the stopped one: it goes on to that
-        if participant.pay_back() > isinstance(outsider, CancelledError):
+        if participant.pay_back(self._issued) > isinstance(outsider, CancelledError):
             # One of ours may not have arrived yet. Before 3.13, uncancel() does not take it back, and it would hit
             # the caller's next await: let it arrive here.
             try:
                 await asyncio.sleep(0)
             except CancelledError as late:
-                participant.pay_back()  # a KILL may have come by now
+                participant.pay_back(self._issued)  # a KILL may have come by now
                 outsider = outsider or late
-        if not isinstance(outsider, CancelledError) or self._is_others(outsider):
-            return outsider
-        run._deliver(raised=True)  # it was cut, though it may have been born stopped and never looked
-        run._cut = run._cut or outsider.__context__ is not None  # in an except or a finally
-        return None
-
-    def _is_others(self, cancel: CancelledError) -> bool:
-        """Return whether somebody else has cancelled the task besides us.
-
-        Since we did, or before: but then a count alone proves nothing, because a TaskGroup may have left one behind
-        (before 3.13, where a child fails while it waits).
-        """
-        count = self.participant.task.cancelling()
-        return count > self.participant.others or (count > self._cancelling and _others_cancel(cancel) is not None)
+        return self._without_ours(outsider)
 
     async def _stragglers_gone(self) -> None:
         """Wait for the terminal status: other tasks, threads or children of the run are still alive."""
@@ -208,6 +224,8 @@ class BlockingEdge(_Edge):
     def open(self, participant: Participant | None = None) -> bool:
         """Begin the run, on the current thread unless told who executes it; False if it was stopped before it began."""
         participant = participant or tasks.current() or threads.current()
+        if isinstance(participant, tasks.TaskParticipant):
+            self._open_in(participant)
         opened = self._open(participant)
         if opened and isinstance(participant, threads.ThreadParticipant):
             participant.enter_edge()
@@ -216,13 +234,16 @@ class BlockingEdge(_Edge):
     def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
         participant = self.run._main
-        may_wait = tasks.current() is None
+        executing = tasks.current()
+        may_wait = executing is None
         late = self._children_gone(error, may_wait=may_wait) if self.run._first else None
         self._leave()
         if isinstance(participant, threads.ThreadParticipant):
             participant.leave_edge()
         stop, outsider, rest = _sort(error, late)
-        if may_wait and isinstance(outsider, CancelledError) and self._was_cancelled():
+        if executing is not None and executing is participant:
+            outsider = self._own_cancels_taken_out(outsider) or self._hidden(error)
+        elif may_wait and isinstance(outsider, CancelledError) and self._was_cancelled():
             outsider = None  # ours, by way of a loop that the body runs: nobody else can cancel a thread
             self.run._deliver(raised=True)
         self._close(result, stop, outsider, rest)
@@ -242,6 +263,13 @@ class BlockingEdge(_Edge):
         except BaseException as caught:
             return caught
         return None
+
+    def _own_cancels_taken_out(self, outsider: BaseException | None) -> BaseException | None:
+        """Do what ``Edge`` does, for a block that awaits: when it ends, what we issued has arrived in it."""
+        if not self.participant.is_cancelled_for(self.run, self._issued):
+            return outsider
+        self.participant.pay_back(self._issued)
+        return self._without_ours(outsider)
 
     def _was_cancelled(self) -> bool:
         return self.run._rung is not None and self.run._rung >= Rung.CANCEL

@@ -112,7 +112,8 @@ class TaskParticipant(Participant):
                 self._held_back = run
                 control.get().call_at(shield_ends, lambda: self.climb(rung, {self: run}))
                 return
-        self._unwinding = run
+        if self._unwinding is None or not self._is_unwinding() or not run._is_within(self._unwinding):
+            self._unwinding = run  # else a run of the clean-up is hit alone, and the task unwinds further than that
         if not self.issued:
             self.others = self.task.cancelling()
         self.issued += 1
@@ -124,9 +125,14 @@ class TaskParticipant(Participant):
         run = self._unwinding
         return run is not None and (run._ended is None or (run._outcome is None and run in (self._joined or ())))
 
-    def is_cancelled_for(self, run: Run) -> bool:
-        """Return whether cancels of ours that nobody has paid back concern a run: it, or one around it, was stopped."""
-        return self.issued > 0 and self._unwinding is not None and run._is_within(self._unwinding)
+    def others_now(self) -> int:
+        """Return how many cancels are requested that are not ours."""
+        count: int = self.task.cancelling()
+        return count - self.issued
+
+    def is_cancelled_for(self, run: Run, before: int) -> bool:
+        """Return whether cancels of ours since there were so many concern a run: it, or one around it, was stopped."""
+        return self.issued > before and self._unwinding is not None and run._is_within(self._unwinding)
 
     def shield_entered(self, shield: shielded) -> None:
         """Hold CANCEL back."""
@@ -142,9 +148,9 @@ class TaskParticipant(Participant):
         if run is not None:
             self.climb(Rung.CANCEL, {self: run})
 
-    def pay_back(self) -> int:
-        """Take back the cancels we issued, and say how many they were (G9)."""
-        count, self.issued = self.issued, 0
+    def pay_back(self, before: int) -> int:
+        """Take back the cancels we issued since there were so many, and say how many they were (G9)."""
+        count, self.issued = self.issued - before, before
         for _ in range(count):
             self.task.uncancel()
         return count

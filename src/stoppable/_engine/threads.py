@@ -223,7 +223,11 @@ class ThreadPoolExecutor(concurrent.futures.ThreadPoolExecutor):
             if self._is_shut:
                 raise RuntimeError("cannot submit to an executor that was shut down")
             self._pending[future] = True
-            self._daemons.submit(work)
+            try:
+                self._daemons.submit(work)
+            except RuntimeError:
+                del self._pending[future]
+                raise
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - the base's
@@ -235,4 +239,5 @@ class ThreadPoolExecutor(concurrent.futures.ThreadPoolExecutor):
                 future.cancel()
         if wait:
             concurrent.futures.wait(list(self._pending))
+        self._daemons.close()
         super().shutdown(wait=False)

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from stoppable._core import clock
+from stoppable._core.policy import seconds as checked_seconds
 from stoppable._engine import control
 from stoppable._engine.control import Control
 
@@ -26,7 +27,7 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         """Move on, stopping at every moment at which something is due."""
-        end = self._now + seconds
+        end = self._now + checked_seconds(seconds, "seconds")
         self._control.run_due()
         while (due := self._control.next_due()) is not None and due <= end:
             self._now = max(self._now, due)

@@ -38,12 +38,13 @@ class ModelServer(Record):
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self._loop = asyncio.new_event_loop()
+        self._closing = self._loop.create_future()
         self._thread = threading.Thread(target=self._work, name="model-server", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._closing.set_result, None)
         self._thread.join(_DEADLINE)
         assert not self._thread.is_alive(), "the model server did not end"
 
@@ -61,14 +62,16 @@ class ModelServer(Record):
         return self._script.popleft() if self._script else self._default
 
     def _work(self) -> None:
-        loop = self._loop
-        server = loop.run_until_complete(loop.create_server(lambda: self._greet(loop), sock=self._listener))
         try:
-            loop.run_forever()
+            self._loop.run_until_complete(self._serve())
         finally:
-            server.close()
-            loop.run_until_complete(self._hang_up())
-            loop.close()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        server = await self._loop.create_server(lambda: self._greet(self._loop), sock=self._listener)
+        await self._closing  # it may be over before it has begun
+        server.close()
+        await self._hang_up()
 
     def _greet(self, loop: AbstractEventLoop) -> Talk:
         talk = Talk(self, self._next_turn, loop)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from stoppable._core.boundary import Boundary
@@ -50,7 +51,8 @@ async def assert_stops(agent: Callable[..., Any], *args: Any, at: str, within: f
     trap = _StopAt(run, at=at)
     problems, outcome = await _try(agent, args, run, trap, within)
     if not run.token.stopped:
-        problems = [f"it never entered {at!r}; it entered {trap.seen}"]
+        failed = "" if outcome.error is None else f", and ended with {outcome.error!r}"
+        problems = [f"it never entered {at!r}; it entered {trap.seen}{failed}"]
     if problems:
         raise AssertionError(f"{run.name}, stopped at {at}:\n  " + "\n  ".join(problems))
     return outcome
@@ -59,17 +61,19 @@ async def assert_stops(agent: Callable[..., Any], *args: Any, at: str, within: f
 async def assert_stops_everywhere(agent: Callable[..., Any], *args: Any, within: float = 2.0) -> int:
     """Stop a fresh run of an agent once at each of its boundaries; return how many there were.
 
-    A first run, which is not stopped, counts them; it must end by itself.
+    A first run, which is not stopped, counts them; it must end by itself, and not with an error.
     """
     dry = Run(name_of(body_of(agent)))
     counting = _StopAt(dry)
-    handle = _start(agent, args, dry, counting)
     try:
-        async with asyncio.timeout(_DRY_RUN_SECONDS):
-            await handle.outcome()
+        with _seen_to_its_end(dry):
+            handle = _start(agent, args, dry, counting)
+            async with asyncio.timeout(_DRY_RUN_SECONDS):
+                outcome = await handle.outcome()
     except TimeoutError:
-        dry.stop("kill")
         raise AssertionError(f"{dry.name} did not end by itself within {_DRY_RUN_SECONDS:g} seconds") from None
+    if outcome.status is Status.FAILED:
+        raise AssertionError(f"{dry.name} failed by itself: {outcome.error!r}") from outcome.error
     report: list[str] = []
     for number, label in enumerate(counting.seen, 1):
         run = Run(dry.name)
@@ -86,7 +90,7 @@ async def _try(
     """Run once; return what is wrong, and the outcome."""
     problems: list[str] = []
     before = set(threading.enumerate())
-    with unguarded_effects(run) as unguarded, watched_processes() as processes:
+    with unguarded_effects(run) as unguarded, watched_processes() as processes, _seen_to_its_end(run):
         handle = _start(agent, args, run, trap)
         if not await _ends(handle, trap, within):
             where = [participant.describe() for participant in run._participants()]
@@ -99,6 +103,16 @@ async def _try(
     if run.token.stopped and outcome.status is not Status.STOPPED and not (run.receipt and run.receipt.too_late):
         problems.append(f"ended {outcome.status}: {outcome.error!r}")
     return problems + left, outcome
+
+
+@contextmanager
+def _seen_to_its_end(run: Run) -> Iterator[None]:
+    """Kill a run that the block leaves running, because it gave up or was cancelled."""
+    try:
+        yield
+    finally:
+        if run.outcome is None:
+            run.stop("kill", "the check has ended")
 
 
 def _start(agent: Callable[..., Any], args: tuple[Any, ...], run: Run, trap: _StopAt) -> RunHandle[Any]:

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import contextvars
 import os
+import signal
 import threading
 from collections.abc import Callable, Mapping
 
@@ -151,6 +152,8 @@ class ProcessGroup(Participant):
 
     def send_signal(self, signum: int) -> None:
         """Signal the group, as a terminal does."""
+        if not isinstance(signum, int) or not 0 <= signum < signal.NSIG:
+            raise InvalidArgument(f"{signum!r} is not a signal: use one of signal.Signals")
         self.signals.append(signum)
         self.waker.wake()
 
