@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 
@@ -26,27 +27,26 @@ async def test_an_uncooperative_tool_keeps_the_run_stopping_until_it_has_ended()
 
 async def test_a_late_thread_keeps_its_stopped_token_when_the_next_run_has_begun():
     """The token is present and stopped during the stop, after it, and when the next run, with a fresh one, is there."""
-    seen, proceed = [], [threading.Event() for _ in range(3)]
+    seen, began, proceed = [], threading.Event(), [threading.Event() for _ in range(3)]
 
     def zombie():
+        began.set()
         for event in proceed:
-            event.wait(5)
+            event.wait(30)
             seen.append(stoppable.should_stop())
 
     async def conversation():
         await stoppable.to_thread(zombie)
 
     first = await stoppable.spawn(conversation)
-    await asyncio.sleep(0.02)
+    await until(began.is_set)
     await first.stop("immediate")
     proceed[0].set()
-    while len(seen) < 1:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(seen) == 1)
     second = await stoppable.spawn(stoppable.sleep, 60)
-    await asyncio.sleep(0.01)
+    await until(lambda: second.status == "running")
     proceed[1].set()
-    while len(seen) < 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(seen) == 2)
     assert not second.run.token.stopped
     await second.stop()
     await second.outcome()

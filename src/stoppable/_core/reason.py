@@ -38,9 +38,10 @@ class Reason:
     @classmethod
     def of(cls, value: Reason | str | None, *, kind: ReasonKind = ReasonKind.USER, actor: str | None = None) -> Reason:
         """Return a reason from what a caller gave: a text, a whole reason, which may name no actor, or nothing."""
-        for name, given in (("reason", value), ("actor", actor)):
-            if given is not None and not isinstance(given, str | Reason):
-                raise InvalidArgument(f"{name} is {given!r}: use a text")
+        if value is not None and not isinstance(value, (str, Reason)):
+            raise InvalidArgument(f"reason is {value!r}: use a text")
+        if actor is not None and not isinstance(actor, str):
+            raise InvalidArgument(f"actor is {actor!r}: use a text")
         if isinstance(value, Reason):
             return replace(value, actor=actor) if actor and not value.actor else value
         return cls(kind=kind, message=value or "", actor=actor, at=clock.now())
