@@ -1,5 +1,6 @@
 """`stoppable run` and `demo` in a real terminal: Ctrl-C once, twice, three times, never swallowed."""
 
+import re
 import signal
 
 import pytest
@@ -107,3 +108,11 @@ def test_the_demo_draws_bars_and_ends_well_and_respects_no_color():
     for told in (r"B +\w+ +■ stopped", "wrong topic", "B step 3/10", "as it must be"):
         assert terminal.see(told)
     assert "\x1b[3" not in terminal.raw.decode()
+
+
+def test_everything_an_agent_prints_is_shown_before_how_it_ended():
+    with Terminal("run", "served_agents:printing") as terminal:
+        assert terminal.end() == 0
+    shown = re.findall(r"printed (\d+)", terminal.text)
+    assert shown == [str(number) for number in range(3000)]
+    assert terminal.text.index("printed 2999") < terminal.text.index("✓ completed  printing")
