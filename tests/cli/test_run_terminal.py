@@ -116,3 +116,9 @@ def test_everything_an_agent_prints_is_shown_before_how_it_ended():
     shown = re.findall(r"printed (\d+)", terminal.text)
     assert shown == [str(number) for number in range(3000)]
     assert terminal.text.index("printed 2999") < terminal.text.index("✓ completed  printing")
+
+
+def test_in_the_background_the_terminal_does_not_stop_the_process():
+    with Terminal("run", "served_agents:echo", "7", is_background=True) as terminal:
+        assert terminal.end() == 0
+    terminal.see("✓ completed")

@@ -78,7 +78,10 @@ def quiet_keyboard() -> Iterator[None]:
     """Keep the terminal from writing ``^C`` into a live screen; the key works as ever."""
     try:
         before = termios.tcgetattr(sys.stdin)
-    except (termios.error, ValueError, OSError):  # no terminal, or none at all
+        is_ours = os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (termios.error, ValueError, OSError, TypeError):  # no terminal, or none at all
+        is_ours = False
+    if not is_ours:  # in the background a change of the terminal would stop this process
         yield
         return
     during = [*before[:3], before[3] & ~termios.ECHOCTL, *before[4:]]
