@@ -124,6 +124,7 @@ def test_a_stop_of_many_previews_and_needs_a_yes(stoppable, client, unique):
     assert done.stdout.count("■ stopped") == 2
     assert "2 runs told to stop" in done.stderr
     assert "nothing to stop" in stoppable("stop", "--owner", unique).stderr
+    assert stoppable.json("stop", "--owner", unique) == {"receipts": [], "hold": None}
 
 
 def test_holds_refuse_starts_until_they_are_released(stoppable, unique):

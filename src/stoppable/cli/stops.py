@@ -184,6 +184,8 @@ class _Bulk:
             return False
         if not preview and not self._hold:
             screen.say("no run matches: nothing to stop")
+            if self._press.as_json:
+                screen.print_json({"receipts": [], "hold": None})
             return False
         self._show(preview)
         if not dry_run:
