@@ -143,9 +143,14 @@ def _code_of_wait(receipt: Receipt) -> Exit:
 
 
 def _confirm(question: str, instead: str) -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise CommandError(f"{question} Nobody is here to ask: add --yes, or {instead}")
-    if not typer.confirm(safe(question), err=True):
+    try:
+        is_agreed = typer.confirm(safe(question), err=True)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        typer.echo(err=True)
+        raise CommandError("nothing was stopped", Exit.INTERRUPTED) from None
+    if not is_agreed:
         raise CommandError("nothing was stopped", Exit.REFUSED)
 
 
