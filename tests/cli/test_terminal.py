@@ -63,3 +63,10 @@ def test_a_question_that_is_left_stops_nothing(served, client, unique, key):
         assert terminal.end() == 130
     assert client.get(run_id).stop is None
     client.stop(run_id, wait=10)
+
+
+def test_an_error_has_no_colour_where_none_is_wanted(served):
+    with Terminal("release", "nobody", STOPPABLE_URL=served, NO_COLOR="1") as terminal:
+        terminal.see("error: ")
+        assert terminal.end() == 3
+    assert b"\x1b[3" not in terminal.raw

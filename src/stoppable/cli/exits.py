@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from enum import IntEnum
@@ -136,5 +137,6 @@ def _sentence(error: StoppableError) -> str:
 def complain(message: str) -> None:
     """Say what is wrong, on one line of the standard error."""
     one_line = " ".join(safe(message).split())
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    colour = None if os.environ.get("NO_COLOR") else "red"
+    typer.secho("error: ", fg=colour, bold=True, nl=False, err=True)
     typer.echo(one_line, err=True)
