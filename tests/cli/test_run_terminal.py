@@ -87,9 +87,13 @@ def test_what_a_generator_yields_stays_when_it_is_stopped():
     terminal.see("■ stopped")
 
 
-def test_hostile_output_does_not_control_the_terminal():
-    with Terminal("run", "served_agents:hostile") as terminal:
-        terminal.see("in flight")
+@pytest.mark.parametrize(
+    ("options", "environment"), [((), {}), (("--json",), {}), ((), {"TERM": "dumb"})], ids=["live", "json", "dumb"]
+)
+def test_hostile_output_does_not_control_the_terminal(options, environment):
+    with Terminal("run", "served_agents:hostile", *options, **environment) as terminal:
+        if not options and not environment:
+            terminal.see("in flight")
         assert terminal.end() == 1
     raw = terminal.raw.decode()
     assert "\x1b]0;" not in raw

@@ -67,6 +67,13 @@ def test_json_is_all_that_is_printed():
     assert err == ""
 
 
+def test_what_an_agent_prints_stays_out_of_its_json():
+    code, out, err = ended(command("-m", "stoppable", "run", "served_agents:printing", '{"count": 2}', "--json"))
+    assert code == 0
+    assert json.loads(out)["status"] == "completed"
+    assert err == "printed 0\nprinted 1\n"
+
+
 def test_without_its_extra_the_command_is_one_clear_sentence():
     script = "import sys; sys.modules['typer'] = None; from stoppable.cli import main; main()"
     code, out, err = ended(command("-c", script, "--version"))

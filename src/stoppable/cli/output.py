@@ -20,12 +20,13 @@ _LAST_WORDS_SECONDS = 2.0  # a process that is left behind may go on writing
 
 
 @contextlib.contextmanager
-def harmless_output(console: Console) -> Iterator[None]:
+def harmless_output(console: Console, *, is_beside: bool = False) -> Iterator[None]:
     """Send what is written to the terminal through a console while the block runs; a file or pipe gets it untouched.
 
     At the level of descriptors: processes and C code do not ask ``sys.stdout``. The console writes to one of its own.
+    With ``is_beside`` the standard output goes there wherever it leads: it is kept for something else.
     """
-    taken = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+    taken = [descriptor for descriptor in (1, 2) if os.isatty(descriptor) or (is_beside and descriptor == 1)]
     read, write = os.pipe()
     over, end = os.pipe()
     _flush()

@@ -56,9 +56,10 @@ def run(
 
     Once is a graceful stop: what is in flight may finish. Twice cuts it off. Three times kills it.
     """
-    agent = load.agent(target)
-    args, kwargs = load.call(agent, load.arguments(given))
     console = _Console(as_json=as_json)
+    with console.output():  # a module may print while it is imported
+        agent = load.agent(target)
+    args, kwargs = load.call(agent, load.arguments(given))
     start = functools.partial(
         Supervisor.start,
         owner=owner,
@@ -151,13 +152,19 @@ class _Console:
 
     # Screen
 
+    def output(self) -> contextlib.AbstractContextManager[None]:
+        """Make what an agent writes harmless to a terminal, and keep it out of JSON."""
+        console = screen.err() if self._as_json or screen.err().is_terminal else screen.out()
+        return harmless_output(console, is_beside=self._as_json)
+
     @contextlib.contextmanager
     def screen(self, name: str) -> Iterator[None]:
         """Show the run while the block runs."""
         self._view = RunView(name)
         self._view.hint = _HINTS[None]
         if not self._is_live:
-            yield
+            with self.output():
+                yield
             return
         live = Live(
             self._view,
