@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -32,13 +33,22 @@ def parsed(status: int, content: bytes) -> Any:
     """Return JSON, or raise an error that says what to check."""
     try:
         return json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ServerError(f"an answer of status {status} is not JSON; {_NOT_OURS}", status) from None
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """Make JSON that is not what was asked for an error that says what to check."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ServerError(f"an answer is not what was asked for; {_NOT_OURS}", HTTPStatus.OK) from error
 
 
 def listed(body: Any, name: str) -> Sequence[Any]:
     """Return a list out of an answer."""
-    found = body.get(name) if isinstance(body, Mapping) else body
+    found = body.get(name) if isinstance(body, Mapping) else None
     if not isinstance(found, list):
         raise ServerError(f"an answer has no {name}; {_NOT_OURS}", HTTPStatus.OK)
     return found
@@ -53,12 +63,12 @@ def hold(body: Mapping[str, Any]) -> Hold:
 
 def check(subject: str, status: int, content: bytes) -> None:
     """Raise the error that an answer tells of, if it does; ``subject`` is the id that the request was about."""
-    if status < HTTPStatus.BAD_REQUEST:
+    if status < HTTPStatus.MULTIPLE_CHOICES:  # nothing was done by a server that sends us elsewhere
         return
     try:
         body = json.loads(content)["error"]
         code, message = str(body["code"]), str(body["message"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise ServerError(f"the server answered {status} without saying why; {_NOT_OURS}", status) from None
     raise _error(subject, status, code, message, body)
 

@@ -27,7 +27,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.client import answers
 from stoppable.client.errors import ServerUnreachable
-from stoppable.errors import HoldNotFound
+from stoppable.errors import HoldNotFound, InvalidArgument, RunNotFound
 from stoppable.records import AuditEntry, Hold, RunRecord, Selector, Summaries, run_from_json, to_json
 from stoppable.supervisor.bulk import BulkStop
 
@@ -120,17 +120,20 @@ class Calls:
         reply = yield from self.send(
             Request(method="POST", path="/runs", subject=options.run_id, body=options.body(agent, given))
         )
-        return run_from_json(reply.json())
+        with answers.understood():
+            return run_from_json(reply.json())
 
     def get(self, run_id: str) -> Plan[RunRecord]:
         """Return the record of a run."""
         reply = yield from self.send(Request(method="GET", path=_run(run_id), subject=run_id))
-        return run_from_json(reply.json())
+        with answers.understood():
+            return run_from_json(reply.json())
 
     def tree(self, run_id: str) -> Plan[tuple[RunRecord, ...]]:
         """Return a run and all its descendants, parents before children."""
         reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/tree", subject=run_id))
-        return tuple(run_from_json(one) for one in answers.listed(reply.json(), "runs"))
+        with answers.understood():
+            return tuple(run_from_json(one) for one in answers.listed(reply.json(), "runs"))
 
     def receipt(self, run_id: str) -> Plan[Receipt | None]:
         """Return what became of the stops of a run so far, or None if nobody stopped it."""
@@ -138,19 +141,22 @@ class Calls:
             reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/receipt", subject=run_id))
         except answers.NotStopped:
             return None
-        return _wire.load(Receipt, reply.json())
+        with answers.understood():
+            return _wire.load(Receipt, reply.json())
 
     def list(self, wanted: Wanted) -> Plan[Summaries]:
         """Return the runs that match, newest first, each in short."""
         reply = yield from self.send(Request(method="GET", path="/runs", params=wanted.params()))
         page = reply.json()
         answers.listed(page, "runs")
-        return _wire.load(Summaries, page)
+        with answers.understood():
+            return _wire.load(Summaries, page)
 
     def agents(self) -> Plan[tuple[str, ...]]:
         """Return the names of the agents that can be started."""
         reply = yield from self.send(Request(method="GET", path="/agents"))
-        return tuple(one["name"] for one in answers.listed(reply.json(), "agents"))
+        with answers.understood():
+            return tuple(one["name"] for one in answers.listed(reply.json(), "agents"))
 
     # Stopping
 
@@ -177,7 +183,8 @@ class Calls:
             patience=wait or 0.0,
         )
         reply = yield from self.send(request)
-        return _wire.load(Receipt, reply.json()["receipt"])
+        with answers.understood():
+            return _wire.load(Receipt, reply.json()["receipt"])
 
     def stop_where(
         self,
@@ -202,20 +209,22 @@ class Calls:
         headers = {"Idempotency-Key": key or new_id()}
         reply = yield from self.send(Request(method="POST", path="/stops", body=_given(body), headers=headers))
         found = reply.json()
-        placed = found.get("hold")
-        return BulkStop(
-            (_wire.load(Receipt, one) for one in answers.listed(found, "receipts")),
-            None if placed is None else answers.hold(placed),
-        )
+        with answers.understood():
+            receipts = [_wire.load(Receipt, one) for one in answers.listed(found, "receipts")]
+            placed = found.get("hold")
+            return BulkStop(receipts, None if placed is None else answers.hold(placed))
 
     def holds(self) -> Plan[tuple[Hold, ...]]:
         """Return the holds that are in force."""
         reply = yield from self.send(Request(method="GET", path="/holds"))
-        return tuple(answers.hold(one) for one in answers.listed(reply.json(), "holds"))
+        with answers.understood():
+            return tuple(answers.hold(one) for one in answers.listed(reply.json(), "holds"))
 
     def release(self, hold_id: str) -> Plan[None]:
         """Let new starts through again."""
-        sending = self.send(Request(method="DELETE", path=f"/holds/{quote(hold_id, safe='')}", subject=hold_id))
+        if not hold_id.strip("."):
+            raise HoldNotFound(hold_id)
+        sending = self.send(Request(method="DELETE", path=f"/holds/{_quoted(hold_id)}", subject=hold_id))
         was_unclear = False
         step = next(sending)
         while True:
@@ -233,6 +242,8 @@ class Calls:
                 if was_unclear:
                     return  # the try that broke off has done it
                 raise
+            except RunNotFound:  # no path of the server takes this id
+                raise HoldNotFound(hold_id) from None
 
     def audit(self, after: int, limit: int) -> Plan[tuple[AuditEntry, ...]]:
         """Return who stopped, held and released what; a part without entries for the caller is not the end."""
@@ -242,10 +253,12 @@ class Calls:
             params = [("after", str(after)), ("limit", str(size))]
             reply = yield from self.send(Request(method="GET", path="/audit", params=params))
             page = reply.json()
-            found += [_wire.load(AuditEntry, one) for one in answers.listed(page, "entries")]
-            if page["after"] is None or len(found) >= limit:
+            with answers.understood():
+                found += [_wire.load(AuditEntry, one) for one in answers.listed(page, "entries")]
+                following = page["after"]
+            if following is None or len(found) >= limit:
                 return tuple(found[:limit])
-            after, size = page["after"], _LARGEST_PAGE
+            after, size = following, _LARGEST_PAGE
 
     def events(self, run_id: str, after: int) -> Request:
         """Return the request for what happened after an event."""
@@ -311,7 +324,13 @@ class Wanted:
 
 
 def _run(run_id: str) -> str:
-    return f"/runs/{quote(run_id, safe='')}"
+    if not run_id.strip("."):  # as a part of a path it would mean something else
+        raise RunNotFound(run_id)
+    return f"/runs/{_quoted(run_id)}"
+
+
+def _quoted(part: str) -> str:
+    return quote(part, safe="", errors="backslashreplace")
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,4 +350,7 @@ def _retry_after(reply: Reply) -> float:
 
 def encoded(body: Any) -> bytes:
     """Return a body as JSON."""
-    return json.dumps(body).encode()
+    try:
+        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"what is to be sent has no JSON form: {error}") from error
