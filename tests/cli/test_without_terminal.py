@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from stoppable import sync
+
 from .terminal import TESTS
 
 pytestmark = pytest.mark.timeout(60)
@@ -72,6 +74,27 @@ def test_what_an_agent_prints_stays_out_of_its_json():
     assert code == 0
     assert json.loads(out)["status"] == "completed"
     assert err == "printed 0\nprinted 1\n"
+
+
+def test_output_that_cannot_be_written_is_one_sentence():
+    script = f"exec {sys.executable} -m stoppable run served_agents:echo 7 $0 >/dev/full"
+    for option in ("", "--json"):
+        done = subprocess.run(["bash", "-c", script.replace("$0", option)], cwd=TESTS, capture_output=True, check=False)
+        assert done.returncode == 1
+        *_, last = done.stderr.decode().splitlines()
+        assert last == "error: the output could not be written: No space left on device"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_it_runs_without_one_of_its_three_streams_and_gives_its_number_to_nothing_else(closed, tmp_path):
+    store = f"sqlite:///{tmp_path}/runs.db"
+    script = f"exec {sys.executable} -m stoppable run served_agents:hostile --store {store} {closed}"
+    done = subprocess.run(["bash", "-c", script], cwd=TESTS, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr
+    with sync.Supervisor(store) as supervisor:
+        [record] = supervisor.list().runs
+        assert record.outcome.error.type == "RuntimeError"
 
 
 def test_without_its_extra_the_command_is_one_clear_sentence():
