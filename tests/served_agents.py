@@ -6,6 +6,8 @@ import time
 
 import stoppable
 
+NOBODY: list[object] = []
+
 
 @stoppable.agent
 async def echo(value=None):

@@ -282,7 +282,7 @@ def audit(
 
 def _newest(client: Client, limit: int) -> tuple[list[AuditEntry], bool]:
     """Return the last entries, and whether there are more; a server tells them from the first one on."""
-    kept: deque[AuditEntry] = deque(maxlen=limit)
+    kept: deque[AuditEntry] = deque(maxlen=min(limit, sys.maxsize))
     count = 0
     while page := client.audit(kept[-1].id if kept else 0, _PAGE):
         kept.extend(page)
