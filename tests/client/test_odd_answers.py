@@ -100,3 +100,8 @@ def test_an_id_in_no_encoding_is_refused(client):
 def test_an_address_that_makes_no_sense_is_refused(connect, url):
     with pytest.raises(InvalidArgument, match="no address of a server"):
         connect(url)
+
+
+def test_an_address_with_a_path_too_many_says_what_to_check(connect, server):
+    with pytest.raises(ServerError, match="check STOPPABLE_URL"):
+        connect(f"{server}/somewhere").list()

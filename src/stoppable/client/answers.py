@@ -70,6 +70,8 @@ def check(subject: str, status: int, content: bytes) -> None:
         code, message = str(body["code"]), str(body["message"])
     except (ValueError, LookupError, TypeError, RecursionError):
         raise ServerError(f"the server answered {status} without saying why; {_NOT_OURS}", status) from None
+    if code == "not_found" and not subject:
+        raise ServerError(f"the server has no such path; {_NOT_OURS}", status, code)
     raise _error(subject, status, code, message, body)
 
 
