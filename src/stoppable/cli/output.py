@@ -81,7 +81,7 @@ def quiet_keyboard() -> Iterator[None]:
         before = termios.tcgetattr(sys.stdin)
         is_ours = os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (termios.error, ValueError, OSError, TypeError):  # no terminal, or none at all
-        is_ours = False
+        before, is_ours = [], False
     if not is_ours:  # in the background a change of the terminal would stop this process
         yield
         return
