@@ -32,6 +32,12 @@ class Server:
                 raise AssertionError(f"the server does not start: {self._said}") from None
         return found[1]
 
+    def greeting(self):
+        """Return what it says to whoever starts it."""
+        while "Ctrl-C here ends" not in self._said:
+            self._said += self._lines.get(timeout=DEADLINE)
+        return self._said
+
     def said(self):
         """Return all that it said, once it has ended."""
         self._reader.join(5)

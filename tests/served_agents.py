@@ -6,6 +6,8 @@ import time
 
 import stoppable
 
+NOBODY: list[object] = []
+
 
 @stoppable.agent
 async def echo(value=None):
@@ -90,3 +92,10 @@ async def hostile():
     async with stoppable.boundary("tool", HOSTILE):
         await stoppable.sleep(0.3)
     raise RuntimeError(HOSTILE)
+
+
+@stoppable.agent
+def printing(count=3000):
+    """Print many lines, as fast as it can."""
+    for number in range(count):
+        print("printed", number)

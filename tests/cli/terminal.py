@@ -21,7 +21,7 @@ TESTS = Path(__file__).parents[1]
 class Terminal:
     """A command that believes a person is watching."""
 
-    def __init__(self, *arguments, columns=120, **environment):
+    def __init__(self, *arguments, columns=120, is_background=False, **environment):
         variables = {
             name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "COVERAGE"))
         }
@@ -35,6 +35,8 @@ class Terminal:
         if self._pid == 0:  # pragma: no cover - the command
             os.chdir(TESTS)
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores it for what runs in the background
+            if is_background:
+                _stay_in_the_foreground()
             os.execve(sys.executable, [sys.executable, "-m", "stoppable", *arguments], variables)
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 
@@ -90,3 +92,17 @@ class Terminal:
             return False
         self.raw += data
         return bool(data)
+
+
+def _stay_in_the_foreground():  # pragma: no cover - in another process
+    """Go on in a process of the background; the one before it exits with its code, or 99 if the terminal stops it."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        return
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os._exit(99)
+    os._exit(os.waitstatus_to_exitcode(status))

@@ -124,6 +124,7 @@ def test_a_stop_of_many_previews_and_needs_a_yes(stoppable, client, unique):
     assert done.stdout.count("■ stopped") == 2
     assert "2 runs told to stop" in done.stderr
     assert "nothing to stop" in stoppable("stop", "--owner", unique).stderr
+    assert stoppable.json("stop", "--owner", unique) == {"receipts": [], "hold": None}
 
 
 def test_holds_refuse_starts_until_they_are_released(stoppable, unique):
@@ -211,6 +212,13 @@ def test_nothing_an_agent_says_reaches_the_terminal_as_control(stoppable, client
         (["serve", "json:dumps", "--host", "0.0.0.0"], Exit.USAGE, "STOPPABLE_API_KEY"),
         (["serve", "json:dumps", "--store", "nosuch://x"], Exit.USAGE, "of no kind we know"),
         (["serve", "json:dumps", "--ttl", "nan"], Exit.USAGE, "ttl is nan"),
+        (["serve", "string:digits"], Exit.USAGE, "is a str: name an agent"),
+        (["serve", "json:__all__"], Exit.USAGE, "it takes agents"),
+        (["serve", "tests.served_agents:NOBODY"], Exit.USAGE, "is empty"),
+        (["run", "json:dumps", "[" * 100_000], Exit.USAGE, "begins like JSON"),
+        (["run", "/somewhere/agents.py:echo"], Exit.USAGE, "name one from the folder that has it"),
+        (["run", "../agents.py:echo"], Exit.USAGE, "name one from the folder that has it"),
+        (["run", ":echo"], Exit.USAGE, "name one from the folder that has it"),
         (["run", "json:nope"], Exit.NOT_FOUND, "has no 'nope'"),
         (["run", "json:__all__"], Exit.USAGE, "not an agent"),
         (["run", "stoppable.demo.agents"], Exit.USAGE, "has several agents"),
@@ -269,6 +277,11 @@ def test_every_command_is_documented_and_helps(stoppable):
         assert f"`stoppable {command}" in page
         for option in re.findall(r"--[a-z-]+", helped):
             assert option in page or option == "--help", f"{command} {option}"
+
+
+def test_numbers_of_any_size_are_understood(stoppable):
+    stoppable("audit", "-n", "9" * 30)
+    assert "--interval" in stoppable("watch", "--interval", "inf", code=Exit.USAGE).stderr
 
 
 def test_run_ids_and_agents_are_completed(served, client, monkeypatch):

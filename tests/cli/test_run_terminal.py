@@ -1,5 +1,6 @@
 """`stoppable run` and `demo` in a real terminal: Ctrl-C once, twice, three times, never swallowed."""
 
+import re
 import signal
 
 import pytest
@@ -86,9 +87,13 @@ def test_what_a_generator_yields_stays_when_it_is_stopped():
     terminal.see("■ stopped")
 
 
-def test_hostile_output_does_not_control_the_terminal():
-    with Terminal("run", "served_agents:hostile") as terminal:
-        terminal.see("in flight")
+@pytest.mark.parametrize(
+    ("options", "environment"), [((), {}), (("--json",), {}), ((), {"TERM": "dumb"})], ids=["live", "json", "dumb"]
+)
+def test_hostile_output_does_not_control_the_terminal(options, environment):
+    with Terminal("run", "served_agents:hostile", *options, **environment) as terminal:
+        if not options and not environment:
+            terminal.see("in flight")
         assert terminal.end() == 1
     raw = terminal.raw.decode()
     assert "\x1b]0;" not in raw
@@ -107,3 +112,17 @@ def test_the_demo_draws_bars_and_ends_well_and_respects_no_color():
     for told in (r"B +\w+ +■ stopped", "wrong topic", "B step 3/10", "as it must be"):
         assert terminal.see(told)
     assert "\x1b[3" not in terminal.raw.decode()
+
+
+def test_everything_an_agent_prints_is_shown_before_how_it_ended():
+    with Terminal("run", "served_agents:printing") as terminal:
+        assert terminal.end() == 0
+    shown = re.findall(r"printed (\d+)", terminal.text)
+    assert shown == [str(number) for number in range(3000)]
+    assert terminal.text.index("printed 2999") < terminal.text.index("✓ completed  printing")
+
+
+def test_in_the_background_the_terminal_does_not_stop_the_process():
+    with Terminal("run", "served_agents:echo", "7", is_background=True) as terminal:
+        assert terminal.end() == 0
+    terminal.see("✓ completed")

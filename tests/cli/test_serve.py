@@ -1,6 +1,9 @@
 """`stoppable serve` as a process: what it forgets, and how it ends while its store does not answer."""
 
 import contextlib
+import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +17,7 @@ from stoppable.client import Client
 from stoppable.errors import RunNotFound
 from stoppable.records import EventType
 
-from ..served import server_process, serving_process
+from ..served import HERE, server_process, serving_process
 from ..waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -35,6 +38,23 @@ def test_serve_forgets_what_ended_longer_ago_than_keep_days_with_the_first_heart
         old.result()
     with server_process("--store", store, "--keep-days", "1e-6", "--ttl", "3") as url, Client(url) as client:
         wait_until(lambda: is_forgotten(client, old.id), within=8)  # with a ttl of 30 the first comes after 10 s
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("key", [None, "a key of its own"])
+def test_what_serve_tells_to_type_works_word_for_word(key, tmp_path):
+    environment = {"PATH": os.defpath, "STOPPABLE_STORE": f"sqlite:///{tmp_path}/runs.db"}
+    environment |= {} if key is None else {"STOPPABLE_API_KEY": key}
+    with serving_process(**environment) as (server, _):
+        told = re.findall(r"^  ((?:curl|export|\S+ -m stoppable) .*)$", server.greeting(), re.MULTILINE)
+        assert [line.split()[0] for line in told[:4]] == ["curl", "curl", "curl", "export"]
+        assert len(told) == 7
+        session = "\n".join(line for line in told if not line.endswith(" watch"))
+        done = subprocess.run(
+            ["bash", "-ec", session], cwd=HERE, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    assert '"error":{' not in done.stdout
 
 
 @contextlib.contextmanager

@@ -51,3 +51,22 @@ def test_a_stop_of_many_asks_and_takes_no_for_an_answer(served, client, unique):
         assert terminal.end() == 4
     assert client.get(run_id).stop is None
     client.stop(run_id, wait=10)
+
+
+@pytest.mark.parametrize("key", [CTRL_C, b"\x04"], ids=["ctrl-c", "ctrl-d"])
+def test_a_question_that_is_left_stops_nothing(served, client, unique, key):
+    run_id = client.start("waiting", run_id=unique, owner=unique).id
+    with Terminal("stop", "--owner", unique, "--wait", "9", STOPPABLE_URL=served) as terminal:
+        terminal.see(r"\[y/N\]")
+        terminal.press(key)
+        terminal.see("\nerror: nothing was stopped\n")
+        assert terminal.end() == 130
+    assert client.get(run_id).stop is None
+    client.stop(run_id, wait=10)
+
+
+def test_an_error_has_no_colour_where_none_is_wanted(served):
+    with Terminal("release", "nobody", STOPPABLE_URL=served, NO_COLOR="1") as terminal:
+        terminal.see("error: ")
+        assert terminal.end() == 3
+    assert b"\x1b[3" not in terminal.raw

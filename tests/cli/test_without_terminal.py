@@ -5,8 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from stoppable import sync
 
 from .terminal import TESTS
 
@@ -60,11 +63,53 @@ def test_an_interrupt_without_a_terminal_is_a_stop_too():
     assert "■ stopped" in err
 
 
+def test_an_interrupt_is_heard_while_nobody_reads_what_a_generator_yields():
+    """The pipe is full long before the first item that does not fit is written."""
+    process = command("-m", "stoppable", "run", "served_agents:yielding", '{"count": 1000000, "pause": 0.001}')
+    with process:
+        for line in process.stderr:
+            if "word 9000" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        drain = threading.Thread(target=process.stderr.read)  # beside it nothing is stuck
+        drain.start()
+        assert process.wait(40) == 130
+        drain.join(5)
+
+
 def test_json_is_all_that_is_printed():
     code, out, err = ended(command("-m", "stoppable", "run", "served_agents:failing", "--json"))
     assert code == 1
     assert json.loads(out)["outcome"]["error"]["type"] == "ValueError"
     assert err == ""
+
+
+def test_what_an_agent_prints_stays_out_of_its_json():
+    code, out, err = ended(command("-m", "stoppable", "run", "served_agents:printing", '{"count": 2}', "--json"))
+    assert code == 0
+    assert json.loads(out)["status"] == "completed"
+    assert err == "printed 0\nprinted 1\n"
+
+
+def test_output_that_cannot_be_written_is_one_sentence():
+    script = f"exec {sys.executable} -m stoppable run served_agents:echo 7 $0 >/dev/full"
+    for option in ("", "--json"):
+        done = subprocess.run(["bash", "-c", script.replace("$0", option)], cwd=TESTS, capture_output=True, check=False)
+        assert done.returncode == 1
+        *_, last = done.stderr.decode().splitlines()
+        assert last == "error: the output could not be written: No space left on device"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_it_runs_without_one_of_its_three_streams_and_gives_its_number_to_nothing_else(closed, tmp_path):
+    store = f"sqlite:///{tmp_path}/runs.db"
+    script = f"exec {sys.executable} -m stoppable run served_agents:hostile --store {store} {closed}"
+    done = subprocess.run(["bash", "-c", script], cwd=TESTS, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr
+    with sync.Supervisor(store) as supervisor:
+        [record] = supervisor.list().runs
+        assert record.outcome.error.type == "RuntimeError"
 
 
 def test_without_its_extra_the_command_is_one_clear_sentence():

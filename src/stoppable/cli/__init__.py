@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command; a missing extra is one clear sentence."""
+    _open_what_is_closed()
     try:
         from stoppable.cli.app import app  # noqa: PLC0415 - it needs an extra
     except KeyboardInterrupt:
@@ -16,3 +18,13 @@ def main() -> None:
             raise
         sys.exit(f'error: the command line needs {error.name}, which is not installed: pip install "stoppable[cli]"')
     app()
+
+
+def _open_what_is_closed() -> None:
+    """Take the first three descriptors: a store that got one of them would be written to by every print."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)  # noqa: FBT003 - it takes no name
+    os.close(descriptor)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - for good

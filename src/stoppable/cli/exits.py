@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import sys
 from collections.abc import Callable
 from enum import IntEnum
@@ -23,6 +25,7 @@ from stoppable.errors import (
 )
 
 P = ParamSpec("P")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 T = TypeVar("T")
 
 
@@ -122,6 +125,13 @@ def told(function: Callable[P, T]) -> Callable[P, T]:
         except BrokenPipeError:
             sys.stderr.close()  # whoever read our output has enough of it
             raise typer.Exit(Exit.DONE) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            complain(f"the output could not be written: {error.strerror}")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it would fail again at the end
+            sys.stderr.close()
+            raise typer.Exit(Exit.FAILED) from None
 
     return command
 
@@ -136,5 +146,6 @@ def _sentence(error: StoppableError) -> str:
 def complain(message: str) -> None:
     """Say what is wrong, on one line of the standard error."""
     one_line = " ".join(safe(message).split())
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    colour = None if os.environ.get("NO_COLOR") else "red"
+    typer.secho("error: ", fg=colour, bold=True, nl=False, err=True)
     typer.echo(one_line, err=True)

@@ -54,27 +54,33 @@ def is_agent(value: object) -> bool:
 def _of_attribute(target: str, value: Any) -> dict[str, Agent]:
     if callable(value):
         return {getattr(value, "__name__", target.partition(":")[2]): value}
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Iterable):
-        return {one.__name__: one for one in value}
-    raise CommandError(f"{target} is a {type(value).__name__}: name an agent, or a list or dict of agents")
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        raise CommandError(f"{target} is a {type(value).__name__}: name an agent, or a list or dict of agents")
+    named = dict(value) if isinstance(value, Mapping) else {name_of(one): one for one in value}
+    if not named:
+        raise CommandError(f"{target} is empty: put agents into it")
+    for name, one in named.items():
+        if not callable(one) or not isinstance(name, str):
+            raise CommandError(f"{target} has {one!r} under {name!r}: it takes agents, in a dict under their names")
+    return named
 
 
 def _module(name: str) -> Any:
+    wanted = name.removesuffix(".py").removeprefix(f".{os.sep}").replace(os.sep, ".")
+    if not all(wanted.split(".")):
+        raise CommandError(f"{name!r} is no module: name one from the folder that has it, as in agents:research")
     here = os.getcwd()  # noqa: PTH109 - as it stands in sys.path
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(name.removesuffix(".py").replace(os.sep, "."))
+        return importlib.import_module(wanted)
     except ModuleNotFoundError as error:
-        wanted = name.removesuffix(".py").replace(os.sep, ".")
         if error.name is None or not (wanted == error.name or wanted.startswith(f"{error.name}.")):
             raise CommandError(f"{name} needs the module {error.name}, which is not installed") from error
         raise CommandError(
             f"there is no module {name!r} here: run this in the folder that has it, or install it", Exit.NOT_FOUND
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CommandError(f"{name} cannot be imported: {type(error).__name__}: {error}", Exit.FAILED) from error
 
 
@@ -96,7 +102,7 @@ def arguments(text: str | None) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         if text.lstrip()[:1] in {"{", "["}:
             raise CommandError(f"the input begins like JSON and is none: {text[:60]!r}") from None
         return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import select
 import sys
 import termios
 import threading
@@ -15,23 +16,25 @@ from rich.text import Text
 
 from stoppable.cli.text import safe
 
-_LAST_WORDS_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 2.0  # a process that is left behind may go on writing
 
 
 @contextlib.contextmanager
-def harmless_output(console: Console) -> Iterator[None]:
+def harmless_output(console: Console, *, is_beside: bool = False) -> Iterator[None]:
     """Send what is written to the terminal through a console while the block runs; a file or pipe gets it untouched.
 
     At the level of descriptors: processes and C code do not ask ``sys.stdout``. The console writes to one of its own.
+    With ``is_beside`` the standard output goes there wherever it leads: it is kept for something else.
     """
-    taken = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+    taken = [descriptor for descriptor in (1, 2) if os.isatty(descriptor) or (is_beside and descriptor == 1)]
     read, write = os.pipe()
+    over, end = os.pipe()
     _flush()
     kept = {descriptor: os.dup(descriptor) for descriptor in taken}
     for descriptor in taken:
         os.dup2(write, descriptor)
     os.close(write)
-    reader = threading.Thread(target=_pass_on, args=(read, console), name="stoppable-output", daemon=True)
+    reader = threading.Thread(target=_pass_on, args=(read, over, console), name="stoppable-output", daemon=True)
     reader.start()
     try:
         yield
@@ -40,24 +43,29 @@ def harmless_output(console: Console) -> Iterator[None]:
         for descriptor, original in kept.items():
             os.dup2(original, descriptor)
             os.close(original)
-        reader.join(_LAST_WORDS_SECONDS)  # a process that is left behind may keep the other end open
+        os.close(end)
+        reader.join(_LAST_WORDS_SECONDS)
 
 
-def _pass_on(read: int, console: Console) -> None:
+def _pass_on(read: int, over: int, console: Console) -> None:
+    """Print what is written until nobody can write, or the block is over and all that was written in it is printed."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     rest = ""
-    while data := os.read(read, 65536):
+    while read in select.select([read, over], [], [])[0] and (data := os.read(read, 65536)):
         *lines, rest = (rest + decoder.decode(data)).split("\n")
-        for line in lines:
-            _print(console, line)
+        if lines:
+            _print(console, lines)
+        rest = rest[rest.rstrip("\r").rfind("\r") + 1 :]  # a bar may draw over itself for hours
     if rest:
-        _print(console, rest)
+        _print(console, [rest])
     os.close(read)
+    os.close(over)
 
 
-def _print(console: Console, line: str) -> None:
-    shown = line.rstrip("\r").rsplit("\r", 1)[-1]  # what a bar that draws over itself would leave
-    console.print(Text(safe(shown)), soft_wrap=True)
+def _print(console: Console, lines: list[str]) -> None:
+    """Print lines at once: each print draws the live screen anew."""
+    shown = (line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines)  # what a bar that draws over itself would leave
+    console.print(Text(safe("\n".join(shown))), soft_wrap=True)
 
 
 def _flush() -> None:
@@ -71,7 +79,10 @@ def quiet_keyboard() -> Iterator[None]:
     """Keep the terminal from writing ``^C`` into a live screen; the key works as ever."""
     try:
         before = termios.tcgetattr(sys.stdin)
-    except (termios.error, ValueError, OSError):  # no terminal, or none at all
+        is_ours = os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (termios.error, ValueError, OSError, TypeError):  # no terminal, or none at all
+        before, is_ours = [], False
+    if not is_ours:  # in the background a change of the terminal would stop this process
         yield
         return
     during = [*before[:3], before[3] & ~termios.ECHOCTL, *before[4:]]

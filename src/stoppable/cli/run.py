@@ -8,23 +8,24 @@ import functools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.live import Live
 
+from stoppable._core import clock
 from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode, Status
-from stoppable._engine.handle import RunHandle
+from stoppable._engine.handle import RunHandle, stream_of
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import Exit, of_status, told
 from stoppable.cli.following import conclude
 from stoppable.cli.output import harmless_output, quiet_keyboard
 from stoppable.cli.text import safe, value_text
 from stoppable.cli.view import RunView, told_as_line
-from stoppable.errors import RunEnded
 from stoppable.records import EventType, RunRecord
 from stoppable.supervisor import Supervisor
 
@@ -36,7 +37,9 @@ _HINTS = {
     Mode.KILL: "killing; Ctrl-C again leaves at once, whatever is still alive",
 }
 _LOOK_SECONDS = 0.1
-_LAST_ITEMS_SECONDS = 1.0  # of a run that is over
+_LAST_ITEMS_SECONDS = 1.0  # of a run that was stopped
+_PRINTED_SECONDS = 0.01
+_FLUSH_SECONDS = 0.5
 
 
 @told
@@ -56,9 +59,10 @@ def run(
 
     Once is a graceful stop: what is in flight may finish. Twice cuts it off. Three times kills it.
     """
-    agent = load.agent(target)
-    args, kwargs = load.call(agent, load.arguments(given))
     console = _Console(as_json=as_json)
+    with console.output():  # a module may print while it is imported
+        agent = load.agent(target)
+    args, kwargs = load.call(agent, load.arguments(given))
     start = functools.partial(
         Supervisor.start,
         owner=owner,
@@ -71,8 +75,8 @@ def run(
     code = console.conclude(record)
     # From here on Ctrl-C is the system's again: a thread that the agent left behind cannot swallow it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if record.status is Status.LOST:
-        _leave(code)
+    if record.status is Status.LOST or console.is_printing:
+        _leave(code or Exit.INTERRUPTED)
     raise typer.Exit(code)
 
 
@@ -82,15 +86,14 @@ async def _run(start: Any, agent: functools.partial[Any], store: str | None, con
             handle: RunHandle[Any] = await start(supervisor, agent)
             with console.buttons(handle):
                 looking = asyncio.create_task(console.look())
-                printing = {asyncio.create_task(console.print_items(handle))} if load.yields(agent) else set()
+                if load.yields(agent):
+                    console.print_items(handle)
                 try:
                     async for event in supervisor.events(handle.id):
                         console.take(event)
-                    if printing:
-                        await asyncio.wait(printing, timeout=_LAST_ITEMS_SECONDS)
+                    await console.printed()
                 finally:
-                    for task in (looking, *printing):
-                        task.cancel()
+                    looking.cancel()
         return await supervisor.get(handle.id)
 
 
@@ -106,6 +109,7 @@ class _Console:
         self._view = RunView("")
         self._leave_screen: Callable[[], object] = lambda: None
         self._handle: RunHandle[Any] | None = None
+        self._printing: threading.Thread | None = None
 
     # Buttons
 
@@ -151,13 +155,19 @@ class _Console:
 
     # Screen
 
+    def output(self) -> contextlib.AbstractContextManager[None]:
+        """Make what an agent writes harmless to a terminal, and keep it out of JSON."""
+        console = screen.err() if self._as_json or screen.err().is_terminal else screen.out()
+        return harmless_output(console, is_beside=self._as_json)
+
     @contextlib.contextmanager
     def screen(self, name: str) -> Iterator[None]:
         """Show the run while the block runs."""
         self._view = RunView(name)
         self._view.hint = _HINTS[None]
         if not self._is_live:
-            yield
+            with self.output():
+                yield
             return
         live = Live(
             self._view,
@@ -180,20 +190,40 @@ class _Console:
             self._show_in_flight()
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def print_items(self, handle: RunHandle[Any]) -> None:
-        """Print what a generator yields, as it comes: texts as they are, anything else as lines of JSON."""
+    def print_items(self, handle: RunHandle[Any]) -> None:
+        """Print what a generator yields, as it comes: texts as they are, anything else as lines of JSON.
+
+        On a thread: where nobody reads the output, a write takes for ever, and Ctrl-C must work all the same.
+        """
+        if self._as_json:
+            return
+        self._printing = threading.Thread(target=self._print_items, args=(handle,), name="stoppable-items", daemon=True)
+        self._printing.start()
+
+    def _print_items(self, handle: RunHandle[Any]) -> None:
         text = ""
-        with contextlib.suppress(RunEnded):  # how it ended is told in its own words
-            async for item in handle.stream():
-                if self._as_json:
-                    continue
+        with contextlib.suppress(BrokenPipeError):  # whoever read it has enough of it; the run goes on
+            for item in stream_of(handle.run, handle._channel).read_blocking():
                 text = item if isinstance(item, str) else f"{value_text(item)}\n"
                 self._view.say(text)
                 sys.stdout.write(text)
                 sys.stdout.flush()
-        if text and not text.endswith("\n"):
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+            if text and not text.endswith("\n"):
+                sys.stdout.write("\n")
+                sys.stdout.flush()
+
+    async def printed(self) -> None:
+        """Wait until all items are printed; of a run that somebody stopped, not for ever."""
+        deadline = clock.now() + _LAST_ITEMS_SECONDS
+        while self.is_printing:
+            if self._mode is not None and clock.now() > deadline:
+                return
+            await asyncio.sleep(_PRINTED_SECONDS)
+
+    @property
+    def is_printing(self) -> bool:
+        """Whether items are left, or stuck."""
+        return self._printing is not None and self._printing.is_alive()
 
     def _show_in_flight(self) -> None:
         assert self._handle is not None, "there is a run to show"
@@ -225,7 +255,13 @@ class _Console:
 
 def _leave(code: Exit) -> NoReturn:
     """End this process now: a thread that nobody can end would keep it, and with it the prompt, for ever."""
-    for stream in (sys.stdout, sys.stderr):
+    flushing = threading.Thread(target=_flush, daemon=True)
+    flushing.start()
+    flushing.join(_FLUSH_SECONDS)  # it takes for ever where nobody reads
+    os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stderr, sys.stdout):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)

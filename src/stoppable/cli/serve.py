@@ -75,16 +75,18 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         )
     first = "research" if is_demo else next(iter(agents))
     run = f"try-{new_id()[:6]}"
+    has_key = bool(os.environ.get("STOPPABLE_API_KEY"))
+    curl = "curl -s" + (' -H "authorization: Bearer $STOPPABLE_API_KEY"' if has_key else "")
     post = "-H 'content-type: application/json' -d"
     lines += [
         "",
-        "Try it in another terminal:",
+        "Try it in another terminal" + (" that has the same STOPPABLE_API_KEY:" if has_key else ":"),
         "",
-        f'  curl -s {url}/runs {post} \'{{"agent": "{first}", "runId": "{run}"}}\'',
-        f'  curl -s {url}/runs/{run}/stop {post} \'{{"reason": "enough"}}\'',
-        f"  curl -s {url}/runs/{run}/receipt",
+        f'  {curl} {url}/runs {post} \'{{"agent": "{first}", "runId": "{run}"}}\'',
+        f'  {curl} {url}/runs/{run}/stop {post} \'{{"reason": "enough"}}\'',
+        f"  {curl} {url}/runs/{run}/receipt",
         "",
-        *_commands(url, first, run),
+        *_commands(url, first, f"{run}-too"),
         "",
         "Ctrl-C here ends the server and stops its runs.",
         "",
@@ -95,6 +97,9 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
 
 def _commands(url: str, agent: str, run: str) -> list[str]:
     """Return how this command is called from another terminal in the same folder."""
-    name = "stoppable" if shutil.which("stoppable") else os.path.relpath(sys.argv[0])
+    called = os.path.relpath(sys.argv[0])
+    if called.endswith("__main__.py"):
+        called = f"{os.path.relpath(sys.executable)} -m stoppable"
+    name = "stoppable" if shutil.which("stoppable") else called
     first = [] if url == _DEFAULT_URL else [f"  export STOPPABLE_URL={url}"]
-    return ["or:", "", *first, *(f"  {name} {rest}" for rest in (f"start {agent}", "watch", f"stop {run}"))]
+    return ["or:", "", *first, *(f"  {name} {rest}" for rest in (f"start {agent} --id {run}", "watch", f"stop {run}"))]

@@ -143,9 +143,14 @@ def _code_of_wait(receipt: Receipt) -> Exit:
 
 
 def _confirm(question: str, instead: str) -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise CommandError(f"{question} Nobody is here to ask: add --yes, or {instead}")
-    if not typer.confirm(safe(question), err=True):
+    try:
+        is_agreed = typer.confirm(safe(question), err=True)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        typer.echo(err=True)
+        raise CommandError("nothing was stopped", Exit.INTERRUPTED) from None
+    if not is_agreed:
         raise CommandError("nothing was stopped", Exit.REFUSED)
 
 
@@ -184,6 +189,8 @@ class _Bulk:
             return False
         if not preview and not self._hold:
             screen.say("no run matches: nothing to stop")
+            if self._press.as_json:
+                screen.print_json({"receipts": [], "hold": None})
             return False
         self._show(preview)
         if not dry_run:
@@ -275,7 +282,7 @@ def audit(
 
 def _newest(client: Client, limit: int) -> tuple[list[AuditEntry], bool]:
     """Return the last entries, and whether there are more; a server tells them from the first one on."""
-    kept: deque[AuditEntry] = deque(maxlen=limit)
+    kept: deque[AuditEntry] = deque(maxlen=min(limit, sys.maxsize))
     count = 0
     while page := client.audit(kept[-1].id if kept else 0, _PAGE):
         kept.extend(page)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @told
 def watch(
     run: OptionalRun = None,
-    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, max=86_400, help="Seconds between two looks.")
+    ] = 1.0,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="How many, newest first.")] = 20,
     url: Url = None,
     as_json: Json = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -37,7 +38,7 @@ def parsed(status: int, content: bytes) -> Any:
     """Return JSON, or raise an error that says what to check."""
     try:
         return json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ServerError(f"an answer of status {status} is not JSON; {_NOT_OURS}", status) from None
 
 
@@ -54,7 +55,7 @@ def read(status: int, content: bytes, made: Callable[[Any], T]) -> T:
 
 def listed(body: Any, name: str) -> Sequence[Any]:
     """Return a list out of an answer."""
-    found = body.get(name) if isinstance(body, Mapping) else body
+    found = body.get(name) if isinstance(body, Mapping) else None
     if not isinstance(found, list):
         raise ServerError(f"an answer has no {name}; {_NOT_OURS}", HTTPStatus.OK)
     return found
@@ -69,13 +70,15 @@ def hold(body: Mapping[str, Any]) -> Hold:
 
 def check(subject: str, status: int, content: bytes) -> None:
     """Raise the error that an answer tells of, if it does; ``subject`` is the id that the request was about."""
-    if status < HTTPStatus.BAD_REQUEST:
+    if status < HTTPStatus.MULTIPLE_CHOICES:  # nothing was done by a server that sends us elsewhere
         return
     try:
         body = json.loads(content)["error"]
         code, message = str(body["code"]), str(body["message"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise ServerError(f"the server answered {status} without saying why; {_NOT_OURS}", status) from None
+    if code == "not_found" and not subject:
+        raise ServerError(f"the server has no such path; {_NOT_OURS}", status, code)
     raise _error(subject, status, code, message, body)
 
 

@@ -28,7 +28,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.client import answers
 from stoppable.client.errors import ServerUnreachable
-from stoppable.errors import HoldNotFound
+from stoppable.errors import HoldNotFound, InvalidArgument, RunNotFound
 from stoppable.records import AuditEntry, Hold, RunRecord, Selector, Summaries, run_from_json, to_json
 from stoppable.supervisor.bulk import BulkStop
 
@@ -209,7 +209,9 @@ class Calls:
 
     def release(self, hold_id: str) -> Plan[None]:
         """Let new starts through again."""
-        sending = self.send(Request(method="DELETE", path=f"/holds/{quote(hold_id, safe='')}", subject=hold_id))
+        if not hold_id.strip("."):
+            raise HoldNotFound(hold_id)
+        sending = self.send(Request(method="DELETE", path=f"/holds/{_quoted(hold_id)}", subject=hold_id))
         was_unclear = False
         step = next(sending)
         while True:
@@ -228,6 +230,8 @@ class Calls:
                 if was_unclear:
                     return  # the try that broke off has done it
                 raise
+            except RunNotFound:  # no path of the server takes this id
+                raise HoldNotFound(hold_id) from None
 
     def audit(self, after: int, limit: int) -> Plan[tuple[AuditEntry, ...]]:
         """Return who stopped, held and released what; a part without entries for the caller is not the end."""
@@ -323,7 +327,13 @@ def _audit_page(body: Any) -> tuple[list[AuditEntry], int | None]:
 
 
 def _run(run_id: str) -> str:
-    return f"/runs/{quote(run_id, safe='')}"
+    if not run_id.strip("."):  # as a part of a path it would mean something else
+        raise RunNotFound(run_id)
+    return f"/runs/{_quoted(run_id)}"
+
+
+def _quoted(part: str) -> str:
+    return quote(part, safe="", errors="backslashreplace")
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,4 +353,7 @@ def _retry_after(reply: Reply) -> float:
 
 def encoded(body: Any) -> bytes:
     """Return a body as JSON."""
-    return json.dumps(body).encode()
+    try:
+        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"what is to be sent has no JSON form: {error}") from error

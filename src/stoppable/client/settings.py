@@ -21,10 +21,17 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 def server_url(url: str | None) -> str:
     """Return the base URL that was given, or STOPPABLE_URL, or the address that ``stoppable serve`` takes by itself."""
     found = (url or os.environ.get("STOPPABLE_URL") or DEFAULT_URL).rstrip("/")
-    parts = urlsplit(found)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not _is_address(found):
         raise InvalidArgument(f"{found!r} is no address of a server: write it as {DEFAULT_URL}")
     return found
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets or a port that make no sense
+        return False
 
 
 def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
