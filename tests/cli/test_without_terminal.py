@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -61,20 +60,6 @@ def test_an_interrupt_without_a_terminal_is_a_stop_too():
     assert code == 130
     assert out == ""
     assert "■ stopped" in err
-
-
-def test_an_interrupt_is_heard_while_nobody_reads_what_a_generator_yields():
-    """The pipe is full long before the first item that does not fit is written."""
-    process = command("-m", "stoppable", "run", "served_agents:yielding", '{"count": 1000000, "pause": 0.001}')
-    with process:
-        for line in process.stderr:
-            if "word 9000" in line:
-                break
-        process.send_signal(signal.SIGINT)
-        drain = threading.Thread(target=process.stderr.read)  # beside it nothing is stuck
-        drain.start()
-        assert process.wait(40) == 130
-        drain.join(5)
 
 
 def test_json_is_all_that_is_printed():

@@ -8,24 +8,23 @@ import functools
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.live import Live
 
-from stoppable._core import clock
 from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode, Status
-from stoppable._engine.handle import RunHandle, stream_of
+from stoppable._engine.handle import RunHandle
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import Exit, of_status, told
 from stoppable.cli.following import conclude
 from stoppable.cli.output import harmless_output, quiet_keyboard
 from stoppable.cli.text import safe, value_text
 from stoppable.cli.view import RunView, told_as_line
+from stoppable.errors import RunEnded
 from stoppable.records import EventType, RunRecord
 from stoppable.supervisor import Supervisor
 
@@ -37,9 +36,7 @@ _HINTS = {
     Mode.KILL: "killing; Ctrl-C again leaves at once, whatever is still alive",
 }
 _LOOK_SECONDS = 0.1
-_LAST_ITEMS_SECONDS = 1.0  # of a run that was stopped
-_PRINTED_SECONDS = 0.01
-_FLUSH_SECONDS = 0.5
+_LAST_ITEMS_SECONDS = 1.0  # of a run that is over
 
 
 @told
@@ -75,8 +72,8 @@ def run(
     code = console.conclude(record)
     # From here on Ctrl-C is the system's again: a thread that the agent left behind cannot swallow it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if record.status is Status.LOST or console.is_printing:
-        _leave(code or Exit.INTERRUPTED)
+    if record.status is Status.LOST:
+        _leave(code)
     raise typer.Exit(code)
 
 
@@ -86,14 +83,15 @@ async def _run(start: Any, agent: functools.partial[Any], store: str | None, con
             handle: RunHandle[Any] = await start(supervisor, agent)
             with console.buttons(handle):
                 looking = asyncio.create_task(console.look())
-                if load.yields(agent):
-                    console.print_items(handle)
+                printing = {asyncio.create_task(console.print_items(handle))} if load.yields(agent) else set()
                 try:
                     async for event in supervisor.events(handle.id):
                         console.take(event)
-                    await console.printed()
+                    if printing:
+                        await asyncio.wait(printing, timeout=_LAST_ITEMS_SECONDS)
                 finally:
-                    looking.cancel()
+                    for task in (looking, *printing):
+                        task.cancel()
         return await supervisor.get(handle.id)
 
 
@@ -109,7 +107,6 @@ class _Console:
         self._view = RunView("")
         self._leave_screen: Callable[[], object] = lambda: None
         self._handle: RunHandle[Any] | None = None
-        self._printing: threading.Thread | None = None
 
     # Buttons
 
@@ -190,40 +187,20 @@ class _Console:
             self._show_in_flight()
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def print_items(self, handle: RunHandle[Any]) -> None:
-        """Print what a generator yields, as it comes: texts as they are, anything else as lines of JSON.
-
-        On a thread: where nobody reads the output, a write takes for ever, and Ctrl-C must work all the same.
-        """
-        if self._as_json:
-            return
-        self._printing = threading.Thread(target=self._print_items, args=(handle,), name="stoppable-items", daemon=True)
-        self._printing.start()
-
-    def _print_items(self, handle: RunHandle[Any]) -> None:
+    async def print_items(self, handle: RunHandle[Any]) -> None:
+        """Print what a generator yields, as it comes: texts as they are, anything else as lines of JSON."""
         text = ""
-        with contextlib.suppress(BrokenPipeError):  # whoever read it has enough of it; the run goes on
-            for item in stream_of(handle.run, handle._channel).read_blocking():
+        with contextlib.suppress(RunEnded):  # how it ended is told in its own words
+            async for item in handle.stream():
+                if self._as_json:
+                    continue
                 text = item if isinstance(item, str) else f"{value_text(item)}\n"
                 self._view.say(text)
                 sys.stdout.write(text)
                 sys.stdout.flush()
-            if text and not text.endswith("\n"):
-                sys.stdout.write("\n")
-                sys.stdout.flush()
-
-    async def printed(self) -> None:
-        """Wait until all items are printed; of a run that somebody stopped, not for ever."""
-        deadline = clock.now() + _LAST_ITEMS_SECONDS
-        while self.is_printing:
-            if self._mode is not None and clock.now() > deadline:
-                return
-            await asyncio.sleep(_PRINTED_SECONDS)
-
-    @property
-    def is_printing(self) -> bool:
-        """Whether items are left, or stuck."""
-        return self._printing is not None and self._printing.is_alive()
+        if text and not text.endswith("\n"):
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
     def _show_in_flight(self) -> None:
         assert self._handle is not None, "there is a run to show"
@@ -255,13 +232,7 @@ class _Console:
 
 def _leave(code: Exit) -> NoReturn:
     """End this process now: a thread that nobody can end would keep it, and with it the prompt, for ever."""
-    flushing = threading.Thread(target=_flush, daemon=True)
-    flushing.start()
-    flushing.join(_FLUSH_SECONDS)  # it takes for ever where nobody reads
-    os._exit(code)
-
-
-def _flush() -> None:
-    for stream in (sys.stderr, sys.stdout):
+    for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+    os._exit(code)
