@@ -1,21 +1,18 @@
-"""Threads that see the token: to_thread, bind, ThreadPoolExecutor, and the blocking twins."""
+"""Threads that see the token: to_thread and bind."""
 
 import asyncio
 import concurrent.futures
 import contextvars
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
 
 import pytest
-from tests.waiting import until, wait_until
+from tests.waiting import until
 
 import stoppable
-from stoppable import sync
 from stoppable._core.sink import Sink
-from stoppable._engine.pool import DaemonPool
 
 
 async def test_a_call_on_a_thread_sees_the_token_and_its_answer_is_kept():
@@ -249,92 +246,6 @@ def test_binding_outside_a_run_is_the_function_itself():
         stoppable.bind(3)
 
 
-async def test_the_executor_carries_the_run_and_skips_what_has_not_begun():
-    started, release = threading.Event(), threading.Event()
-
-    def tool(number):
-        started.set()
-        release.wait(5)
-        return number, stoppable.current_run().name
-
-    async def agent(executor):
-        futures = [executor.submit(tool, number) for number in range(3)]
-        await stoppable.to_thread(started.wait, 5)
-        stoppable.current_run().stop("cooperative")
-        release.set()
-        return await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
-
-    with stoppable.ThreadPoolExecutor(max_workers=1) as executor:
-        handle = await stoppable.spawn(agent, executor)
-        outcome = await handle.outcome()
-    first, *others = outcome.result
-    assert first == (0, "agent")
-    assert [type(other) for other in others] == [stoppable.AgentStopped] * 2
-
-
-async def test_the_executor_is_one_of_concurrent_futures():
-    executor = stoppable.ThreadPoolExecutor(max_workers=2)
-    assert list(executor.map(lambda x: x + 1, range(5))) == [1, 2, 3, 4, 5]
-    with pytest.raises(ZeroDivisionError):
-        executor.submit(lambda: 1 / 0).result(5)
-    release = threading.Event()
-    running = [executor.submit(release.wait, 5) for _ in range(2)]
-    while not all(future.running() for future in running):
-        await asyncio.sleep(0.001)
-    waiting = executor.submit(pytest.fail, "never called")
-    executor.shutdown(wait=False, cancel_futures=True)
-    assert waiting.cancelled()
-    release.set()
-    assert [future.result(5) for future in running] == [True, True]
-    with pytest.raises(RuntimeError, match="shut down"):
-        executor.submit(print)
-
-
-def test_the_pool_reuses_its_threads_and_lets_idle_ones_end(monkeypatch):
-    monkeypatch.setattr("stoppable._engine.pool._IDLE_SECONDS", 0.05)  # ten seconds would be a slow test
-    pool = DaemonPool("reused")
-    seen = []
-    for _ in range(3):
-        done = threading.Event()
-        pool.submit(lambda done=done: (seen.append(threading.current_thread()), done.set()))
-        assert done.wait(5)
-        while pool.is_busy():
-            threading.Event().wait(0.001)
-    assert len(set(seen)) == 1
-    seen[0].join(5)
-    assert not seen[0].is_alive()
-    assert pool._threads == 0
-
-
-def test_a_pool_whose_thread_cannot_be_started_drops_the_call_and_goes_on():
-    """The system may have no thread to give: whoever asked is told, and what failed must not run later."""
-    executor = stoppable.ThreadPoolExecutor(1)
-    seen = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threading.Thread, "start", lambda _self: (_ for _ in ()).throw(RuntimeError("no more threads")))
-        with pytest.raises(RuntimeError, match="no more threads"):
-            executor.submit(seen.append, "refused")
-    assert not executor._daemons.is_busy()
-    executor.submit(seen.append, "later").result(5)
-    assert seen == ["later"]
-    waiter = threading.Thread(target=executor.shutdown, daemon=True)
-    waiter.start()
-    waiter.join(5)
-    assert not waiter.is_alive()
-
-
-def test_an_executor_that_was_shut_down_keeps_no_threads():
-    """One for every request, as code that uses ``with`` has them, would fill the process with idle threads."""
-    seen = []
-    with stoppable.ThreadPoolExecutor(1) as executor:
-        for _ in range(3):
-            executor.submit(lambda: seen.append(threading.current_thread()))
-    assert len(seen) == 3
-    seen[0].join(5)
-    assert not seen[0].is_alive()
-    assert not executor._daemons.is_busy()
-
-
 def test_a_blocked_thread_holds_up_neither_asyncio_run_nor_the_exit():
     source = """
         import asyncio, time, stoppable
@@ -350,136 +261,6 @@ def test_a_blocked_thread_holds_up_neither_asyncio_run_nor_the_exit():
         [sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, timeout=10, check=True
     )
     assert done.stdout == "returned\n"
-
-
-async def test_the_default_executor_of_our_own_loops_carries_the_run():
-    async def agent():
-        return await asyncio.get_running_loop().run_in_executor(None, lambda: stoppable.current_run().name)
-
-    assert await stoppable.to_thread(stoppable.run, agent) == "agent"
-
-
-class TestBlockingTwins:
-    async def test_sleep_is_woken_by_a_stop(self):
-        def agent():
-            sync.sleep(60)
-
-        handle = await stoppable.spawn(agent)
-        await asyncio.sleep(0.01)
-        async with asyncio.timeout(5):
-            await handle.stop("cooperative")
-            assert (await handle.outcome()).status == "stopped"
-
-    def test_sleep_outside_a_run_and_in_a_shield_is_plain(self):
-        sync.sleep(0.001)
-        with pytest.raises(stoppable.RunStopped):
-            with sync.open_run("work") as run:
-                run.stop("cooperative")
-                with stoppable.shielded(5):
-                    sync.sleep(0.001)
-                stoppable.check()
-
-    def test_agents_of_both_kinds_are_spawned_and_called(self):
-        async def asynchronous(x):
-            await asyncio.sleep(0)
-            return x + 1
-
-        def blocking(x):
-            return x + 2
-
-        with sync.open_run("work") as run:
-            assert sync.call(asynchronous, 1) == 2
-            assert sync.call(blocking, 1) == 3
-            handle = sync.spawn(asynchronous, 1)
-            assert handle.run.parent is run
-            assert handle.result() == 2
-            assert "completed" in repr(handle)
-        assert sync.call(blocking, 1) == 3
-        assert sync.call(asynchronous, 1) == 2
-
-    def test_a_call_that_ctrl_c_leaves_stops_the_agent(self):
-        """Nobody else holds it: it would go on to the end of the process, out of reach."""
-        runs = []
-
-        async def endless():
-            runs.append(stoppable.current_run())
-            await until(lambda: len(runs[0]._on_end) > 1)  # the caller waits, besides the loop of the agent
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            await asyncio.sleep(3600)
-
-        previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                sync.call(endless)
-        finally:
-            signal.signal(signal.SIGINT, previous)
-        try:
-            wait_until(lambda: runs[0].outcome is not None)
-        finally:
-            runs[0].stop("immediate")
-        assert (runs[0].outcome.status, runs[0].outcome.reason.kind) == ("stopped", "shutdown")
-
-    def test_a_child_is_stopped_alone_or_with_its_parent(self):
-        async def child():
-            await stoppable.sleep(60)
-
-        def fails():
-            raise ValueError("own")
-
-        with sync.open_run("parent"):
-            handle = sync.spawn(child)
-            handle.stop(reason="alone")
-            assert handle.outcome().status == handle.status == "stopped"
-            assert handle.receipt.reason.message == "alone"
-            assert handle.id == handle.run.id
-            with pytest.raises(stoppable.RunStopped):
-                handle.result()
-            with pytest.raises(stoppable.RunFailed):
-                sync.call(fails)
-        with pytest.raises(stoppable.RunStopped):
-            with sync.open_run("parent") as parent:
-                handle = sync.spawn(child)
-                parent.stop()
-                handle.result()
-        assert handle.status == "stopped"
-
-    def test_a_blocking_run_waits_for_the_children_it_left_behind(self):
-        release = threading.Event()
-
-        def child():
-            release.wait(5)
-
-        with sync.open_run("parent") as parent:
-            handle = sync.spawn(child)
-            threading.Timer(0.05, release.set).start()
-        assert (parent.status, handle.status) == ("completed", "completed")
-
-    def test_a_blocking_run_that_fails_stops_the_children_it_left_behind(self):
-        def child():
-            sync.sleep(60)
-
-        with pytest.raises(ValueError, match="parent"):
-            with sync.open_run("parent"):
-                handle = sync.spawn(child)
-                raise ValueError("parent")
-        assert handle.outcome().reason.kind == "parent"
-
-    def test_a_stop_reaches_the_children_a_blocking_run_waits_for(self):
-        def child():
-            sync.sleep(60)
-
-        def press(run):
-            while run._members is None and run._first is None:
-                threading.Event().wait(0.001)
-            threading.Event().wait(0.05)
-            run.stop()
-
-        with pytest.raises(stoppable.RunStopped):
-            with sync.open_run("parent") as parent:
-                presser = threading.Thread(target=press, args=(parent,))
-                presser.start()
-                sync.spawn(child)
-        presser.join(5)
 
 
 async def test_blocking_code_on_a_loops_thread_is_a_run_too():
