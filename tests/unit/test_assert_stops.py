@@ -172,9 +172,9 @@ def ends_what_was_reported():
 @pytest.mark.parametrize(
     ("command", "env"),
     [
-        pytest.param("exec sleep 1001", None, id="a child"),
-        pytest.param("exec sleep 1001", {"PATH": os.environ["PATH"]}, id="a child with another environment"),
-        pytest.param("setsid setsid sleep 1001 & exit", None, id="one that left"),
+        pytest.param("echo up; exec sleep 1001", None, id="a child"),
+        pytest.param("echo up; exec sleep 1001", {"PATH": os.environ["PATH"]}, id="a child with another environment"),
+        pytest.param("setsid setsid sh -c 'echo up; exec sleep 1001' & exit", None, id="one that left"),
     ],
 )
 async def test_a_process_that_is_left_is_reported(ends_what_was_reported, command, env):
@@ -182,15 +182,19 @@ async def test_a_process_that_is_left_is_reported(ends_what_was_reported, comman
 
     async def leaky():
         with stoppable.boundary("tool", "start"):
-            children.append(subprocess.Popen(["sh", "-c", command], env=env))
+            children.append(subprocess.Popen(["sh", "-c", command], env=env, stdout=subprocess.PIPE))
+            assert children[0].stdout.readline() == b"up\n"  # it has left by now
         await ask(1)
 
-    with pytest.raises(AssertionError, match=r"left a process running: \d+ \(.*sleep 1001\)") as report:
-        await assert_stops(leaky, at="llm")
-    ends_what_was_reported.append(report)
-    assert table.GROUPS not in os.environ
-    children[0].send_signal(signal.SIGKILL)
-    children[0].wait(5)
+    try:
+        with pytest.raises(AssertionError, match=r"left a process running: \d+ \(.*sleep 1001'?\)") as report:
+            await assert_stops(leaky, at="llm")
+        ends_what_was_reported.append(report)
+        assert table.GROUPS not in os.environ
+    finally:
+        children[0].send_signal(signal.SIGKILL)
+        children[0].wait(5)
+        children[0].stdout.close()
 
 
 async def test_a_command_that_was_detached_and_outlives_the_run_is_reported():
