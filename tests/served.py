@@ -38,6 +38,12 @@ class Server:
             self._said += self._lines.get(timeout=DEADLINE)
         return self._said
 
+    def hear(self, text):
+        """Wait until it says something that has a text in it."""
+        while text not in (line := self._lines.get(timeout=DEADLINE)):
+            self._said += line
+        self._said += line
+
     def said(self):
         """Return all that it said, once it has ended."""
         self._reader.join(5)

@@ -49,7 +49,7 @@ async def test_a_run_in_the_background_is_reached():
         return "success"
 
     handle = await stoppable.spawn(agent)
-    await asyncio.sleep(0.03)
+    await until(lambda: handle.status == "running")
     await handle.stop()
     assert (await handle.outcome()).status == "stopped"
 
@@ -73,20 +73,23 @@ async def test_a_blocking_sleep_and_a_return_is_completed_and_the_stop_too_late(
 
 
 async def test_a_body_that_swallows_the_cancel_is_escalated_and_never_a_success(clock):
+    swallowed = 0
+
     async def agent():
+        nonlocal swallowed
         for _ in range(3):
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                pass
+                swallowed += 1
         return "success"
 
     handle = await stoppable.spawn(agent)
     await asyncio.sleep(0)
     await handle.stop("immediate")
-    await asyncio.sleep(0.01)
+    await until(lambda: swallowed == 1)
     clock.advance(5)
-    await asyncio.sleep(0.01)
+    await until(lambda: swallowed == 2)
     assert handle.run._rung == "kill"
     clock.advance(2)
     assert (await handle.outcome()).status == "lost"

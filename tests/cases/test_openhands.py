@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 from tests.waiting import until
@@ -11,13 +10,17 @@ import stoppable
 
 
 async def test_an_uncooperative_tool_keeps_the_run_stopping_until_it_has_ended():
-    release = threading.Event()
+    began, release = threading.Event(), threading.Event()
+
+    def tool():
+        began.set()
+        release.wait(30)
 
     async def agent():
-        await stoppable.to_thread(release.wait, 30)
+        await stoppable.to_thread(tool)
 
     handle = await stoppable.spawn(agent)
-    await asyncio.sleep(0.02)
+    await until(began.is_set)
     await handle.stop("immediate")
     await asyncio.sleep(0.05)
     assert handle.status == "stopping"
@@ -57,35 +60,36 @@ async def test_a_late_thread_keeps_its_stopped_token_when_the_next_run_has_begun
 
 
 async def test_three_parallel_tools_neither_delay_the_stop_nor_stall_the_loop():
-    release = threading.Event()
+    began, release = threading.Barrier(4), threading.Event()
+
+    def tool():
+        began.wait(30)
+        release.wait(30)
 
     async def agent():
-        await asyncio.gather(*(stoppable.to_thread(release.wait, 30) for _ in range(3)))
+        await asyncio.gather(*(stoppable.to_thread(tool) for _ in range(3)))
 
     handle = await stoppable.spawn(agent)
-    await asyncio.sleep(0.02)
-    began = time.monotonic()
+    await asyncio.to_thread(began.wait, 30)
     receipt = await handle.stop("immediate")
-    while handle.run._ended is None:
-        await asyncio.sleep(0.001)
-    assert time.monotonic() - began < 10
+    await until(lambda: handle.run._ended is not None)  # though the tools work on
     assert receipt.answer == "accepted"
     release.set()
     assert (await handle.outcome()).status == "stopped"
 
 
 async def test_the_stop_of_a_blocking_run_returns_at_once():
-    release = threading.Event()
+    began, release = threading.Event(), threading.Event()
 
     def agent():
+        began.set()
         release.wait(30)
         stoppable.check()
 
     handle = await stoppable.spawn(agent)
-    await asyncio.sleep(0.02)
-    began = time.monotonic()
+    await until(began.is_set)
     await handle.stop()
-    assert time.monotonic() - began < 10
+    assert handle.status == "stopping"
     release.set()
     assert (await handle.outcome()).status == "stopped"
 
@@ -121,7 +125,7 @@ async def test_a_sub_agent_starts_no_further_tool_call():
         await sub_agent()
 
     handle = await stoppable.spawn(parent)
-    await asyncio.sleep(0.025)
+    await until(lambda: len(calls) == 3)
     await handle.stop()
     at_the_stop = len(calls)
     assert (await handle.outcome()).status == "stopped"

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable.testing.scripts import Effect, FileProbe, Finally, Rest, Shield
@@ -93,7 +94,7 @@ async def test_a_cancel_that_a_task_group_passes_on_does_not_cut_the_clean_up_of
                     group.create_task(worker(n))
 
     handle = await stoppable.spawn(agent)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(handle.run.in_flight) == 3)
     receipt = await handle.stop("immediate")
     outcome = await handle.outcome()
     assert sorted(cleaned) == [0, 1, 2]

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable._engine.processes.group import live
@@ -197,7 +198,7 @@ async def test_a_stopping_ancestor_of_a_lost_node_is_lost(clock):
 
 
 async def test_a_lost_child_that_died_later_does_not_make_its_parent_lost(clock):
-    release = asyncio.Event()
+    release, died = asyncio.Event(), asyncio.Event()
 
     async def child():
         while not release.is_set():
@@ -213,11 +214,12 @@ async def test_a_lost_child_that_died_later_does_not_make_its_parent_lost(clock)
         clock.advance(2)
         assert (await handle.outcome()).status == "lost"
         release.set()
-        await asyncio.sleep(0.01)
+        await until(handle._carrier.done)
+        died.set()
         await stoppable.sleep(60)
 
     handle = await stoppable.spawn(parent)
-    await asyncio.sleep(0.1)
+    await died.wait()
     await handle.stop()
     assert (await handle.outcome()).status == "stopped"
 

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable._engine.processes.group import live
@@ -199,19 +200,18 @@ async def test_a_foreign_cancel_while_waiting_for_stragglers_propagates_at_once_
         return straggling
 
     task = asyncio.create_task(work())
-    await asyncio.sleep(0.01)
+    await until(lambda: runs and runs[0]._ended is not None)
     assert runs[0].status == "stopping"
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert runs[0].status == "stopping"
     release.set()
-    await asyncio.sleep(0.01)
-    assert runs[0].status == "stopped"
+    await until(lambda: runs[0].status == "stopped")
 
 
 async def test_an_outer_stop_that_cancels_while_an_inner_run_waits_for_stragglers_passes_on(clock):
-    release = asyncio.Event()
+    release, inners = asyncio.Event(), []
 
     async def straggler():
         with stoppable.boundary("tool", "straggler"):
@@ -222,6 +222,7 @@ async def test_an_outer_stop_that_cancels_while_an_inner_run_waits_for_straggler
                     pass
 
     async def inner():
+        inners.append(stoppable.current_run())
         task = asyncio.create_task(straggler())
         await asyncio.sleep(0)
         stoppable.current_run().stop()
@@ -232,7 +233,7 @@ async def test_an_outer_stop_that_cancels_while_an_inner_run_waits_for_straggler
         await stoppable.call(inner)
 
     handle = await stoppable.spawn(outer)
-    await asyncio.sleep(0.01)
+    await until(lambda: inners and inners[0]._ended is not None)
     await handle.stop("immediate")
     await asyncio.sleep(0.01)
     assert handle.status == "stopping"

@@ -72,13 +72,14 @@ async def test_values_that_cannot_be_kept_are_said_so_and_the_run_is_unharmed(st
     assert [event.data.get("omitted", "")[:10] for event in events[1:3]] == ["50,000,000", "a value of"]
 
 
-async def test_that_a_lost_run_has_died_is_an_event(store):
+async def test_a_lost_run_is_logged_with_what_is_left_and_that_it_has_died_is_an_event(store, caplog):
     go = threading.Event()
     policy = stoppable.Policy(grace=0, interrupt=0, cancel=0, kill=0.01)
     async with Supervisor(store) as supervisor:
         handle = await supervisor.start(go.wait, 30, policy=policy)
         await until(lambda: handle.status == "running")
         assert (await supervisor.stop(handle.id, wait=10)).status == "lost"
+        assert f"run {handle.id} (wait) is lost: could not be ended: thread stoppable wait at " in caplog.text
         go.set()
         while (last := store.read(handle.id).result()[-1]).type != "late":
             await asyncio.sleep(0.001)

@@ -216,23 +216,23 @@ async def test_a_stopped_generator_agent_gives_what_it_had_and_then_run_stopped(
 
 
 async def test_a_stopped_run_stops_the_generator_agent_it_reads():
-    closed = []
+    closed, read = [], []
 
     @stoppable.agent
     async def numbers():
         try:
-            for number in range(1000):
-                yield number
+            while True:
+                yield 1
                 await stoppable.sleep(0.001)
         finally:
             closed.append(True)
 
     async def consumer():
-        async for _ in numbers():
-            pass
+        async for number in numbers():
+            read.append(number)
 
     handle = await stoppable.spawn(consumer)
-    await asyncio.sleep(0.02)
+    await until(lambda: len(read) > 2)
     await handle.stop()
     assert (await handle.outcome()).status == "stopped"
     assert closed == [True]

@@ -294,7 +294,7 @@ async def test_a_leader_that_survives_kill_has_no_code(monkeypatch, clock):
     monkeypatch.setattr(table.Members, "signal", lambda _self, _pid, _signum: None)
     process = await open_process(["sleep", "1000"])
     closing = asyncio.create_task(process.aclose())
-    await asyncio.sleep(0.05)
+    await until(lambda: next(iter(live))._timers)  # TERM was sent, and the KILL after it is set
     clock.advance(5)
     clock.advance(2)
     await closing

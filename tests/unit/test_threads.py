@@ -73,9 +73,9 @@ async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_na
     handle = await stoppable.spawn(agent)
     await until(started.is_set)
     await handle.stop()
-    for _ in range(3):
-        clock.advance(6)
-        await asyncio.sleep(0.01)
+    clock.advance(11)
+    await until(lambda: handle.run._ended is not None)  # the task has gone, the thread has not
+    clock.advance(7)
     assert (await handle.outcome()).status == "lost"
     (abandoned,) = [node.name for node in handle.receipt.nodes if node.kind == "participant"]
     assert "stoppable-thread" in abandoned
@@ -138,14 +138,14 @@ def test_a_thread_that_hangs_for_ever_holds_up_neither_the_loop_nor_the_process(
                 outcome = await handle.outcome()
                 took = time.monotonic() - began
                 (stuck,) = [node.name for node in handle.receipt.nodes if node.kind == "participant"]
-                print(outcome.status, 0.3 < took < 3, stuck.endswith(" in hang"))
+                print(outcome.status, 0.3 < took < 20, stuck.endswith(" in hang"))
                 print(await (await stoppable.spawn(asyncio.sleep, 0, "went on")).result())
             return time.monotonic()
 
-        print(time.monotonic() - asyncio.run(main()) < 1)
+        print(time.monotonic() - asyncio.run(main()) < 20)
         """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, timeout=10, check=True
+        [sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, timeout=50, check=True
     )
     assert done.stdout == "lost True True\nwent on\nTrue\n", done.stderr
 
@@ -233,7 +233,7 @@ async def test_a_bound_function_called_after_the_stop_does_nothing():
         await stoppable.sleep(60)
 
     handle = await stoppable.spawn(agent)
-    await asyncio.sleep(0.01)
+    await until(lambda: bound)
     await handle.stop()
     await handle.outcome()
     with pytest.raises(stoppable.AgentStopped):

@@ -43,6 +43,8 @@ _PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)  # what each signal means;
 
 _LOOK_SECONDS = 0.1
 
+_STOPPING = "shutting down: the runs are stopped (%s), which takes %d s at most; Ctrl-C or SIGTERM again %s"
+
 _UNWRITTEN = "the store did not answer in time: the next supervisor that opens it writes down how the runs ended"
 _UNWRITTEN_CODE = 5  # as the command line says it: no store answers
 
@@ -172,7 +174,12 @@ class _Server(uvicorn.Server):
             raise StoreError(_UNWRITTEN)
 
     def _stop_runs(self, mode: Mode) -> None:
+        """Tell the runs to stop, and whoever waits for it how long that takes; also from a signal handler."""
         seconds = self._desk.hurry(mode)
+        if seconds:
+            next_one = "waits for nothing" if mode is Mode.KILL else "stops them harder"
+            # by the loop: a handler may have come while this thread writes a line
+            asyncio.get_running_loop().call_soon_threadsafe(_logger.info, _STOPPING, mode, math.ceil(seconds), next_one)
         self._drained_by = min(self._drained_by, clock.now() + seconds + SHUTDOWN_MARGIN)
         self._ended_by = min(self._ended_by, self._drained_by + _LAST_SECONDS + CLOSE_SECONDS)
 

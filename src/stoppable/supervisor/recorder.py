@@ -173,6 +173,9 @@ class Recorder(Sink):
         if log.finished is _KEPT:
             return
         log.is_over = True  # in its turn: the runs below it ended first
+        if log.run.status is Status.LOST and (receipt := log.run.receipt) is not None:
+            left = [node.name for node in receipt.nodes if node.kind == "participant"]
+            _logger.warning("run %s (%s) is lost: could not be ended: %s", log.run.id, log.run.name, ", ".join(left))
         parent = log.run.parent
         log.above = None if parent is None else self._log_of(parent)
         if log.above is not None:
