@@ -91,6 +91,14 @@ async def started(client, agent, arguments=None, **more):
     return run_id
 
 
+async def over(client, run_id):
+    """Wait for the end of a run without following it, and return its record."""
+    async with asyncio.timeout(DEADLINE):
+        while not (record := (await client.get(f"/runs/{run_id}")).json())["endedAt"]:
+            await asyncio.sleep(0.005)
+    return record
+
+
 async def ended(client, run_id):
     """Wait for the end of a run and return its record."""
     async for _ in events(client, run_id):
@@ -145,10 +153,12 @@ class RawStream:
         return cls(*await asyncio.open_connection(limit=limit, sock=sock))
 
     @classmethod
-    async def open(cls, service, run_id, after=0, behind=b"", **options):
+    async def open(cls, service, run_id, after=0, behind=b"", headers=(), **options):
         """Ask for the events of a run, with ``behind`` sent at once behind the request."""
         stream = await cls.connect(service, **options)
-        head = f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {after}\r\n\r\n"
+        fields = {"Host": "localhost", "Last-Event-ID": after, **dict(headers)}
+        lines = [f"GET /runs/{run_id}/events HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+        head = "\r\n".join([*lines, "", ""])
         stream.write(head.encode() + behind)
         status = await stream._reader.readline()
         assert b" 200 " in status, status

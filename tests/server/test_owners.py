@@ -4,13 +4,16 @@ import asyncio
 
 import pytest
 from fastapi import Header
+from tests.waiting import until
 
 import stoppable
-from stoppable.server import Principal
+from stoppable.errors import StoreError
+from stoppable.server import Principal, ServerLimits
 from stoppable.server.principal import Scope
 from stoppable.server.problems import Problem
+from stoppable.stores.reply import Reply
 
-from .serving import client_of, served, started
+from .serving import RawStream, client_of, over, served, started
 
 
 async def by_header(x_user: str = Header(), x_scopes: str = Header("read start stop hold audit")) -> Principal:
@@ -178,3 +181,33 @@ async def test_the_audit_of_one_owner_is_read_in_parts(service):
                 found += [entry["reason"] for entry in part["entries"]]
                 after = part["after"]
         assert found == hers
+
+
+async def test_a_reader_that_may_not_stop_a_run_does_not_stop_it_by_leaving_its_stream():
+    limits = ServerLimits(disconnect_grace=0.0)
+    with served([sleeper], principal=by_header, limits=limits) as service:
+        async with client_of(service, **as_user("ada")) as ada:
+            run_id = await started(ada, "sleeper", onDisconnect="stop")
+            reader = {"X-User": "ada", "X-Scopes": "read"}
+            streams = service.app.state.desk.streams
+            await (await RawStream.open(service, run_id, headers=reader)).drop()
+            await until(lambda: not len(streams))
+            assert (await ada.get(f"/runs/{run_id}")).json()["status"] == "running"
+            assert not streams._stopping
+            await (await RawStream.open(service, run_id, headers={"X-User": "ada"})).drop()
+            assert (await over(ada, run_id))["outcome"]["reason"]["kind"] == "disconnect"
+
+
+async def test_what_ails_the_store_is_told_to_the_operator_and_the_log_alone(service, caplog, monkeypatch):
+    def refuse(*_, **__):
+        def fail():
+            raise StoreError("/var/lib/runs.db is full")
+
+        return Reply.of(fail)
+
+    monkeypatch.setattr(service.supervisor.store, "query", refuse)
+    async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("root")) as root:
+        told = {client: (await client.get("/runs")).json()["error"] for client in (ada, root)}
+    assert told[ada] == {"code": "store_unavailable", "message": "the store does not answer: try again"}
+    assert told[root] == {"code": "store_unavailable", "message": "/var/lib/runs.db is full"}
+    assert "the store failed a request: /var/lib/runs.db is full" in caplog.text

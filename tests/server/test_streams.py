@@ -15,12 +15,13 @@ from tests.waiting import until
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 import stoppable
+from stoppable.errors import StoreError
 from stoppable.server import ServerLimits
 from stoppable.server.stream_connection import hand_over_of
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.reply import Reply, settle
 
-from .serving import DEADLINE, RawStream, client_of, ended, event, events, in_process, served, started
+from .serving import DEADLINE, RawStream, client_of, ended, event, events, in_process, over, served, started
 
 
 class Steps:
@@ -120,14 +121,32 @@ async def test_when_the_last_reader_goes_away_the_policy_of_the_run_decides(serv
             await second.drop()
             if policy == "keep":
                 steps.finish()
-            async with asyncio.timeout(DEADLINE):
-                while not (record := (await client.get(f"/runs/{run_id}")).json())["endedAt"]:
-                    pass
+            record = await over(client, run_id)
             if policy == "keep":
                 assert record["status"] == "completed"
             else:
                 assert record["status"] == "stopped"
                 assert record["outcome"]["reason"]["kind"] == "disconnect"
+
+
+async def test_a_reader_that_is_dropped_since_the_store_does_not_answer_has_gone_away(serve, steps):
+    def refuse(*_, **__):
+        def fail():
+            raise StoreError("it does not answer")
+
+        return Reply.of(fail)
+
+    with serve({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=0.05, heartbeat=0.05)) as service:
+        async with client_of(service) as client:
+            run_id = await started(client, "steps", onDisconnect="stop")
+            stream = await RawStream.open(service, run_id)
+            service.supervisor.store.read = refuse
+            try:
+                assert [one["event"] async for one in stream.events()][-1] == "dropped"
+            finally:
+                del service.supervisor.store.read
+            await stream.close()
+            assert (await over(client, run_id))["outcome"]["reason"]["kind"] == "disconnect"
 
 
 async def test_a_reader_that_comes_back_in_time_keeps_its_run(serve, steps):
@@ -385,10 +404,8 @@ async def test_a_client_that_goes_away_while_its_stream_is_opened_has_gone_away(
             stream.write(f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             async with asyncio.timeout(DEADLINE):
                 await stream.rest()
-                while not (record := (await client.get(f"/runs/{run_id}")).json())["endedAt"]:
-                    pass
             await stream.close()
-            assert record["outcome"]["reason"]["kind"] == "disconnect"
+            assert (await over(client, run_id))["outcome"]["reason"]["kind"] == "disconnect"
             assert len(service.app.state.desk.streams) == 0
 
 

@@ -23,11 +23,11 @@ from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.desk import FrontDesk
 from stoppable.server.documented import answer, errors
 from stoppable.server.encoding import json_response
-from stoppable.server.guarded import guarded_route
+from stoppable.server.guarded import answer_to, guarded_route
 from stoppable.server.limits import ServerLimits
 from stoppable.server.middleware import Guard
 from stoppable.server.origins import LOOPBACK
-from stoppable.server.problems import Problem, problem_of, problem_of_status, problem_of_validation
+from stoppable.server.problems import Problem, problem_of_status, problem_of_validation
 from stoppable.server.registry import Agents, Registry
 from stoppable.server.router import PrincipalDependency, add_routes, routes
 from stoppable.supervisor import Supervisor
@@ -158,9 +158,9 @@ def _add_errors(app: FastAPI, made: APIRouter) -> None:
             headers = {"Allow": _methods(get_route_path(request.scope), [*app.routes, *made.routes])}
         return problem_of_status(error.status_code, str(error.detail), headers).to_response()
 
-    async def own_error(_: Request, error: Exception) -> Response:
+    async def own_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, StoppableError), "what it is registered for"
-        return problem_of(error).to_response()
+        return answer_to(request, error)
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError), "what it is registered for"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeAlias
 
@@ -11,12 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from stoppable.errors import StoppableError
+from stoppable.errors import StoppableError, StoreError
 from stoppable.server.limits import ServerLimits
 from stoppable.server.origins import check_origin
 from stoppable.server.principal import Principal, admit
 from stoppable.server.problems import Problem, problem_of, problem_of_validation
 from stoppable.server.request_body import check_kind, has_body, may_have_body, read_body
+
+_logger = logging.getLogger("stoppable.server")
 
 Identify: TypeAlias = Callable[[Request], Principal]
 
@@ -52,11 +55,19 @@ def guarded_route(
                 except RequestValidationError as error:
                     return problem_of_validation(error).to_response()
                 except StoppableError as error:
-                    return problem_of(error).to_response()
+                    return answer_to(request, error)
 
             return guarded
 
     return GuardedRoute
+
+
+def answer_to(request: Request, error: StoppableError) -> Response:
+    """Return how a request is told of one of our errors."""
+    if isinstance(error, StoreError):
+        _logger.warning("the store failed a request: %s", error)
+    caller: Principal | None = getattr(request.state, "stoppable_principal", None)
+    return problem_of(error, to_operator=caller is not None and caller.owner is None).to_response()
 
 
 class _Request(Request):

@@ -40,8 +40,8 @@ class Problem(HTTPException):
         return json_response({"error": error}, self.status_code, self.headers)
 
 
-def problem_of(error: StoppableError) -> Problem:
-    """Return how one of our errors is told."""
+def problem_of(error: StoppableError, *, to_operator: bool) -> Problem:
+    """Return how one of our errors is told; where the store is, and what ails it, is the operator's business."""
     message = str(error)
     match error:
         case RunNotFound():
@@ -55,7 +55,8 @@ def problem_of(error: StoppableError) -> Problem:
         case InvalidArgument():
             return Problem(422, "invalid_argument", message)
         case StoreError():
-            return Problem(503, "store_unavailable", message, _RETRY)
+            told = message if to_operator else "the store does not answer: try again"
+            return Problem(503, "store_unavailable", told, _RETRY)
         case Fenced():
             return Problem(503, "worker_fenced", message, _RETRY)
         case _:

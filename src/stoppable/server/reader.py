@@ -31,19 +31,20 @@ class Reader(ABC):
         "_feed",
         "_has_news",
         "_is_gone",
+        "_is_over",
         "_is_replay",
         "_is_slow",
         "_sending_since",
         "_sent_at",
+        "_stops_run",
         "_streams",
         "run_id",
-        "stops_run",
     )
 
     def __init__(self, streams: Streams, record: RunRecord, after: int) -> None:
         self.run_id = record.id
-        self.stops_run = record.on_disconnect == "stop"
-        self._is_replay = record.over
+        self._stops_run = record.on_disconnect == "stop"
+        self._is_replay = self._is_over = record.over
         self._after = min(after, record.last_event)  # nobody has seen what has not happened
         self._streams = streams
         self._feed: Feed | None = None
@@ -52,6 +53,11 @@ class Reader(ABC):
         self._is_slow = False
         self._sending_since: float | None = None
         self._sent_at = clock.now()
+
+    @property
+    def keeps_run(self) -> bool:
+        """Whether the run is stopped once it, and all others like it, have left."""
+        return self._stops_run and not self._is_over
 
     @abstractmethod
     async def _write(self, chunk: bytes) -> None:
@@ -78,7 +84,7 @@ class Reader(ABC):
     def _leave(self) -> None:
         if self._feed is not None:
             self._feed = None
-            self._streams.leave(self, is_gone=self._is_gone or self._is_slow)
+            self._streams.leave(self)
 
     async def _catch_up(self) -> bytes | None:
         """Send what there is. Return what the stream ends with, or None if there will be more."""
@@ -92,6 +98,7 @@ class Reader(ABC):
             if events:
                 chunk, last = self._joined(events)
                 if last.type is EventType.DONE:
+                    self._is_over = True
                     return chunk
                 await self._send(chunk)
                 self._after = last.seq

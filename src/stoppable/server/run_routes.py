@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -179,7 +180,10 @@ class RunRoutes:
         last_event_id: Annotated[int, Header(ge=0, le=2**53, description="What a browser sends when it resumes.")] = 0,
     ) -> Response:
         """Follow a run. Leaving the stream stops it only if it was started with `onDisconnect: stop`."""
-        record = await self._desk.record(run_id, caller_of(request, Scope.READ))
+        caller = caller_of(request, Scope.READ)
+        record = await self._desk.record(run_id, caller)
+        if Scope.STOP not in caller.scopes:
+            record = dataclasses.replace(record, on_disconnect="keep")  # leaving is no way round the scope
         since = last_event_id or after
         if record.over and since >= record.last_event:
             return Response(status_code=204)  # a browser resumes after every end but this

@@ -104,29 +104,32 @@ class Streams:
             self._tick_later()
         return feed
 
-    def leave(self, reader: Reader, *, is_gone: bool) -> None:
-        """Count a reader out; its client went away if it did not see the end."""
+    def leave(self, reader: Reader) -> None:
+        """Count a reader out."""
         feed = self._feeds[reader.run_id]
         feed.readers.remove(reader)
         self._count -= 1
-        if feed.readers:
-            return
-        feed.close()
-        del self._feeds[reader.run_id]
-        if is_gone and reader.stops_run and not self.is_draining:
+        if not feed.readers:
+            feed.close()
+            del self._feeds[reader.run_id]
+        if reader.keeps_run and not self._is_kept(reader.run_id):
             task = asyncio.create_task(self._stop_unless_back(reader.run_id))
             self._stopping.add(task)
             task.add_done_callback(self._stopping.discard)
 
     async def _stop_unless_back(self, run_id: str) -> None:
         await asyncio.sleep(self.limits.disconnect_grace)
-        if run_id in self._feeds or self.is_draining:
+        if self._is_kept(run_id):
             return
         reason = Reason.of("its last reader went away", kind=ReasonKind.DISCONNECT)
         try:
             await self.supervisor.stop(run_id, reason=reason)
         except StoppableError as error:
             _logger.warning("run %s has no reader any more, but could not be stopped: %s", run_id, error)
+
+    def _is_kept(self, run_id: str) -> bool:
+        feed = self._feeds.get(run_id)
+        return self.is_draining or (feed is not None and any(reader.keeps_run for reader in feed.readers))
 
     def drain(self) -> None:
         """Tell every stream that the server shuts down, and end it."""
