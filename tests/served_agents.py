@@ -1,6 +1,7 @@
 """Agents that the tests of the client and the command line serve."""
 
 import asyncio
+import functools
 import subprocess
 import time
 
@@ -99,3 +100,6 @@ def printing(count=3000):
     """Print many lines, as fast as it can."""
     for number in range(count):
         print("printed", number)
+
+
+TWINS = [echo, functools.partial(echo, "bound")]

@@ -215,6 +215,7 @@ def test_nothing_an_agent_says_reaches_the_terminal_as_control(stoppable, client
         (["serve", "string:digits"], Exit.USAGE, "is a str: name an agent"),
         (["serve", "json:__all__"], Exit.USAGE, "it takes agents"),
         (["serve", "tests.served_agents:NOBODY"], Exit.USAGE, "is empty"),
+        (["serve", "tests.served_agents:TWINS"], Exit.USAGE, "has two agents called 'echo'"),
         (["run", "json:dumps", "[" * 100_000], Exit.USAGE, "begins like JSON"),
         (["run", "/somewhere/agents.py:echo"], Exit.USAGE, "name one from the folder that has it"),
         (["run", "../agents.py:echo"], Exit.USAGE, "name one from the folder that has it"),

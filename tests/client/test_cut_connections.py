@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import stoppable
 from stoppable.client import AsyncClient, Client, NotAllowed, ServerError, ServerUnreachable
-from stoppable.client.sse import Decoder
-from stoppable.errors import StoreError
+from stoppable.client.sse import Decoder, Reader
+from stoppable.errors import StoppableError, StoreError
 from stoppable.records import EventType
 from stoppable.testing import FakeClock
 
@@ -227,7 +227,7 @@ def test_an_answer_in_another_shape_is_not_of_our_server(call, body):
         call(client)
 
 
-@pytest.mark.parametrize("data", ["7", "{}", "nope", '{"runId": "a", "seq": 1, "at": 1, "type": "?", "data": {}}'])
+@pytest.mark.parametrize("data", ["7", "{}", "nope", '{"runId": "a", "seq": 1, "at": 1, "type": [], "data": {}}'])
 def test_an_event_in_another_shape_is_not_of_our_server(data):
     client, _ = answering(httpx.Response(200, text=f"id: 1\ndata: {data}\n\n"))
     with client, pytest.raises(stoppable.StoppableError, match="is this a stoppable server"):
@@ -298,3 +298,36 @@ def test_messages_survive_any_cut_and_comments(messages, data):
 
 def test_a_message_of_several_data_lines_and_crlf():
     assert list(Decoder().feed(b"data: a\r\ndata: b\r\nid\r\n\r\n")) == [{"data": "a\nb", "id": ""}]
+
+
+def test_a_long_line_is_looked_through_once():
+    looked = 0
+
+    class Counted(bytearray):
+        def split(self, *args):
+            nonlocal looked
+            looked += len(self)
+            return super().split(*args)
+
+    decoder = Decoder()
+    decoder._buffer = Counted()
+    pieces = [b"data: ", *[b"x" * 1000] * 100, b"\n\n"]
+    assert [message for piece in pieces for message in decoder.feed(piece)] == [{"data": "x" * 100_000}]
+    assert looked == sum(map(len, pieces))
+
+
+@pytest.mark.parametrize("piece", [b"x" * 10, b"data: x\n", b"other\n"])
+def test_an_event_without_an_end_is_given_up(piece):
+    decoder = Decoder(longest=100)
+    assert list(decoder.feed(b"data: x\n\n" * 100)) == [{"data": "x"}] * 100
+    with pytest.raises(StoppableError, match="more than 100 bytes"):
+        for _ in range(50):
+            list(decoder.feed(piece))
+
+
+def test_an_event_of_a_newer_version_is_passed_over():
+    reader = Reader("run", 0)
+    told = [{"runId": "run", "at": 0.0, "type": kind, "data": {}} for kind in ("status", "of tomorrow", "done")]
+    wire = "".join(f"id: {number}\ndata: {json.dumps(data)}\n\n" for number, data in enumerate(told, 1))
+    assert [(event.seq, event.type) for event in reader.feed(wire.encode())] == [(1, "status"), (3, "done")]
+    assert reader.done

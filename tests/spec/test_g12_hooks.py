@@ -190,7 +190,12 @@ async def test_hooks_that_get_no_thread_of_their_own_are_called_after_the_others
     assert called == [0, 1, 2]
 
 
-@pytest.mark.parametrize("bad", [None, "text", asyncio.sleep])
+class AsyncCallable:
+    async def __call__(self):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("bad", [None, "text", asyncio.sleep, AsyncCallable(), functools.partial(AsyncCallable())])
 async def test_what_cannot_be_a_hook_is_refused(bad):
     with pytest.raises(stoppable.InvalidArgument, match="plain function"):
         stoppable.on_stop(bad)

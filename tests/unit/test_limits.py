@@ -75,7 +75,14 @@ def test_a_limit_of_seconds_keeps_nothing_of_a_run_that_has_ended(clock):
 
 
 @pytest.mark.parametrize(
-    "limits", [{"seconds": -1}, {"seconds": 1e10}, {"boundaries": {"llm": -1}}, {"boundaries": {"llm": 1.5}}]
+    "limits",
+    [
+        {"seconds": -1},
+        {"seconds": 1e10},
+        {"boundaries": None},
+        {"boundaries": {"llm": -1}},
+        {"boundaries": {"llm": 1.5}},
+    ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(limits):
     with pytest.raises(InvalidArgument):

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from stoppable._core import context, port
+from stoppable._core.callables import behind, code_of
 from stoppable._core.context import OUTSIDE, Scope
 from stoppable._core.gate import Member, Role
 from stoppable._core.run import Run
@@ -204,13 +205,13 @@ class Boundary(Member):
         """Make every call of a function a boundary; its name defaults to the function's qualified name."""
         if not callable(function):
             raise InvalidArgument(f"{function!r} is not a function: use @boundary(kind, name) above a function")
-        inner = function.func if isinstance(function, functools.partial) else function
+        inner = behind(function)
         name = self.name or getattr(inner, "__qualname__", None) or type(inner).__qualname__
-        return cast("F", functools.wraps(function)(_decorated(self.kind, name, function, inner)))
+        return cast("F", functools.wraps(function)(_decorated(self.kind, name, function)))
 
 
-def _decorated(kind: str, name: str, function: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
-    code = inner if inspect.isroutine(inner) else type(inner).__call__  # of an object that can be called
+def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    code = code_of(function)
     if inspect.iscoroutinefunction(code):
         return _async_call(kind, name, function)
     if inspect.isasyncgenfunction(code):

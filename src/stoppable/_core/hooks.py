@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from stoppable._core import context, port
+from stoppable._core.callables import code_of
 from stoppable._core.gate import Member, Role
 from stoppable.errors import InvalidArgument
 
@@ -140,7 +141,7 @@ def on_interrupt(callback: Callable[[], object]) -> Hook | NoHook:
 
 
 def _user_hook(moment: Moment, callback: Callable[[], object]) -> Hook | NoHook:
-    if not callable(callback) or inspect.iscoroutinefunction(callback):
+    if not callable(callback) or inspect.iscoroutinefunction(code_of(callback)):
         raise InvalidArgument(
             f"{callback!r} cannot be a hook: pass a plain function. "
             "To run a coroutine, pass a function that calls loop.call_soon_threadsafe(loop.create_task, …)"

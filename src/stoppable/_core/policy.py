@@ -57,6 +57,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.seconds is not None:
             seconds(self.seconds, "seconds")
+        if not isinstance(self.boundaries, Mapping):
+            raise InvalidArgument(f"boundaries is {self.boundaries!r:.40}: use a dict of kinds and whole numbers")
         for kind, count in self.boundaries.items():
             if not isinstance(count, int) or count < 0:
                 raise InvalidArgument(f"the limit of {kind!r} boundaries is {count!r}: use a whole number from 0 up")

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
 from stoppable._core import context
 from stoppable._core.boundary import check
+from stoppable._core.callables import code_of
 from stoppable._core.context import OUTSIDE
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
@@ -340,13 +341,12 @@ def kind_of(function: Callable[..., Any]) -> Kind:
         return _ASYNC  # nearly all of them
     if not callable(function):
         raise InvalidArgument(f"{function!r} is not an agent: use a function")
-    inner = function.func if isinstance(function, functools.partial) else function
-    inner = inner if inspect.isroutine(inner) else type(inner).__call__
-    if inspect.iscoroutinefunction(inner):
+    code = code_of(function)
+    if inspect.iscoroutinefunction(code):
         return Kind.ASYNC
-    if inspect.isasyncgenfunction(inner):
+    if inspect.isasyncgenfunction(code):
         return Kind.ASYNC_GENERATOR
-    return Kind.BLOCKING_GENERATOR if inspect.isgeneratorfunction(inner) else Kind.BLOCKING
+    return Kind.BLOCKING_GENERATOR if inspect.isgeneratorfunction(code) else Kind.BLOCKING
 
 
 def name_of(function: Callable[..., Any]) -> str:

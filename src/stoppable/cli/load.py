@@ -27,7 +27,7 @@ def agents(target: str) -> dict[str, Agent]:
         raise CommandError(
             f"{module_name} has no agents: mark functions with @stoppable.agent, or name one as {module_name}:function"
         )
-    return {value.__name__: value for value in found.values()}
+    return _named(module_name, ((value.__name__, value) for value in found.values()))
 
 
 def agent(target: str) -> Agent:
@@ -56,12 +56,20 @@ def _of_attribute(target: str, value: Any) -> dict[str, Agent]:
         return {getattr(value, "__name__", target.partition(":")[2]): value}
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise CommandError(f"{target} is a {type(value).__name__}: name an agent, or a list or dict of agents")
-    named = dict(value) if isinstance(value, Mapping) else {name_of(one): one for one in value}
-    if not named:
+    given = list(value.items()) if isinstance(value, Mapping) else [(name_of(one), one) for one in value]
+    if not given:
         raise CommandError(f"{target} is empty: put agents into it")
-    for name, one in named.items():
+    for name, one in given:
         if not callable(one) or not isinstance(name, str):
             raise CommandError(f"{target} has {one!r} under {name!r}: it takes agents, in a dict under their names")
+    return _named(target, given)
+
+
+def _named(target: str, given: Iterable[tuple[str, Agent]]) -> dict[str, Agent]:
+    named: dict[str, Agent] = {}
+    for name, one in given:
+        if named.setdefault(name, one) is not one:
+            raise CommandError(f"{target} has two agents called {name!r}: give a dict with a name for each")
     return named
 
 

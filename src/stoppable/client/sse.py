@@ -17,24 +17,32 @@ class Decoder:
     Lines end with LF or CRLF and nothing else: a text may well contain U+2028, where ``str.splitlines`` would cut it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = 64_000_000) -> None:
+        self._longest = longest
         self._buffer = bytearray()
+        self._size = 0
         self._fields: dict[str, str] = {}
 
     def feed(self, data: bytes) -> Iterator[Mapping[str, str]]:
         """Take in what arrived and yield the messages that are complete."""
         self._buffer += data
-        *lines, rest = self._buffer.split(b"\n")
-        self._buffer = bytearray(rest)
-        for line in lines:
-            text = bytes(line).removesuffix(b"\r").decode(errors="replace")
-            if not text:
-                if self._fields:
-                    yield self._fields
-                self._fields = {}
-            elif not text.startswith(":"):
-                name, _, value = text.partition(":")
-                self._add(name, value.removeprefix(" "))
+        if b"\n" in data:  # looking through a long line again with each piece of it would take for ever
+            *lines, self._buffer = self._buffer.split(b"\n")
+            for line in lines:
+                yield from self._take(line)
+        if self._size + len(self._buffer) > self._longest:
+            raise StoppableError(f"an event has more than {self._longest:,} bytes: is this a stoppable server?")
+
+    def _take(self, line: bytearray) -> Iterator[Mapping[str, str]]:
+        text = line.removesuffix(b"\r").decode(errors="replace")
+        if not text:
+            if self._fields:
+                yield self._fields
+            self._fields, self._size = {}, 0
+        elif not text.startswith(":"):
+            self._size += len(line)
+            name, _, value = text.partition(":")
+            self._add(name, value.removeprefix(" "))
 
     def _add(self, name: str, value: str) -> None:
         earlier = self._fields.get(name)
@@ -60,17 +68,22 @@ class Reader:
             if not fields.get("id", "").isdecimal():
                 continue  # a marker of the connection, not an event of the run
             event = self._parsed(fields)
-            if event.seq <= self.after:
+            seq = int(fields["id"])
+            if seq <= self.after:
                 continue
-            self.after = event.seq
+            self.after = seq
+            if event is None:
+                continue
             self.done = event.type is EventType.DONE
             yield event
             if self.done:
                 return
 
-    def _parsed(self, fields: Mapping[str, str]) -> Event:
+    def _parsed(self, fields: Mapping[str, str]) -> Event | None:
+        """Return an event, or None for one that only a newer version knows."""
         try:
-            return _wire.load(Event, {**json.loads(fields.get("data", "")), "seq": int(fields["id"])})
+            data = {**json.loads(fields.get("data", "")), "seq": int(fields["id"])}
+            return _wire.load(Event, data) if data["type"] in set(EventType) else None
         except SHAPE_ERRORS:
             raise StoppableError(
                 f"the events of run {self.run_id} cannot be read: is this a stoppable server?"
