@@ -15,12 +15,12 @@ from .terminal import TESTS
 pytestmark = pytest.mark.timeout(60)
 
 
-def command(*arguments, **options):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "COVERAGE"))}
+def command(*arguments, environment=(), **options):
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "COVERAGE"))}
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=TESTS,
-        env=environment,
+        env={**variables, **dict(environment)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
@@ -38,6 +38,16 @@ def test_a_result_goes_to_a_pipe_untouched_and_all_else_beside_it():
     code, out, err = ended(command("-m", "stoppable", "run", "served_agents:echo", '"\\u001b[1m"'))
     assert (code, out) == (0, "\x1b[1m\n")
     assert "completed" in err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_what_the_encoding_of_the_output_does_not_have_is_told_in_another_way(encoding, options):
+    arguments = ["-m", "stoppable", "run", "served_agents:echo", '"\u2713 done"', *options]
+    code, out, err = ended(command(*arguments, environment={"PYTHONIOENCODING": encoding}))
+    assert code == 0, err
+    assert "\\u2713 done" in out
+    assert "Traceback" not in err
 
 
 def test_what_a_generator_yields_is_printed_as_it_comes():

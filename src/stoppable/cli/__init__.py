@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -9,6 +10,7 @@ import sys
 def main() -> None:
     """Run the command; a missing extra is one clear sentence."""
     _open_what_is_closed()
+    _write_what_has_no_encoding()
     try:
         from stoppable.cli.app import app  # noqa: PLC0415 - it needs an extra
     except KeyboardInterrupt:
@@ -28,3 +30,10 @@ def _open_what_is_closed() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - for good
+
+
+def _write_what_has_no_encoding() -> None:
+    """Write what the encoding of the output does not have, as a check mark in Latin 1, in another way."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
