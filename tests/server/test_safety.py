@@ -437,3 +437,19 @@ async def test_agents_are_described(shared):
         agents = {agent["name"]: agent for agent in (await client.get("/agents")).json()["agents"]}
         assert agents["echo"]["parameters"] == [{"name": "value", "type": None, "required": False}]
         assert agents["sleeper"]["kind"] == "async def"
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, 2**64, 10**40, -(10**40), -(2**63) - 1, 1.5e300, 0.1234567890123456789])
+async def test_a_number_arrives_as_it_was_sent(service, number):
+    async with client_of(service) as client:
+        run_id = (await client.post("/runs", json={"agent": "echo", "input": [number]})).json()["id"]
+        result = (await ended(client, run_id))["outcome"]["result"][0]
+        assert result == [number]
+        assert type(result[0]) is type(number)
+
+
+async def test_a_number_without_end_is_refused(service):
+    async with client_of(service) as client:
+        body = b'{"agent": "echo", "input": %b}' % (b"7" * 5000)
+        response = await client.post("/runs", content=body, headers={"Content-Type": "application/json"})
+        assert response.status_code in {400, 422}, response.text

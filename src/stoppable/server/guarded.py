@@ -6,13 +6,13 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeAlias
 
-import orjson
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from stoppable.errors import StoppableError, StoreError
+from stoppable.server.encoding import loads
 from stoppable.server.limits import ServerLimits
 from stoppable.server.origins import check_origin
 from stoppable.server.principal import Principal, admit
@@ -72,4 +72,4 @@ def answer_to(request: Request, error: StoppableError) -> Response:
 
 class _Request(Request):
     async def json(self) -> Any:
-        return orjson.loads(await self.body())  # unlike json, it takes neither NaN nor half a character
+        return loads(await self.body())
