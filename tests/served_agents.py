@@ -102,4 +102,26 @@ def printing(count=3000):
         print("printed", number)
 
 
+@stoppable.agent
+async def endless():
+    """Yield for ever."""
+    while True:
+        yield "again\n"
+        await stoppable.sleep(0.01)
+
+
+@stoppable.agent
+async def flood():
+    """Yield more than a pipe has room for."""
+    while True:
+        yield "x" * 10_000
+        await stoppable.sleep(0)
+
+
+@stoppable.agent
+def counting(count):
+    """Yield numbers, as fast as it can."""
+    yield from range(count)
+
+
 TWINS = [echo, functools.partial(echo, "bound")]

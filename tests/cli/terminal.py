@@ -54,6 +54,19 @@ class Terminal:
         """Everything that was written, without colours and movements."""
         return _SEQUENCES.sub("", self.raw.decode(errors="replace"))
 
+    def sleeps(self):
+        """Wait until the command waits for something. A Ctrl-C between Python's last look for signals and the read of
+        an answer would be heard only with the next key."""
+        before = None
+        while (now := self._switches()) is None or now != before:
+            before = now
+            time.sleep(0.05)
+
+    def _switches(self):
+        """Return how often it has gone to sleep, if it sleeps."""
+        status = Path(f"/proc/{self._pid}/status").read_text()
+        return re.search(r"^voluntary.*", status, re.MULTILINE)[0] if "State:\tS" in status else None
+
     def press(self, keys):
         os.write(self._fd, keys if isinstance(keys, bytes) else keys.encode())
 

@@ -57,7 +57,8 @@ def test_a_stop_of_many_asks_and_takes_no_for_an_answer(served, client, unique):
 def test_a_question_that_is_left_stops_nothing(served, client, unique, key):
     run_id = client.start("waiting", run_id=unique, owner=unique).id
     with Terminal("stop", "--owner", unique, "--wait", "9", STOPPABLE_URL=served) as terminal:
-        terminal.see(r"\[y/N\]")
+        terminal.see(r"\[y/N\]: ")
+        terminal.sleeps()
         terminal.press(key)
         terminal.see("\nerror: nothing was stopped\n")
         assert terminal.end() == 130

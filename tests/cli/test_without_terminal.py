@@ -1,28 +1,33 @@
 """The command as programs call it: pipes, signals, a missing extra."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
+import time
 
 import pytest
 
 from stoppable import sync
+from stoppable.cli.exits import Exit
 
+from ..waiting import wait_until
 from .terminal import TESTS
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def command(*arguments, environment=(), **options):
+def command(*arguments, environment=(), stderr=subprocess.PIPE, **options):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "COVERAGE"))}
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=TESTS,
         env={**variables, **dict(environment)},
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         stdin=subprocess.DEVNULL,
         text=True,
         **options,
@@ -54,6 +59,56 @@ def test_what_a_generator_yields_is_printed_as_it_comes():
     code, out, err = ended(command("-m", "stoppable", "run", "served_agents:yielding"))
     assert (code, out) == (0, "word 0 word 1 word 2 \n")
     assert "completed" in err
+
+
+def test_a_generator_is_stopped_when_nobody_reads_what_it_yields():
+    process = command("-m", "stoppable", "run", "served_agents:endless")
+    try:
+        assert process.stdout.readline() == "again\n"
+        process.stdout.close()
+        assert process.wait(40) == Exit.STOPPED
+    finally:
+        process.kill()
+    with process.stderr:
+        err = process.stderr.read()
+    assert "stopped" in err
+    assert "nobody reads its output" in err
+    assert "Traceback" not in err
+
+
+def test_all_that_a_generator_yielded_is_printed_however_slowly_it_is_read():
+    process = command("-m", "stoppable", "run", "served_agents:counting", "30000", stderr=subprocess.DEVNULL)
+    try:
+        first = process.stdout.readline()
+        time.sleep(1.5)  # the generator has long ended
+        assert first + process.stdout.read() == "".join(f"{number}\n" for number in range(30_000))
+        assert process.wait(40) == Exit.DONE
+    finally:
+        process.kill()
+        process.stdout.close()
+
+
+def test_ctrl_c_is_heard_while_nobody_takes_what_a_generator_yields(tmp_path):
+    said = tmp_path / "said"
+    with said.open("w") as stderr:
+        process = command("-m", "stoppable", "run", "served_agents:flood", stderr=stderr, preexec_fn=hear_interrupts)
+    try:
+        full = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ) - os.sysconf("SC_PAGESIZE")
+        wait_until(lambda: waiting_in(process.stdout) > full, within=40)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(40) == Exit.INTERRUPTED
+    finally:
+        process.kill()
+        process.stdout.close()
+    assert "■ stopped" in said.read_text()
+
+
+def hear_interrupts():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores them in what it runs in the background
+
+
+def waiting_in(pipe):
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_an_interrupt_without_a_terminal_is_a_stop_too():

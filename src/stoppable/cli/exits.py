@@ -129,11 +129,16 @@ def told(function: Callable[P, T]) -> Callable[P, T]:
             if error.errno not in _FULL:
                 raise
             complain(f"the output could not be written: {error.strerror}")
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it would fail again at the end
+            write_nowhere()
             sys.stderr.close()
             raise typer.Exit(Exit.FAILED) from None
 
     return command
+
+
+def write_nowhere() -> None:
+    """Lead the standard output nowhere: what is left of it would fail again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _sentence(error: StoppableError) -> str:

@@ -19,13 +19,14 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode, Status
 from stoppable._engine.handle import RunHandle
 from stoppable.cli import load, options, screen
-from stoppable.cli.exits import Exit, of_status, told
+from stoppable.cli.exits import Exit, of_status, told, write_nowhere
 from stoppable.cli.following import conclude
 from stoppable.cli.output import harmless_output, quiet_keyboard
+from stoppable.cli.printer import Printer
 from stoppable.cli.text import safe, value_text
 from stoppable.cli.view import RunView, told_as_line
 from stoppable.errors import RunEnded
-from stoppable.records import EventType, RunRecord
+from stoppable.records import Event, EventType, RunRecord
 from stoppable.supervisor import Supervisor
 
 _PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
@@ -83,14 +84,14 @@ async def _run(start: Any, agent: functools.partial[Any], store: str | None, con
             handle: RunHandle[Any] = await start(supervisor, agent)
             with console.buttons(handle):
                 looking = asyncio.create_task(console.look())
-                printing = {asyncio.create_task(console.print_items(handle))} if load.yields(agent) else set()
+                printing = console.printing_items(handle) if load.yields(agent) else None
                 try:
                     async for event in supervisor.events(handle.id):
                         console.take(event)
                     if printing:
-                        await asyncio.wait(printing, timeout=_LAST_ITEMS_SECONDS)
+                        await console.wait_for_last_items(printing)
                 finally:
-                    for task in (looking, *printing):
+                    for task in filter(None, (looking, printing)):
                         task.cancel()
         return await supervisor.get(handle.id)
 
@@ -107,6 +108,7 @@ class _Console:
         self._view = RunView("")
         self._leave_screen: Callable[[], object] = lambda: None
         self._handle: RunHandle[Any] | None = None
+        self._prints_items = False
 
     # Buttons
 
@@ -187,32 +189,55 @@ class _Console:
             self._show_in_flight()
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def print_items(self, handle: RunHandle[Any]) -> None:
-        """Print what a generator yields, as it comes: texts as they are, anything else as lines of JSON."""
-        text = ""
+    def printing_items(self, handle: RunHandle[Any]) -> asyncio.Task[None]:
+        """Print what a generator yields, which is then told in no other way."""
+        self._prints_items = True
+        return asyncio.create_task(self._print_while_read(handle))
+
+    async def wait_for_last_items(self, printing: asyncio.Task[None]) -> None:
+        """Wait until all is printed that the generator had yielded; not for long, once somebody wants it to end."""
+        while not printing.done():
+            await asyncio.wait([printing], timeout=_LAST_ITEMS_SECONDS)
+            if self._presses or self._terminated:
+                return
+        printing.result()
+
+    async def _print_while_read(self, handle: RunHandle[Any]) -> None:
+        """Print what a generator yields, as it comes, and stop it if nobody reads that any more."""
+        try:
+            await self._print_items(handle)
+        except BrokenPipeError:
+            write_nowhere()
+            self._stop(Mode.GRACEFUL, Reason.of("nobody reads its output", kind=ReasonKind.DISCONNECT))
+
+    async def _print_items(self, handle: RunHandle[Any]) -> None:
+        """Print texts as they are, and anything else as lines of JSON."""
+        text, printer = "", Printer()
         with contextlib.suppress(RunEnded):  # how it ended is told in its own words
             async for item in handle.stream():
                 if self._as_json:
                     continue
                 text = item if isinstance(item, str) else f"{value_text(item)}\n"
                 self._view.say(text)
-                sys.stdout.write(text)
-                sys.stdout.flush()
+                printer.print(text)
         if text and not text.endswith("\n"):
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+            printer.print("\n")
+        await printer.finish()
 
     def _show_in_flight(self) -> None:
         assert self._handle is not None, "there is a run to show"
         self._view.in_flight = self._handle.run.in_flight or None
 
-    def take(self, event: Any) -> None:
+    def take(self, event: Event) -> None:
         """Take in an event."""
         self._view.take(event)
         if self._as_json:
             return
-        if not self._is_live and event.type in {EventType.PROGRESS, EventType.LOG}:
+        if not self._is_live and event.type in {EventType.PROGRESS, EventType.LOG} and not self._is_printed(event):
             screen.say(safe(told_as_line(event) or ""))
+
+    def _is_printed(self, event: Event) -> bool:
+        return self._prints_items and event.data.get("name") == "item"
 
     # The end
 

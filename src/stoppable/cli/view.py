@@ -14,7 +14,7 @@ from rich.text import Text
 
 from stoppable._core.state import Status
 from stoppable.cli import show
-from stoppable.cli.text import line, plain
+from stoppable.cli.text import first, line, plain
 from stoppable.records import Event, EventType
 
 _BAR_WIDTH = 30
@@ -151,7 +151,7 @@ def told_as_line(event: Event) -> str | None:
             return f"partial  {line(data.get('delta', data.get('value', '')))}"
         case EventType.PROGRESS:
             told = data.get("data")
-            pairs = " ".join(f"{key}={value}" for key, value in told.items()) if isinstance(told, dict) else ""
-            return f"progress  {data.get('name')} {pairs}".rstrip()
+            pairs = [f"{key}={value}" for key, value in told.items()] if isinstance(told, dict) else []
+            return f"progress  {first(' '.join([str(data.get('name')), *pairs]))}"
         case _:
             return f"{event.type}  {line(data.get('message', data))}"
