@@ -16,13 +16,14 @@ from stoppable.errors import HoldNotFound, StoreError
 from stoppable.stores.sqlite import SqliteStore
 
 TTL = 3.0  # long enough for a disk that is busy with something else
+LONG = 30.0  # for those that shall not lose their lease, however busy the machine is
 NODE = Path(__file__).with_name("node.py")
 
 
 class Node:
     """One process that executes runs."""
 
-    def __init__(self, path, ttl=TTL):
+    def __init__(self, path, ttl=LONG):
         self._process = subprocess.Popen(
             [sys.executable, str(NODE), str(path), str(ttl)],
             stdin=subprocess.PIPE,
@@ -82,7 +83,7 @@ def path(tmp_path):
 def node(path):
     nodes = []
 
-    def start(ttl=TTL):
+    def start(ttl=LONG):
         nodes.append(Node(path, ttl))
         return nodes[-1]
 

@@ -59,7 +59,7 @@ def test_a_worker_that_is_killed_leaves_failed_and_never_running_for_ever(node, 
 
 
 def test_a_worker_that_is_killed_while_a_stop_is_pending_leaves_stopped(node, supervisor):
-    worker = node(ttl=60)  # its death is proven by its lock, long before its lease runs out
+    worker = node()  # its death is proven by its lock, long before its lease runs out
     run = worker.start("forever")
     worker.freeze(supervisor)
     assert supervisor.stop(run).acknowledged_at is None  # durable, and nobody has answered
@@ -69,7 +69,7 @@ def test_a_worker_that_is_killed_while_a_stop_is_pending_leaves_stopped(node, su
 
 
 def test_a_worker_that_is_frozen_past_its_lease_is_lost_and_its_late_writes_change_nothing(node, supervisor, tmp_path):
-    worker = node()
+    worker = node(TTL)
     polite, rude = worker.start("forever", tmp_path / "a"), worker.start("stubborn", tmp_path / "b")
     wait_until(grows(tmp_path / "b"))
     worker.freeze(supervisor)
@@ -128,7 +128,7 @@ def test_a_second_sigterm_ends_the_process_at_once(node, supervisor, tmp_path):
 
 def test_sigterm_ends_a_process_whose_store_does_not_answer(node, path):
     """It waits for the ends of its runs and a margin; the next supervisor writes them down."""
-    worker = node(ttl=30)
+    worker = node()
     run = worker.start("forever")
     holder = apsw.Connection(str(path))
     holder.set_busy_timeout(10_000)  # for what the worker is writing now
