@@ -201,14 +201,14 @@ def test_a_lane_that_is_closed_is_waited_for_as_long_as_it_makes_progress():
     done = []
 
     def work(items):
-        threading.Event().wait(0.1)
+        threading.Event().wait(0.3)
         done.extend(items)
 
     lane = Lane("test", work, most=1)
     for item in range(8):
         lane.put(item)
     lane.start()
-    assert lane.close(0.5)
+    assert lane.close(2)
     assert done == list(range(8))
 
 

@@ -195,7 +195,7 @@ async def test_the_runs_of_a_worker_that_gave_its_lease_back_are_ended_by_the_ne
     first._desk.lease.close()  # as if it had died here
     store.request_stop(asked.id, StopIntent()).result()
     async with Supervisor(store, ttl=0.3) as second:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not all(store.get(one.id).result().over for one in (left, asked)):
                 await asyncio.sleep(0.01)
         assert [(await second.get(one.id)).status for one in (left, asked)] == ["failed", "stopped"]

@@ -109,7 +109,7 @@ async def test_a_start_that_is_cancelled_while_it_is_registered_leaves_no_run_th
 
 
 async def record_of(supervisor, run_id):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(RunNotFound):
                 record = await supervisor.get(run_id)
@@ -155,7 +155,7 @@ async def test_a_start_that_is_refused_inside_a_run_leaves_nothing_that_the_run_
     async with Supervisor(store) as supervisor:
         taken = await supervisor.start(steps, 1, run_id="taken")
         await taken.outcome()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await (await supervisor.start(parent, supervisor)).result() == "done"
 
 
@@ -315,7 +315,7 @@ async def test_children_are_kept_with_their_parent_and_stopped_with_it(store):
     async with Supervisor(store) as supervisor:
         handle = await supervisor.start(parent, owner="me", labels={"team": "a"})
         bystander = await supervisor.start(forever, owner="me")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(await supervisor.tree(handle.id)) < 4:
                 await asyncio.sleep(0.005)
         await supervisor.stop(handle.id)

@@ -18,7 +18,7 @@ class TestBlockingTwins:
 
         handle = await stoppable.spawn(agent)
         await asyncio.sleep(0.01)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await handle.stop("cooperative")
             assert (await handle.outcome()).status == "stopped"
 

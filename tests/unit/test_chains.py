@@ -247,6 +247,6 @@ async def test_a_deep_chain_of_runs_settles_without_recursion(depth):
 
 
 async def _until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)

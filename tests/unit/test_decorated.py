@@ -159,7 +159,7 @@ async def test_a_decorated_stream_that_is_kept_open_does_not_hold_the_run_up(blo
             stoppable.check()
 
     handle = await stoppable.spawn(agent if blocking else async_agent)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await handle.outcome()).status == "stopped"
     if blocking:
         kept[0].close()

@@ -149,7 +149,7 @@ class TestCalledInARun:
             return agent()
 
         handle = await stoppable.spawn(async_agent if in_task else agent)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await handle.result() == 0
         assert (runs[0].status, ended) == ("stopped", [True])
         with pytest.raises(stoppable.RunStopped):
@@ -181,7 +181,7 @@ class TestCalledInARun:
             agent()
 
         handle = await stoppable.spawn(async_agent if in_task else agent)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             outcome = await handle.outcome()
         assert (outcome.status, outcome.rung, ended) == ("stopped", "signal", [True])
         assert [(node.name, node.fate) for node in handle.receipt.nodes][1:] == [("numbers", "finished")]

@@ -51,7 +51,7 @@ async def test_one_that_is_never_entered_holds_up_nobody():
         kept.append(stoppable.open_run("never"))
 
     handle = await stoppable.spawn(agent)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await handle.outcome()).status == "completed"
 
 
@@ -141,7 +141,7 @@ class TestAThreadThatCannotBeStarted:
             children.extend(stoppable.current_run()._offspring())
 
         handle = await stoppable.spawn(agent)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await handle.outcome()).status == "completed"
         assert children == []
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -128,10 +127,9 @@ async def test_a_tree_of_fifty_dies_at_once():
 
     handle = await stoppable.spawn(agent)
     await until(lambda: len(bearers(handle.id)) >= 50)
-    started = time.monotonic()
     await handle.stop("immediate")
-    assert (await handle.outcome()).status == "stopped"
-    assert time.monotonic() - started < 5  # some 20 ms on a machine with nothing else to do
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung) == ("stopped", "cancel")
     assert not bearers(handle.id)
 
 
@@ -208,7 +206,7 @@ def test_only_members_are_signalled():
         with child("cat", env=env) as stranger:
             assert stranger.pid not in members.pids()
             members.signal(stranger.pid, signal.SIGKILL)
-            assert stranger.communicate(b"alive", timeout=5)[0] == b"alive"
+            assert stranger.communicate(b"alive", timeout=30)[0] == b"alive"
             assert stranger.returncode == 0
 
 
@@ -236,7 +234,7 @@ def test_whoever_has_the_session_of_a_leader_that_was_reaped_is_a_stranger():
         members.forget_session()
         assert members.pids() == []
         members.signal(stranger.pid, signal.SIGKILL)
-        assert stranger.communicate(b"alive", timeout=5)[0] == b"alive"
+        assert stranger.communicate(b"alive", timeout=30)[0] == b"alive"
 
 
 async def test_the_leader_is_reaped_after_everything_else(flags):

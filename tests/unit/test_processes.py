@@ -112,7 +112,7 @@ async def test_a_pipe_held_by_one_that_escaped_and_hid_does_not_hang():
     result = await run_process("setsid env -i sleep 1000 & echo $!; echo out", shell=True)
     pid, out = result.stdout.splitlines()
     assert out == "out"
-    assert 0.9 < time.monotonic() - started < 5
+    assert 0.9 < time.monotonic() - started < 30
     os.kill(int(pid), signal.SIGKILL)
 
 

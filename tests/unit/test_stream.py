@@ -274,7 +274,7 @@ async def test_a_stream_that_was_left_open_holds_up_nobodys_end(make):
             stoppable.check()
 
     handle = await stoppable.spawn(agent)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await handle.outcome()).status == "stopped"
 
 
@@ -378,7 +378,7 @@ async def test_a_run_that_waits_for_a_threads_last_chunk_ends_with_it():
         await asyncio.sleep(0.001)
     assert handle.status == "stopping"
     source._wake.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await handle.outcome()).status == "stopped"
     chunks.clear()
 
