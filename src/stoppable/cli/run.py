@@ -230,14 +230,13 @@ class _Console:
 
     def take(self, event: Event) -> None:
         """Take in an event."""
+        if self._prints_items and event.data.get("name") == "item":
+            return  # it is printed
         self._view.take(event)
         if self._as_json:
             return
-        if not self._is_live and event.type in {EventType.PROGRESS, EventType.LOG} and not self._is_printed(event):
+        if not self._is_live and event.type in {EventType.PROGRESS, EventType.LOG}:
             screen.say(safe(told_as_line(event) or ""))
-
-    def _is_printed(self, event: Event) -> bool:
-        return self._prints_items and event.data.get("name") == "item"
 
     # The end
 
