@@ -10,8 +10,6 @@ import pytest
 from stoppable.cli.exits import EPILOG, MEANINGS, Exit
 from stoppable.records import EventType
 
-pytestmark = pytest.mark.timeout(60)
-
 ROOT = Path(__file__).parents[2]
 
 

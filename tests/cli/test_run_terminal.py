@@ -7,8 +7,6 @@ import pytest
 
 from .terminal import CTRL_C, Terminal
 
-pytestmark = pytest.mark.timeout(90)
-
 UNSAFE = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))} - set("\n\r\x1b")
 
 

@@ -4,8 +4,6 @@ import pytest
 
 from .terminal import CTRL_C, Terminal
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def test_watch_is_a_live_table_that_ctrl_c_leaves(served, client, unique):
     with Terminal("watch", "--interval", "0.1", STOPPABLE_URL=served) as terminal:

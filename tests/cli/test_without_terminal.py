@@ -17,8 +17,6 @@ from stoppable.cli.exits import Exit
 from ..waiting import wait_until
 from .terminal import TESTS
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def command(*arguments, environment=(), stderr=subprocess.PIPE, **options):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "COVERAGE"))}

@@ -9,8 +9,6 @@ import pytest
 from stoppable.client import ServerError
 from stoppable.errors import HoldNotFound, InvalidArgument, RunNotFound
 
-pytestmark = pytest.mark.timeout(60)
-
 CALLS = {
     "get": lambda client: client.get("abcd"),
     "tree": lambda client: client.tree("abcd"),

@@ -14,8 +14,6 @@ from stoppable.stores.sqlite import SqliteStore
 
 from .conftest import LONG, TTL, is_alive, over
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def grows(marks):
     size = marks.stat().st_size if marks.exists() else 0
