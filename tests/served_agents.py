@@ -2,10 +2,13 @@
 
 import asyncio
 import functools
+import os
 import subprocess
 import time
+from pathlib import Path
 
 import stoppable
+from stoppable import sync
 
 NOBODY: list[object] = []
 
@@ -122,6 +125,17 @@ async def flood():
 def counting(count):
     """Yield numbers, as fast as it can."""
     yield from range(count)
+
+
+@stoppable.agent
+def environments():
+    """Return what the commands of an agent see of the environments around them."""
+    plain = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+    ours = sync.run_process(["env"]).stdout
+    command = "tr '\\0' '\\n' < /proc/$PPID/environ"
+    above = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    server = Path(f"/proc/{os.getppid()}/environ").read_text()
+    return {"plain": plain, "run_process": ours, "above": above, "server": server}
 
 
 TWINS = [echo, functools.partial(echo, "bound")]

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.live import Live
 
+from stoppable import _api_key
 from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode, Status
@@ -57,6 +58,7 @@ def run(
 
     Once is a graceful stop: what is in flight may finish. Twice cuts it off. Three times kills it.
     """
+    _api_key.take()  # what the agent starts must not inherit it
     console = _Console(as_json=as_json)
     with console.output():  # a module may print while it is imported
         agent = load.agent(target)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stoppable import _api_key
 from stoppable._core.ids import new_id
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import CommandError, told
@@ -43,6 +44,7 @@ def serve(
         raise CommandError("say what to serve: a module with agents, as in `stoppable serve my_agents`, or --demo")
     from stoppable.server import serve as serve_http  # noqa: PLC0415 - it needs an extra
 
+    key = _api_key.take()  # before anything of the agents runs: what they start must not inherit it
     agents: dict[str, Callable[..., Any]] = {} if target is None else load.agents(target)
     with contextlib.ExitStack() as stack:
         if demo:
@@ -53,7 +55,7 @@ def serve(
             store = store or _demo_store()
 
         def ready(url: str) -> None:
-            greet(url, agents, is_demo=demo, store=store)
+            greet(url, agents, is_demo=demo, store=store, has_key=key is not None)
 
         serve_http(
             agents, store=store, ttl=ttl, keep_days=keep_days, host=host, port=port, log_json=log_json, ready=ready
@@ -64,7 +66,7 @@ def _demo_store() -> str | None:
     return _DEMO_STORE if importlib.util.find_spec("stoppable.stores.sqlite") else None
 
 
-def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | None) -> None:
+def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | None, has_key: bool) -> None:
     """Say where the server is and what to try."""
     lines = [f"stoppable serves {', '.join(agents)}", f"  at {url}", f"  kept in {store or 'memory'}"]
     if is_demo:
@@ -75,7 +77,6 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         )
     first = "research" if is_demo else next(iter(agents))
     run = f"try-{new_id()[:6]}"
-    has_key = bool(os.environ.get("STOPPABLE_API_KEY"))
     curl = "curl -s" + (' -H "authorization: Bearer $STOPPABLE_API_KEY"' if has_key else "")
     post = "-H 'content-type: application/json' -d"
     lines += [

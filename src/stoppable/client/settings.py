@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from stoppable import _api_key
 from stoppable._core.policy import seconds
 from stoppable.client.calls import Request, encoded
 from stoppable.errors import InvalidArgument
@@ -36,7 +37,7 @@ def _is_address(url: str) -> bool:
 
 def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
     """Return the arguments for either client of httpx."""
-    key = api_key or os.environ.get("STOPPABLE_API_KEY")
+    key = api_key or _api_key.find()
     return {
         "base_url": url,
         "headers": {b"Authorization": b"Bearer " + _header(key)} if key else {},

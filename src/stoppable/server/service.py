@@ -18,6 +18,7 @@ from typing import Any, NoReturn, ParamSpec
 
 import uvicorn
 
+from stoppable import _api_key
 from stoppable._core import clock
 from stoppable._core.state import Mode
 from stoppable.errors import InvalidArgument, StoreError
@@ -70,11 +71,12 @@ class Service:
         allowed_origins: Collection[str] = (),
         allowed_hosts: Collection[str] = (),
     ) -> None:
-        key = (api_key or os.environ.get("STOPPABLE_API_KEY") or None) if principal is None else api_key
+        found = _api_key.take()  # also if it is not used: what agents start must not inherit it
+        key = api_key or (found if principal is None else None)
         if not is_loopback(host) and key is None and principal is None:
             raise InvalidArgument(
                 f"without a key this server would let everybody who reaches {host} stop your runs: "
-                "set STOPPABLE_API_KEY, or listen on 127.0.0.1"
+                "set STOPPABLE_API_KEY or STOPPABLE_API_KEY_FILE, or listen on 127.0.0.1"
             )
         self.supervisor = Supervisor(store, ttl=ttl, keep_days=keep_days)
         self.url = ""

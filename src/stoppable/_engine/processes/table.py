@@ -12,6 +12,8 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 
+from stoppable import _api_key
+
 RUN = "STOPPABLE_RUN"
 """The environment variable with the id of the run that started a process."""
 WORKER = "STOPPABLE_WORKER"
@@ -34,13 +36,15 @@ _bare: set[int] = set()
 def environment(
     given: Mapping[str, str] | None, run_id: str | None, group_id: str, worker: str | None
 ) -> dict[str, str]:
-    """Return the environment of a new process: what was given, or else our own, with the cookies."""
+    """Return the environment of a new process: what was given, or else our own without secrets, with the cookies."""
     added = {RUN: run_id} if run_id is not None else {}
     if run_id is not None and worker is not None:
         added[WORKER] = worker
     outer = os.environ.get(GROUPS)
     added[GROUPS] = f"{outer}:{group_id}" if outer else group_id
-    return {**(os.environ if given is None else given), **added}
+    if given is None:
+        given = {name: value for name, value in os.environ.items() if name not in _api_key.SECRET}
+    return {**given, **added}
 
 
 def is_readable() -> bool:
