@@ -12,7 +12,7 @@ from stoppable._engine.threads import pool
 from stoppable.testing.leftovers import participants
 
 # Kept for reuse, and is_busy() tells what they do; or the keeper of a process group, which is told as what it keeps.
-_OURS = ("stoppable-control", "stoppable-thread", "stoppable-pool", "stoppable-process")
+_OURS = ("stoppable-control", "stoppable-thread", "stoppable-pool", "stoppable-process", "stoppable-watch")
 
 
 @contextmanager

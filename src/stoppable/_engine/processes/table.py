@@ -57,6 +57,19 @@ def children() -> list[int]:
     return [pid for pid in listed() if _is_child(pid)]
 
 
+def parents() -> dict[int, int]:
+    """Return every process that is alive with its parent."""
+    found = {}
+    for pid in listed():
+        try:
+            fields = _stat(pid)
+            if not _is_zombie(fields):
+                found[pid] = int(fields[_PARENT])
+        except (OSError, IndexError):
+            continue  # it is gone
+    return found
+
+
 class Members:
     """The processes of one group that are alive now; zombies are dead."""
 

@@ -1,0 +1,169 @@
+"""Follows processes that others started: their end is seen by a pidfd, and they are signalled one by one.
+
+Never by a group or a session: those may hold strangers (G13). What a followed process started is found while its parent
+lives, or by the cookie in its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import selectors
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from stoppable._engine.processes import table
+from stoppable._engine.processes.waker import Waker
+
+_logger = logging.getLogger("stoppable")
+
+_POLL_SECONDS = 0.05
+
+Look: TypeAlias = Callable[[], float | None]
+"""What is called again and again: it returns after how many seconds, or None if not at all."""
+
+
+class Family(table.Members):
+    """Processes known by pid and start time, whoever bears their cookie, and what all of them started."""
+
+    __slots__ = ()
+
+    def __init__(self, cookie: str) -> None:
+        super().__init__(cookie, session=-1)
+        self.forget_session()
+
+    def add(self, pid: int) -> bool:
+        """Count a process in; False if there is none with that pid."""
+        with contextlib.suppress(OSError, IndexError):
+            self._known[pid] = table.started(pid)
+            return True
+        return False
+
+    def find(self) -> list[int]:
+        """Return who is alive; takes some microseconds for every process of the machine."""
+        found = set(self.pids())
+        parents = table.parents()
+        is_growing = bool(found)
+        while is_growing:  # children without the cookie: a fork, `env -i`
+            children = {pid for pid, parent in parents.items() if parent in found} - found
+            found |= {pid for pid in children if self.add(pid)}
+            is_growing = bool(children & found)
+        return sorted(pid for pid in found if self.has(pid))
+
+    def strike(self, signum: signal.Signals) -> list[int]:
+        """Signal everybody who is alive, and return who that was."""
+        found = self.find()
+        for pid in found:
+            self.signal(pid, signum)
+            if signum is signal.SIGTERM:
+                self.signal(pid, signal.SIGCONT)  # one that is suspended would not see it
+        return found
+
+
+class Watcher:
+    """One thread that notices the end of processes, and calls functions until they want no more."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._waker = Waker()
+        self._new: deque[tuple[int, Callable[[], object]]] = deque()
+        self._calls: deque[Look] = deque()
+        self._due: dict[Look, float] = {}
+
+    def watch(self, pid: int, ended: Callable[[], object]) -> None:
+        """Call a function on the watcher's thread once a process has ended; also if there is no such process."""
+        pidfd = table.open_pidfd(pid)
+        if pidfd is None:
+            self.call(functools.partial(_poll, pid, _started(pid), ended))
+            return
+        self._new.append((pidfd, ended))
+        self._wake()
+
+    def call(self, look: Look) -> None:
+        """Call a function soon, and then as often as it asks for; from any thread."""
+        self._calls.append(look)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._waker.open()
+                    thread = threading.Thread(target=self._work, name="stoppable-watch", daemon=True)
+                    thread.start()
+                    self._thread = thread
+        self._waker.wake()
+
+    def _work(self) -> None:
+        selector = selectors.DefaultSelector()
+        self._waker.register_in(selector)
+        while True:
+            while self._new:
+                pidfd, ended = self._new.popleft()
+                selector.register(pidfd, selectors.EVENT_READ, functools.partial(_notice, selector, pidfd, ended))
+            for key, _ in selector.select(self._patience()):
+                _guarded(key.data)
+            self._call_due()
+
+    def _patience(self) -> float | None:
+        if self._new or self._calls:
+            return 0.0
+        return max(0.0, min(self._due.values()) - time.monotonic()) if self._due else None
+
+    def _call_due(self) -> None:
+        now = time.monotonic()
+        due = [look for look, when in self._due.items() if when <= now]
+        while self._calls:
+            due.append(self._calls.popleft())
+        for look in dict.fromkeys(due):
+            self._due.pop(look, None)
+            seconds = _guarded(look)
+            if seconds is not None:
+                self._due[look] = now + seconds
+
+    def forget(self) -> None:
+        """Begin anew after a fork, which no thread survives."""
+        self._begin()
+
+
+def _notice(selector: selectors.BaseSelector, pidfd: int, ended: Callable[[], object]) -> None:
+    selector.unregister(pidfd)
+    os.close(pidfd)
+    ended()
+
+
+def _guarded(call: Callable[[], float | None]) -> float | None:
+    try:
+        return call()
+    except Exception:  # whatever it is, no other process would be followed without this thread
+        _logger.exception("the end of a process could not be seen to")
+        return None
+
+
+def _started(pid: int) -> bytes | None:
+    try:
+        return table.started(pid)
+    except (OSError, IndexError):
+        return None
+
+
+def _poll(pid: int, since: bytes | None, ended: Callable[[], object]) -> float | None:
+    """Look for the end of a process where there is no pidfd."""
+    if since is not None and table.is_running(pid, since):
+        return _POLL_SECONDS
+    ended()
+    return None
+
+
+watcher = Watcher()
+os.register_at_fork(after_in_child=watcher.forget)
