@@ -14,8 +14,9 @@ except ImportError as error:
 from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.app import create_app
 from stoppable.server.limits import ServerLimits
+from stoppable.server.pages import ui
 from stoppable.server.principal import Principal, Scope
 from stoppable.server.router import router
 from stoppable.server.service import Service, serve
 
-__all__ = ["AgentLoop", "Principal", "Scope", "ServerLimits", "Service", "create_app", "router", "serve"]
+__all__ = ["AgentLoop", "Principal", "Scope", "ServerLimits", "Service", "create_app", "router", "serve", "ui"]

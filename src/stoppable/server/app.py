@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 import stoppable
@@ -27,19 +27,13 @@ from stoppable.server.guarded import answer_to, guarded_route
 from stoppable.server.limits import ServerLimits
 from stoppable.server.middleware import Guard
 from stoppable.server.origins import LOOPBACK
+from stoppable.server.pages import ui
 from stoppable.server.problems import Problem, problem_of_status, problem_of_validation
 from stoppable.server.registry import Agents, Registry
 from stoppable.server.router import PrincipalDependency, add_routes, routes
 from stoppable.supervisor import Supervisor
 
 _DESCRIPTION = "Start agents as runs, follow them, and stop exactly the run you mean, with everything it started."
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>stoppable</title>
-<h1>stoppable</h1>
-<p>The stop button for AI agents. The routes are in <a href="openapi.json">openapi.json</a>.</p>
-</html>
-"""
 
 
 def create_app(
@@ -93,6 +87,7 @@ def create_app(
         made = routes(desk, principal, allowed_origins)
         app.include_router(made)
     _add_health(app, desk)
+    app.include_router(ui())
     _add_errors(app, made)
     if api_key is not None:
         _document_key(app)
@@ -131,15 +126,11 @@ def _add_health(app: FastAPI, desk: FrontDesk) -> None:
             return json_response({"status": "ready"})
         return Problem(503, "not_ready", "the store does not answer, or the server is shutting down").to_response()
 
-    async def index() -> Response:
-        return HTMLResponse(_PAGE)
-
     health = answer(schemas.Health, "It is.")
     app.add_api_route(
         "/healthz", healthz, response_class=Response, responses={200: health, **errors()}, tags=["health"]
     )
     app.add_api_route("/readyz", readyz, response_class=Response, responses={200: health, **errors()}, tags=["health"])
-    app.add_api_route("/", index, include_in_schema=False)
 
 
 def _methods(path: str, routes: Sequence[BaseRoute]) -> str:

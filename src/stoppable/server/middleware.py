@@ -17,13 +17,14 @@ _access = logging.getLogger("stoppable.access")
 
 _OPEN = frozenset({"/healthz", "/readyz"})
 
-_ALWAYS = [
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"),
-]
-_UNLESS_GIVEN = {b"x-content-type-options": b"nosniff", b"cache-control": b"no-store"}
+_UNLESS_GIVEN = {
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"cache-control": b"no-store",
+}
 
 
 class Guard:
@@ -51,7 +52,7 @@ class Guard:
                 given = message.get("headers", [])
                 names = {name for name, _ in given}
                 more = [pair for pair in _UNLESS_GIVEN.items() if pair[0] not in names]
-                message["headers"] = [*given, *_ALWAYS, *more]
+                message["headers"] = [*given, *more]
             await send(message)
 
         try:

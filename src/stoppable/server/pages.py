@@ -1,0 +1,105 @@
+"""The web UI: static files of this package, which speak to the routes over HTTP as any other client does."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from stoppable.errors import InvalidArgument
+from stoppable.server.problems import Problem
+
+_FOLDER = "ui"
+_PAGE = "index.html"
+_BUTTON = "stoppable-button.js"
+_API = b'name="stoppable-api" content="."'
+
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "json": "application/json",
+}
+
+# With trusted types no text of an agent can become markup, whatever a script of ours does with it.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "Cache-Control": "no-cache",  # kept, but asked for again: after an upgrade nobody mixes two versions
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    content: bytes
+    kind: str
+
+    def response(self, request: Request, name: str) -> Response:
+        """Return the file, or that the browser has it."""
+        tag = f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
+        headers = {**_HEADERS, "ETag": tag}
+        if name == _BUTTON:
+            headers["Access-Control-Allow-Origin"] = "*"  # a page of another origin may embed it; it is public code
+            headers["Cross-Origin-Resource-Policy"] = "cross-origin"
+        known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+        if tag in known or "*" in known:
+            return Response(status_code=304, headers=headers)
+        return Response(self.content, headers=headers, media_type=self.kind)
+
+
+def ui(prefix: str = "", *, api: str | None = None) -> APIRouter:
+    """Return the web UI, to include in a FastAPI app beside ``router``.
+
+    The page is at ``prefix`` with a slash at its end, its files are below ``prefix/ui/``. ``api`` is where the routes
+    are included, if that is elsewhere than at ``prefix``. Nothing in it is secret: what a page shows, it asks the
+    routes for, with the rights of whoever looks at it.
+    """
+    for name, path in (("prefix", prefix), ("api", api or "")):
+        if path and (not path.startswith("/") or path.endswith("/")):
+            raise InvalidArgument(f"{name} is {path!r}: begin it with a slash and end it without one")
+    files = dict(_files(resources.files("stoppable.server").joinpath(_FOLDER)))
+
+    async def page(request: Request) -> Response:
+        return _page(files[_PAGE], request, api).response(request, _PAGE)
+
+    async def file(request: Request, path: str) -> Response:
+        found = files.get(path)
+        if found is None or path == _PAGE:
+            return Problem(404, "not_found", "there is no such file").to_response()
+        return found.response(request, path)
+
+    made = APIRouter(prefix=prefix)
+    for path, handler in (("/", page), (f"/{_FOLDER}/{{path:path}}", file)):
+        made.add_api_route(path, handler, methods=["GET", "HEAD"], include_in_schema=False, response_class=Response)
+    return made
+
+
+def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, _File]]:
+    for one in folder.iterdir():
+        if one.is_dir():
+            yield from _files(one, f"{above}{one.name}/")
+        elif (kind := _TYPES.get(one.name.rpartition(".")[2])) is not None:
+            yield above + one.name, _File(content=one.read_bytes(), kind=kind)
+
+
+def _page(found: _File, request: Request, api: str | None) -> _File:
+    """Return the page, which says where the routes are; below itself, unless it was told otherwise."""
+    if api is None:
+        return found
+    place = html.escape(request.scope.get("root_path", "") + api + "/")
+    told = found.content.replace(_API, _API.replace(b'"."', f'"{place}"'.encode()))
+    return _File(content=told, kind=found.kind)
