@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from stoppable import _wire
+from stoppable._core.labels import check_labels
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason
 from stoppable._core.state import Mode, Rung, Status
@@ -21,20 +22,7 @@ from stoppable.errors import InvalidArgument
 VERSION = 1
 """Of the JSON form of a record."""
 
-LABEL_LENGTH = 256
-"""Of the name of a label, of its value, and of an owner."""
-
-_LABELS = 32
 _ERROR_LENGTH = 500  # in a list
-
-
-def check_labels(labels: Mapping[str, str]) -> None:
-    """Raise an error that says what labels are."""
-    if not isinstance(labels, Mapping) or len(labels) > _LABELS:
-        raise InvalidArgument(f"labels are up to {_LABELS} pairs of texts")
-    for text in (*labels.keys(), *labels.values()):
-        if not isinstance(text, str) or len(text) > LABEL_LENGTH:
-            raise InvalidArgument(f"a label is a text of up to {LABEL_LENGTH} characters, not {str(text)[:40]!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +179,8 @@ class EventType(StrEnum):
     STATUS = "status"
     PROGRESS = "progress"
     PARTIAL = "partial"
+    ANNOTATED = "annotated"
+    """Facts about the run were noted (``Run.annotate``)."""
     ENTERED = "entered"
     LEFT = "left"
     LOG = "log"

@@ -34,6 +34,11 @@ def words(question: str) -> Generator[str, None, int]:
     return len(question)
 
 
+@stoppable.agent(name="reviewer", labels={"team": "a"}, policy=stoppable.Policy(grace=1))
+async def reviewed(question: str) -> int:
+    return len(question)
+
+
 @stoppable.boundary("llm")
 async def ask(question: str) -> float:
     return float(len(question))
@@ -53,6 +58,10 @@ async def agents_keep_their_types() -> None:
     assert_type(await answer("why"), int)
     assert_type(await answer("why", depth=2), int)
     assert_type(blocking("why"), bytes)
+    assert_type(await reviewed("why"), int)
+    assert_type(await stoppable.call(reviewed, "why", name="other", labels={}), int)
+    assert_type(await stoppable.spawn(reviewed, "why", policy=None), stoppable.RunHandle[int])
+    assert_type(sync.call(reviewed, "why", name="other"), int)
     async for token in tokens("why"):
         assert_type(token, str)
     for page in pages("why"):

@@ -10,6 +10,7 @@ from stoppable._core.budget import Budget
 from stoppable._core.gate import Role, lock
 from stoppable._core.hooks import Hook, Moment, call_hooks
 from stoppable._core.ids import new_id
+from stoppable._core.metadata import Annotated
 from stoppable._core.outcome import Outcome
 from stoppable._core.partial import Partial
 from stoppable._core.policy import Limits, Policy, seconds
@@ -18,7 +19,6 @@ from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Rung, Status
 from stoppable._core.stop import CHANGES, Answer, Due, Receipt, Stop
 from stoppable._core.token import Token
-from stoppable._core.tree import Place
 from stoppable.errors import AgentStopped
 
 # Bound once: before 3.12, reading a member off an enum takes longer than the call it is passed to.
@@ -32,7 +32,7 @@ _BOUNDARY, _HOOK, _REMOTE, _AT_STOP = Role.BOUNDARY, Role.HOOK, Role.REMOTE, Mom
 _ACCEPTED = Answer.ACCEPTED
 
 
-class Run(Place):
+class Run(Annotated):
     """One addressable execution of an agent."""
 
     __slots__ = (
@@ -48,7 +48,6 @@ class Run(Place):
         "_partial",
         "_raised",
         "_rung",
-        "_sink",
         "id",
         "labels",
         "name",
@@ -77,7 +76,7 @@ class Run(Place):
         self._first = self._next = self._previous = None
         self._main: port.Participant | None = None
         self._partial: Partial | None = None
-        self._stop = None
+        self._stop = self._metadata = None
         self._later: list[Stop] | None = None
         self._delivered_at: float | None = None
         self._raised = False  # its code was told to stop, by AgentStopped or an answer: it may be unwinding

@@ -38,6 +38,9 @@ class Sink:
     def partial(self, run: Run, value: object, *, appended: bool) -> None:
         """Note that what the run has so far was replaced by a value, or extended by it."""
 
+    def annotated(self, run: Run, metadata: dict[str, object]) -> None:
+        """Note facts about the run, which replace those of the same names."""
+
     def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
         """Note what the run told of its progress."""
 

@@ -34,5 +34,13 @@ class Token:
         """Every reason given so far, the first one first."""
         return tuple(stop.reason for stop in self._run._stops())
 
+    def should_stop(self) -> bool:
+        """Answer as ``stoppable.should_stop()`` does inside the run, from anywhere: a True counts as a delivery.
+
+        For code that holds the token and does not belong to the run, such as a callback on a foreign thread. Asking
+        does not make the caller a part of the run.
+        """
+        return self._run._closed and self._run._answer()
+
     def __repr__(self) -> str:
         return f"<Token of run {self._run.id}: {'stopped' if self.stopped else 'not stopped'}>"

@@ -57,6 +57,11 @@ class Place(Gate):
             (after or first)._previous = before
         self._previous = self._next = None
 
+    @property
+    def children(self) -> tuple[Run, ...]:
+        """The child runs that a stop of this one would reach now: those of which anything is alive, oldest first."""
+        return tuple(self._offspring())
+
     def _offspring(self) -> list[Run]:
         """Return its children, the oldest first."""
         found = []

@@ -7,7 +7,7 @@ import functools
 import inspect
 import threading
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from enum import Enum
 from types import FunctionType
 from typing import Any, Literal, TypeVar, TypeVarTuple, cast, overload
@@ -16,6 +16,7 @@ from stoppable._core import context
 from stoppable._core.boundary import check
 from stoppable._core.callables import code_of
 from stoppable._core.context import OUTSIDE
+from stoppable._core.policy import Policy
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
@@ -23,6 +24,7 @@ from stoppable._engine import tasks
 from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
 from stoppable._engine.generators import Steps
 from stoppable._engine.handle import RunHandle
+from stoppable._engine.options import NO_OPTIONS, RunOptions, asked, keep_options, name_of, options_of
 from stoppable._engine.scope import BlockingEdge, Edge, drive, in_task
 from stoppable.errors import InvalidArgument, RunFailed
 
@@ -33,6 +35,7 @@ Ts = TypeVarTuple("Ts")
 Isolation = Literal["auto", "process"]
 
 _BODY = "__stoppable_body__"
+_NOT_GIVEN = object()
 
 
 class Kind(Enum):
@@ -49,38 +52,57 @@ _ASYNC, _FAILED = Kind.ASYNC, Status.FAILED
 _GENERATORS = frozenset({Kind.ASYNC_GENERATOR, Kind.BLOCKING_GENERATOR})
 
 
-def agent(function: F) -> F:
+@overload
+def agent(function: F) -> F: ...
+@overload
+def agent(
+    *, name: str | None = ..., labels: Mapping[str, str] | None = ..., policy: Policy | None = ...
+) -> Callable[[F], F]: ...
+def agent(
+    function: Any = _NOT_GIVEN,
+    *,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    policy: Policy | None = None,
+) -> Any:
     """Mark a function or a generator as an agent, async or not: called inside a run it is a child run of its own.
 
+    ``@agent(name=…, labels=…, policy=…)`` says how its runs are listed and stopped, unless a start says otherwise.
     Outside a run, calling it is a plain call. An error of its body reaches the caller unchanged. Leaving a generator
     early ends its run.
     """
+    options = RunOptions(name=name, labels=labels, policy=policy)
+    return functools.partial(_marked, options) if function is _NOT_GIVEN else _marked(options, function)
+
+
+def _marked(options: RunOptions, function: F) -> F:
     match kind_of(function):
         case Kind.ASYNC:
-            wrapper = _async_agent(function)
+            wrapper = _async_agent(function, options)
         case Kind.ASYNC_GENERATOR:
-            wrapper = _async_generator_agent(function)
+            wrapper = _async_generator_agent(function, options)
         case Kind.BLOCKING:
-            wrapper = _blocking_agent(function)
+            wrapper = _blocking_agent(function, options)
         case Kind.BLOCKING_GENERATOR:
-            wrapper = _blocking_generator_agent(function)
+            wrapper = _blocking_generator_agent(function, options)
     functools.update_wrapper(wrapper, function)
     setattr(wrapper, _BODY, function)
+    keep_options(wrapper, options)
     return cast("F", wrapper)
 
 
-def _async_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+def _async_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:
     async def call_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             return await function(*args, **kwargs)
-        edge = Edge(child_run(function))
+        edge = Edge(child_run(function, options))
         await drive(edge, function, args, kwargs)
         return edge.answer()
 
     return call_agent
 
 
-def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+def _async_generator_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:
     async def iterate_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             items = function(*args, **kwargs)
@@ -95,7 +117,7 @@ def _async_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
                         item = await items.asend(sent)
             except StopAsyncIteration:
                 return
-        run = child_run(function)
+        run = child_run(function, options)
         channel: LazyChannel[Any] = LazyChannel(run)
         handle = RunHandle[Any](run, in_task(run, functools.partial(channel.pump, function), args, kwargs), channel)
         is_cut = False
@@ -129,84 +151,159 @@ def _is_our_cancel() -> bool:
     return participant.others_now() <= participant.others
 
 
-def _blocking_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+def _blocking_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:
     def call_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             return function(*args, **kwargs)
-        return block(child_run(function), function, args, kwargs).answer()
+        return block(child_run(function, options), function, args, kwargs).answer()
 
     return call_agent
 
 
-def _blocking_generator_agent(function: Callable[..., Any]) -> Callable[..., Any]:
+def _blocking_generator_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:
     def iterate_agent(*args: Any, **kwargs: Any) -> Any:
         items = function(*args, **kwargs)
         if context.current_run() is None:
             return (yield from items)
-        return (yield from Steps(child_run(function), items))
+        return (yield from Steps(child_run(function, options), items))
 
     return iterate_agent
 
 
 @overload
 async def spawn(
-    agent: Callable[[*Ts], AsyncIterator[Any]], *args: *Ts, isolation: Isolation = ...
+    agent: Callable[[*Ts], AsyncIterator[Any]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+    isolation: Isolation = ...,
 ) -> RunHandle[None]: ...
 @overload
-async def spawn(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts, isolation: Isolation = ...) -> RunHandle[T]: ...
-@overload
-async def spawn(  # type: ignore[overload-overlap]  # a Generator is an Iterator that says what it returns
-    agent: Callable[[*Ts], Generator[Any, Any, T]], *args: *Ts, isolation: Isolation = ...
+async def spawn(
+    agent: Callable[[*Ts], Awaitable[T]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+    isolation: Isolation = ...,
 ) -> RunHandle[T]: ...
 @overload
-async def spawn(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts, isolation: Isolation = ...) -> RunHandle[None]: ...
+async def spawn(  # type: ignore[overload-overlap]  # a Generator is an Iterator that says what it returns
+    agent: Callable[[*Ts], Generator[Any, Any, T]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+    isolation: Isolation = ...,
+) -> RunHandle[T]: ...
 @overload
-async def spawn(agent: Callable[[*Ts], T], *args: *Ts, isolation: Isolation = ...) -> RunHandle[T]: ...
+async def spawn(
+    agent: Callable[[*Ts], Iterator[Any]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+    isolation: Isolation = ...,
+) -> RunHandle[None]: ...
+@overload
+async def spawn(
+    agent: Callable[[*Ts], T],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+    isolation: Isolation = ...,
+) -> RunHandle[T]: ...
 async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
-    agent: Callable[..., Any], *args: Any, isolation: Isolation = "auto"
+    agent: Callable[..., Any],
+    *args: Any,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    policy: Policy | None = None,
+    isolation: Isolation = "auto",
 ) -> RunHandle[Any]:
     """Start an agent as a child of the current run, or as a root, beside the calling code.
 
     Keyword arguments go through ``functools.partial``. An async agent gets a task, a blocking one a thread of its own,
     and with ``isolation="process"`` either gets a worker process, which can always be ended. What a generator yields
-    comes from the handle's ``stream()``; it runs ahead of whoever reads that.
+    comes from the handle's ``stream()``; it runs ahead of whoever reads that. ``labels`` are added to the parent's;
+    without a ``policy`` the parent's holds.
     """
     body = body_of(agent)
+    options = asked(agent, name, labels, policy)
     if isolation != "auto":
         isolated = _isolated(agent, args, isolation)
-        return start_isolated(child_run(body), body, isolated)
-    run = child_run(body)
+        return start_isolated(child_run(body, options), body, isolated)
+    run = child_run(body, options)
     if kind_of(body) is _ASYNC:
         return RunHandle(run, in_task(run, body, args, {}))
     return start(run, body, args)
 
 
 @overload
-async def call(agent: Callable[[*Ts], AsyncIterator[Any]], *args: *Ts) -> None: ...
+async def call(
+    agent: Callable[[*Ts], AsyncIterator[Any]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> None: ...
 @overload
-async def call(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
+async def call(
+    agent: Callable[[*Ts], Awaitable[T]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> T: ...
 @overload
-async def call(agent: Callable[[*Ts], Generator[Any, Any, T]], *args: *Ts) -> T: ...  # type: ignore[overload-overlap]
+async def call(  # type: ignore[overload-overlap]
+    agent: Callable[[*Ts], Generator[Any, Any, T]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> T: ...
 @overload
-async def call(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts) -> None: ...
+async def call(
+    agent: Callable[[*Ts], Iterator[Any]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> None: ...
 @overload
-async def call(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
-async def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
+async def call(
+    agent: Callable[[*Ts], T],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> T: ...
+async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
+    agent: Callable[..., Any],
+    *args: Any,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    policy: Policy | None = None,
+) -> Any:
     """Run an agent as a child of the current run and return its value; raises as ``RunHandle.result()`` does.
 
     Outside a run it is a plain call, for a blocking agent on a thread. Somebody else's cancel stops the child.
     """
     body = body_of(agent)
     if kind_of(body) is not _ASYNC:
-        handle = await spawn(agent, *args)
+        handle = await spawn(agent, *args, name=name, labels=labels, policy=policy)
         try:
             return await handle.result()
         except CancelledError:
             _passed_on(handle.run)  # nobody else holds it
             raise
+    options = asked(agent, name, labels, policy)
     if context.current_run() is None:
         return await body(*args)
-    run = child_run(body)
+    run = child_run(body, options)
     edge = Edge(run)
     await drive(edge, body, args, {})
     outcome = run.outcome
@@ -306,17 +403,23 @@ def _isolated(
     return as_worker_body(agent, args)
 
 
-def child_run(body: Callable[..., Any]) -> Run:
+def child_run(body: Callable[..., Any], options: RunOptions = NO_OPTIONS) -> Run:
     """Enter the gate of the current run with a child; a root outside any run."""
-    name = body.__name__ if isinstance(body, FunctionType) else name_of(body)
+    name = options.name or (body.__name__ if isinstance(body, FunctionType) else name_of(body))
     scope = context.current.get()
     if scope is OUTSIDE:
-        return Run(name)
+        return Run(name, labels=options.labels, policy=options.policy)
     check()
     parent = scope._run_here()
     if parent is not None and parent._budget is not None:
         parent._budget.spend("subrun")
-    return Run(name, parent)
+    return Run(name, parent, labels=options.labels, policy=options.policy)
+
+
+def root_run(agent: Callable[..., Any]) -> Run:
+    """Return a run for an agent that is nobody's child, as the agent says it is listed and stopped."""
+    options = options_of(agent)
+    return Run(name_of(agent), labels=options.labels, policy=options.policy)
 
 
 def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
@@ -347,10 +450,3 @@ def kind_of(function: Callable[..., Any]) -> Kind:
     if inspect.isasyncgenfunction(code):
         return Kind.ASYNC_GENERATOR
     return Kind.BLOCKING_GENERATOR if inspect.isgeneratorfunction(code) else Kind.BLOCKING
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name a run of this agent is listed under."""
-    if isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__name__", None) or type(function).__name__

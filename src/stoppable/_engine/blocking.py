@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from typing import Any, Generic, TypeVar, TypeVarTuple, cast, overload
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import check
 from stoppable._core.hooks import Callback, Moment
 from stoppable._core.outcome import Outcome
+from stoppable._core.policy import Policy
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
@@ -21,6 +22,7 @@ from stoppable._engine.bells import Alarm
 from stoppable._engine.channel import Channel
 from stoppable._engine.handle import Held, RunHandle, stream_of
 from stoppable._engine.loops import run_in_new_loop
+from stoppable._engine.options import asked
 from stoppable._engine.scope import raise_ended
 from stoppable._engine.waits import wait_for_end
 from stoppable.errors import RunFailed
@@ -71,22 +73,58 @@ class BlockingHandle(Held, Generic[T_co]):
 
 
 @overload
-def spawn(agent: Callable[[*Ts], AsyncIterator[Any]], *args: *Ts) -> BlockingHandle[None]: ...
+def spawn(
+    agent: Callable[[*Ts], AsyncIterator[Any]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> BlockingHandle[None]: ...
 @overload
-def spawn(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> BlockingHandle[T]: ...
+def spawn(
+    agent: Callable[[*Ts], Awaitable[T]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> BlockingHandle[T]: ...
 @overload
-def spawn(agent: Callable[[*Ts], Generator[Any, Any, T]], *args: *Ts) -> BlockingHandle[T]: ...  # type: ignore[overload-overlap]
+def spawn(  # type: ignore[overload-overlap]
+    agent: Callable[[*Ts], Generator[Any, Any, T]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> BlockingHandle[T]: ...
 @overload
-def spawn(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts) -> BlockingHandle[None]: ...
+def spawn(
+    agent: Callable[[*Ts], Iterator[Any]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> BlockingHandle[None]: ...
 @overload
-def spawn(agent: Callable[[*Ts], T], *args: *Ts) -> BlockingHandle[T]: ...
-def spawn(agent: Callable[..., Any], *args: Any) -> BlockingHandle[Any]:  # type: ignore[misc]  # as in agents.py
+def spawn(
+    agent: Callable[[*Ts], T],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> BlockingHandle[T]: ...
+def spawn(  # type: ignore[misc]  # as in agents.py
+    agent: Callable[..., Any],
+    *args: Any,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    policy: Policy | None = None,
+) -> BlockingHandle[Any]:
     """Start an agent as a child of the current run, or as a root, on a thread of its own.
 
     An async agent gets an event loop of its own there. What a generator yields comes from the handle's ``stream()``.
     """
     body = body_of(agent)
-    held = start_on_thread(child_run(body), body, args)
+    held = start_on_thread(child_run(body, asked(agent, name, labels, policy)), body, args)
     return BlockingHandle(held.run, held._channel)
 
 
@@ -105,21 +143,57 @@ def start_on_thread(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -
 
 
 @overload
-def call(agent: Callable[[*Ts], AsyncIterator[Any]], *args: *Ts) -> None: ...
+def call(
+    agent: Callable[[*Ts], AsyncIterator[Any]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> None: ...
 @overload
-def call(agent: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T: ...
+def call(
+    agent: Callable[[*Ts], Awaitable[T]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> T: ...
 @overload
-def call(agent: Callable[[*Ts], Generator[Any, Any, T]], *args: *Ts) -> T: ...  # type: ignore[overload-overlap]
+def call(  # type: ignore[overload-overlap]
+    agent: Callable[[*Ts], Generator[Any, Any, T]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> T: ...
 @overload
-def call(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts) -> None: ...
+def call(
+    agent: Callable[[*Ts], Iterator[Any]],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> None: ...
 @overload
-def call(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
-def call(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # as in agents.py
+def call(
+    agent: Callable[[*Ts], T],
+    *args: *Ts,
+    name: str | None = ...,
+    labels: Mapping[str, str] | None = ...,
+    policy: Policy | None = ...,
+) -> T: ...
+def call(  # type: ignore[misc]  # as in agents.py
+    agent: Callable[..., Any],
+    *args: Any,
+    name: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    policy: Policy | None = None,
+) -> Any:
     """Run an agent as a child of the current run and return its value; outside a run a plain call."""
     body = body_of(agent)
     if context.current_run() is None and kind_of(body) is Kind.BLOCKING:
         return body(*args)
-    held = spawn(agent, *args)
+    held = spawn(agent, *args, name=name, labels=labels, policy=policy)
     try:
         return held.result()
     except (KeyboardInterrupt, SystemExit) as outsider:  # a Ctrl-C, or the handler of another signal

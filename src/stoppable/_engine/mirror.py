@@ -11,7 +11,7 @@ from stoppable._core.reason import Reason
 from stoppable._core.run import Run
 from stoppable._core.state import Fate, Rung, Status
 from stoppable._core.stop import Stop
-from stoppable._engine.wire import Born, Ended, Entered, Event, Left, Message, Stopping, Told
+from stoppable._engine.wire import Born, Ended, Entered, Event, Left, Message, Noted, Stopping, Told
 
 
 class Process(RemoteParticipant):
@@ -91,6 +91,8 @@ class Mirror:
                 run, _ = self._runs[run_id]
                 if run._sink is not None:
                     run._sink.event(run, kind, data)
+            case Noted(run_id, metadata) if run_id in self._runs:
+                self._runs[run_id][0].annotate(**metadata)
             case Ended(run_id) if run_id in self._runs:
                 self._ended(message)
             case _:

@@ -14,7 +14,7 @@ from stoppable._core import context
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Mode
-from stoppable._engine.agents import body_of, name_of, start
+from stoppable._engine.agents import body_of, root_run, start
 from stoppable._engine.blocking import call
 from stoppable._engine.loops import run_in_new_loop
 from stoppable.errors import StoppableError
@@ -47,7 +47,7 @@ def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # 
     if context.current_run() is not None:
         return call(agent, *args)
     body = body_of(agent)
-    root = Run(name_of(body))
+    root = root_run(agent)
 
     async def main() -> Any:
         return await start(root, body, args).result()

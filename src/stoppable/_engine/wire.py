@@ -125,6 +125,14 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """From the worker: facts about one of its runs."""
+
+    run_id: str
+    metadata: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """From the worker: what a generator yielded."""
 
@@ -141,7 +149,9 @@ class Ended:
     abandoned: tuple[str, ...] = ()
 
 
-Message: TypeAlias = Start | StopRequest | Acknowledged | Born | Stopping | Entered | Left | Told | Event | Item | Ended
+Message: TypeAlias = (
+    Start | StopRequest | Acknowledged | Born | Stopping | Entered | Left | Told | Event | Noted | Item | Ended
+)
 
 
 class Line:

@@ -43,6 +43,7 @@ from stoppable._engine.wire import (
     Item,
     Left,
     Line,
+    Noted,
     Start,
     Stopping,
     StopRequest,
@@ -156,6 +157,10 @@ class _Reporter(Sink):
     def partial(self, run: Run, value: object, *, appended: bool) -> None:
         """Tell what a run has so far."""
         self._line.send(Told(run.id, value if run is self._root else _plain(value), appended))
+
+    def annotated(self, run: Run, metadata: dict[str, object]) -> None:
+        """Tell of facts about a run."""
+        self._line.send(Noted(run.id, {name: _plain(value) for name, value in metadata.items()}))
 
     def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
         """Tell of progress."""

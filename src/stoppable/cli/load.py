@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from stoppable._engine.options import name_of
 from stoppable.cli.exits import CommandError, Exit
 
 Agent: TypeAlias = Callable[..., Any]
@@ -134,9 +135,3 @@ def yields(agent: Agent) -> bool:
     """Return whether an agent is a generator, of either kind."""
     inner = inspect.unwrap(agent.func if isinstance(agent, functools.partial) else agent)
     return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
-
-
-def name_of(agent: Agent) -> str:
-    """Return what an agent is called, also when its arguments are bound to it."""
-    inner = agent.func if isinstance(agent, functools.partial) else agent
-    return str(getattr(inner, "__name__", type(inner).__name__))

@@ -19,6 +19,7 @@ from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode, Status
 from stoppable._engine.handle import RunHandle
+from stoppable._engine.options import name_of
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import Exit, of_status, told, write_nowhere
 from stoppable.cli.following import conclude
@@ -82,7 +83,7 @@ def run(
 
 async def _run(start: Any, agent: functools.partial[Any], store: str | None, console: _Console) -> RunRecord:
     async with Supervisor(store) as supervisor:
-        with console.screen(load.name_of(agent)):  # before the agent can print
+        with console.screen(name_of(agent)):  # before the agent can print
             handle: RunHandle[Any] = await start(supervisor, agent)
             with console.buttons(handle):
                 looking = asyncio.create_task(console.look())

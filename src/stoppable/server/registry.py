@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, cast
 
-from stoppable._engine.agents import body_of, kind_of, name_of
+from stoppable._engine.agents import body_of, kind_of
+from stoppable._engine.options import name_of
 from stoppable.errors import InvalidArgument
 from stoppable.server.problems import Problem
 
@@ -84,7 +85,7 @@ def _named(agents: Agents) -> Iterator[tuple[str, Agent]]:
         yield from cast("Mapping[str, Agent]", agents).items()
         return
     for agent in [agents] if callable(agents) else agents:
-        yield name_of(body_of(agent)), agent
+        yield name_of(agent), agent
 
 
 def _parameters(body: Agent) -> Iterator[dict[str, Any]]:

@@ -6,23 +6,25 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, Literal, Never, get_args
 
 from stoppable._core import context
 from stoppable._core.boundary import check
 from stoppable._core.ids import new_id
+from stoppable._core.labels import LABEL_LENGTH, check_labels
 from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
-from stoppable._engine.agents import Kind, body_of, kind_of, name_of, start, start_isolated
+from stoppable._engine.agents import Kind, body_of, kind_of, start, start_isolated
 from stoppable._engine.blocking import start_on_thread
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import limit_time
+from stoppable._engine.options import asked, name_of
 from stoppable._engine.workers import as_worker_body
 from stoppable.errors import InvalidArgument, RunStopped
-from stoppable.records import LABEL_LENGTH, RunRecord, check_labels
+from stoppable.records import RunRecord
 from stoppable.supervisor.translate import digest, outcome_of
 
 Isolation = Literal["auto", "task", "thread", "process"]
@@ -91,7 +93,9 @@ class Job:
         body = body_of(agent)
         _check_arguments(body, args)
         launch = _launcher(agent, args, options.isolation, in_loop=in_loop)
-        name = options.name or name_of(body)
+        own = asked(agent, options.name, options.labels, options.policy)
+        options = replace(options, labels=own.labels, policy=own.policy)
+        name = own.name or name_of(agent)
         bound = body if isinstance(body, functools.partial) else functools.partial(body)
         return cls(name, options, digest(name, (*bound.args, *args), bound.keywords), launch)
 

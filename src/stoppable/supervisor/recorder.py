@@ -201,6 +201,10 @@ class Recorder(Sink):
         name = "delta" if appended else "value"
         self._note(run, Draft(type=EventType.PARTIAL, data=_kept(name, value), at=self._store.now()))
 
+    def annotated(self, run: Run, metadata: dict[str, object]) -> None:
+        """Note facts about a run."""
+        self._note(run, Draft(type=EventType.ANNOTATED, data=_kept("metadata", metadata), at=self._store.now()))
+
     def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
         """Note progress."""
         told = {"name": str(kind), **_kept("data", data)}

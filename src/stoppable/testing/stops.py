@@ -13,7 +13,7 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Status
-from stoppable._engine.agents import body_of, name_of, start
+from stoppable._engine.agents import body_of, root_run, start
 from stoppable._engine.handle import RunHandle
 from stoppable.testing.audit import unguarded_effects
 from stoppable.testing.leftovers import watched_processes
@@ -47,7 +47,7 @@ async def assert_stops(agent: Callable[..., Any], *args: Any, at: str, within: f
     It must end within so many seconds of the stop, leave no thread and no process behind, and have no effect round its
     boundaries.
     """
-    run = Run(name_of(body_of(agent)))
+    run = root_run(agent)
     trap = _StopAt(run, at=at)
     problems, outcome = await _try(agent, args, run, trap, within)
     if not run.token.stopped:
@@ -63,7 +63,7 @@ async def assert_stops_everywhere(agent: Callable[..., Any], *args: Any, within:
 
     A first run, which is not stopped, counts them; it must end by itself, and not with an error.
     """
-    dry = Run(name_of(body_of(agent)))
+    dry = root_run(agent)
     counting = _StopAt(dry)
     try:
         with _seen_to_its_end(dry):
@@ -76,7 +76,7 @@ async def assert_stops_everywhere(agent: Callable[..., Any], *args: Any, within:
         raise AssertionError(f"{dry.name} failed by itself: {outcome.error!r}") from outcome.error
     report: list[str] = []
     for number, label in enumerate(counting.seen, 1):
-        run = Run(dry.name)
+        run = root_run(agent)
         problems, _ = await _try(agent, args, run, _StopAt(run, number=number), within)
         report += [f"stopped at boundary {number} ({label}): {problem}" for problem in problems]
     if report:
