@@ -18,6 +18,7 @@ from stoppable._engine.agents import agent, call, spawn
 from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import open_run
+from stoppable._engine.plain.install import instrument, uninstrument
 from stoppable._engine.processes.calls import ProcessResult, open_process, run_process
 from stoppable._engine.processes.errors import CommandNotFound, ProcessFailed, ProcessNotStarted
 from stoppable._engine.processes.process import Process
@@ -99,6 +100,7 @@ __all__ = [
     "detached",
     "emit",
     "guard",
+    "instrument",
     "on_interrupt",
     "on_stop",
     "open_process",
@@ -112,4 +114,5 @@ __all__ = [
     "spawn",
     "stream",
     "to_thread",
+    "uninstrument",
 ]

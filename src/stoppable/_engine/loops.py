@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from stoppable._engine.threads import ThreadPoolExecutor
+from stoppable._engine.plain.executors import LoopExecutor
 
 T = TypeVar("T")
 
@@ -19,11 +19,17 @@ def run_in_new_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     Unlike ``asyncio.run`` it does not wait for tasks, generators and threads that cannot be ended.
     """
     loop = asyncio.new_event_loop()
-    loop.set_default_executor(ThreadPoolExecutor())
+    loop.set_default_executor(LoopExecutor())
     try:
         return loop.run_until_complete(main())
     finally:
         _close(loop)
+
+
+def give_executor(loop: asyncio.AbstractEventLoop) -> None:
+    """Give a loop that has no executor one whose calls take part: nobody would know of them otherwise."""
+    if getattr(loop, "_default_executor", loop) is None:
+        loop.set_default_executor(LoopExecutor())
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:

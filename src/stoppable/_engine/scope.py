@@ -17,6 +17,7 @@ from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung, Status
 from stoppable._engine import control, tasks, threads
+from stoppable._engine.loops import give_executor
 from stoppable._engine.waits import ended, wait_for_end
 from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
 
@@ -149,6 +150,7 @@ class Edge(_Edge):
         if participant is None:
             raise StoppableError("this needs a running asyncio task; in blocking code use `with open_run(…)`")
         self._open_in(participant)
+        give_executor(participant.loop)
         return self._open(participant)
 
     def close_at_once(self, result: object) -> bool:
@@ -355,6 +357,7 @@ def in_task(
 ) -> Task[Any]:
     """Execute a body as a run, in a task of its own."""
     loop = asyncio.get_running_loop()
+    give_executor(loop)
     body = _drive_own(run, loop, function, args, kwargs)
     # Up to its first suspension, so that a cancel that comes before the task's first step arrives inside it: otherwise
     # asyncio drops the coroutine unstarted and the run would have no end.

@@ -69,8 +69,13 @@ class ThreadParticipant(Participant):
 
     def describe(self) -> str:
         """Name the thread and its stack, innermost first: it may hang in a library, and the way there is what helps."""
-        stack = ", called at ".join(_stack(sys._current_frames().get(self._thread.ident or 0)))
+        stack = stack_of(self._thread)
         return f"thread {self._thread.name}" + (f" at {stack}" if stack else "")
+
+
+def stack_of(thread: threading.Thread) -> str:
+    """Return where a thread stands, and how it came there."""
+    return ", called at ".join(_stack(sys._current_frames().get(thread.ident or 0)))
 
 
 def _stack(frame: FrameType | None) -> Iterator[str]:
@@ -206,7 +211,9 @@ class ThreadPoolExecutor(concurrent.futures.ThreadPoolExecutor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run a call on one of the threads."""
-        call = functools.partial(bind(fn), *args, **kwargs)
+        return self._submit(functools.partial(bind(fn), *args, **kwargs))
+
+    def _submit(self, call: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
 
         def work() -> None:

@@ -1,0 +1,73 @@
+"""Calls in plain executors: the call takes part, not the thread that happens to execute it."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from stoppable._core import context
+from stoppable._core.boundary import boundary
+from stoppable._core.context import Outside, Scope
+from stoppable._engine.plain import scopes, whose
+from stoppable._engine.plain.patches import is_on
+from stoppable._engine.threads import ThreadPoolExecutor
+
+_get = context.current.get
+
+_LOOKUPS = (socket.getaddrinfo, socket.getnameinfo)  # what event loops use the executor for: no effect of the agent's
+
+
+def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+    """Return ``ThreadPoolExecutor.submit`` for calls that take part."""
+
+    @functools.wraps(original)
+    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if type(_get()) is Outside or not is_on():
+            return original(self, fn, *args, **kwargs)
+        call = taken_along(fn, args, kwargs)
+        return original(self, fn, *args, **kwargs) if call is None else original(self, call)
+
+    return submit
+
+
+def run_sync_of(original: classmethod[Any, Any, Any]) -> classmethod[Any, Any, Any]:
+    """Return the method behind ``anyio.to_thread.run_sync`` for calls that take part."""
+    inner = original.__func__
+
+    @functools.wraps(inner)
+    async def run_sync(cls: type, func: Callable[..., Any], args: tuple[Any, ...], *rest: Any, **options: Any) -> Any:
+        if is_on() and (call := taken_along(func, args, {})) is not None:
+            func, args = call, ()
+        return await inner(cls, func, args, *rest, **options)
+
+    return classmethod(run_sync)
+
+
+def taken_along(fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
+    """Return a call that takes part in the current run, or None outside; raises AgentStopped after a stop."""
+    scope = scopes.current()
+    if scope is None or fn in _LOOKUPS:
+        return None
+    scopes.look(scope)
+    return functools.partial(_perform, scope, fn, args, kwargs)
+
+
+def _perform(scope: Scope, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Execute a call on a thread of the executor; one that has waited there past the stop is skipped."""
+    run = scope._run_here()
+    assert run is not None, "submitted in a run"
+    if run._outcome is not None and run._stop is None:
+        return fn(*args, **kwargs)  # the run completed without waiting for it
+    with scopes.performing(scope), boundary("thread", whose.name_of(fn)):
+        return fn(*args, **kwargs)
+
+
+class LoopExecutor(ThreadPoolExecutor):
+    """The default executor of an event loop that had none when its first run began."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a call on one of the threads; in a run, it takes part."""
+        return self._submit(taken_along(fn, args, kwargs) or functools.partial(fn, *args, **kwargs))

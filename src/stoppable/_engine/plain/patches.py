@@ -1,0 +1,96 @@
+"""Putting our functions in place of others', and taking them away again."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+_installed: dict[tuple[object, str], tuple[Any, Any]] = {}
+"""Our function and the one that it calls, by the owner and the name of the attribute."""
+_on = False
+
+
+def is_on() -> bool:
+    """Return whether plain code takes part now: a function of ours may be left in place, under somebody else's."""
+    return _on
+
+
+def switch(*, on: bool) -> None:
+    """Make plain code take part, or no longer."""
+    global _on
+    _on = on
+
+
+def put(owner: object, name: str, make: Callable[[Any], Any]) -> None:
+    """Put a function in the place of an attribute; ``make`` is given the one that is there."""
+    if (owner, name) not in _installed:
+        original = vars(owner)[name]
+        ours = make(original)
+        _installed[owner, name] = ours, original
+        setattr(owner, name, ours)
+
+
+def take_away() -> None:
+    """Put everything back; what somebody else has wrapped since is left in place, and does nothing."""
+    for (owner, name), (ours, original) in list(_installed.items()):
+        if vars(owner)[name] is ours:
+            setattr(owner, name, original)
+            del _installed[owner, name]
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds nothing, but calls a function when a module has been imported."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[str, Callable[[ModuleType], None]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return what the other finders find, with a loader that calls the function afterwards."""
+        then = self.wanted.get(fullname)
+        if then is None:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    _call_after(spec.loader, then)
+                return spec
+        return None
+
+
+def _call_after(loader: Any, then: Callable[[ModuleType], None]) -> None:
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        load(module)
+        then(module)
+
+    loader.exec_module = exec_module
+
+
+_finder = _Finder()
+
+
+def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
+    """Call a function with a module, now if it is imported, or else when it is."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+        return
+    _finder.wanted[name] = then
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def wait_no_longer() -> None:
+    """Forget what was to be done when modules are imported."""
+    _finder.wanted.clear()
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)

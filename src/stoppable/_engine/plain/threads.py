@@ -1,0 +1,132 @@
+"""Plain threads as participants."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stoppable._core import context
+from stoppable._core.boundary import Boundary
+from stoppable._core.context import Outside, Scope, detached
+from stoppable._core.hooks import Moment, UserHook
+from stoppable._core.port import Participant
+from stoppable._core.run import Run
+from stoppable._core.state import Rung
+from stoppable._engine.plain import scopes, whose
+from stoppable._engine.plain.patches import is_on
+from stoppable._engine.threads import stack_of
+from stoppable.errors import AgentStopped
+
+_get = context.current.get
+
+_beside: weakref.WeakKeyDictionary[Run, weakref.WeakSet[threading.Thread]] = weakref.WeakKeyDictionary()
+"""The threads of libraries that were started in a run: a stop does not wait for them."""
+
+
+class PlainThread(Participant):
+    """A thread that a run's code started. Nothing can end it but itself (N3)."""
+
+    __slots__ = ("_boundary", "_is_over", "_thread")
+
+    def __init__(self, thread: threading.Thread, entered: Boundary) -> None:
+        self._thread = thread
+        self._boundary = entered
+        self._is_over = False
+        entered.holder = self
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+        """Do nothing: the next thing that it starts raises, and if it never starts one the run is lost."""
+
+    def alive(self) -> bool:
+        """Return whether its function still runs."""
+        return not self._is_over
+
+    def describe(self) -> str:
+        """Name the thread and its stack, innermost first."""
+        stack = stack_of(self._thread)
+        return f"thread {self._thread.name}" + (f" at {stack}" if stack else "")
+
+    def end(self, error: type[BaseException] | None = None) -> None:
+        """Say that its function has returned."""
+        # Alive until the boundary is left, which notes its fate: the run must not end before that.
+        self._boundary.__exit__(error, None, None)
+        self._is_over = True
+
+
+def start_of(original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """Return ``Thread.start`` for threads that take part."""
+
+    @functools.wraps(original)
+    def start(self: threading.Thread) -> None:
+        scope: Any = _get()
+        if type(scope) is Outside or not is_on() or (scope := scopes.current()) is None or self._started.is_set():  # type: ignore[attr-defined]
+            original(self)
+        elif whose.is_users_thread(self):
+            _start(original, self, scope)
+        else:
+            _start_beside(original, self, scope)
+
+    return start
+
+
+def _start_beside(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
+    run = scope._run_here()
+    assert run is not None, "started in a run"
+    _beside.setdefault(run, weakref.WeakSet()).add(thread)
+    with detached():
+        original(thread)
+
+
+def _start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
+    participant = PlainThread(thread, scopes.enter(scope, "thread", thread.name))
+    inner = thread.run
+
+    def run() -> None:
+        kind = None
+        try:
+            with scopes.performing(scope):
+                inner()
+        except AgentStopped:
+            pass  # it was told to stop and did; nobody else is to know
+        except BaseException as error:
+            kind = type(error)
+            raise
+        finally:
+            vars(thread).pop("run", None)
+            participant.end(kind)
+
+    if isinstance(thread, threading.Timer):
+        _guard_timer(thread, scope)
+    thread.run = run  # type: ignore[method-assign]
+    try:
+        original(thread)
+    except BaseException:
+        vars(thread).pop("run", None)
+        participant.end()
+        raise
+
+
+def _guard_timer(timer: threading.Timer, scope: Scope) -> None:
+    """Make a timer give up at the stop, instead of acting later."""
+    run = scope._run_here()
+    assert run is not None, "started in a run"
+    function = timer.function
+
+    @functools.wraps(function)
+    def act(*args: Any, **kwargs: Any) -> Any:
+        hook.remove()
+        scopes.look(scope)
+        return function(*args, **kwargs)
+
+    timer.function = act
+    hook = UserHook(run, Moment.STOP, timer.cancel)
+    run._add_hook(hook)
+
+
+def beside(run: Run) -> list[str]:
+    """Return the names of the libraries' threads that were started in a run and are alive."""
+    return sorted(thread.name for thread in list(_beside.get(run, ())) if thread.is_alive())

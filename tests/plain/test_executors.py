@@ -1,0 +1,188 @@
+"""Calls in plain executors take part; the threads that happen to execute them do not."""
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+import socket
+import subprocess
+import threading
+
+import anyio.to_thread
+import pytest
+from tests.waiting import until
+
+import stoppable
+
+
+class Tool:
+    def __init__(self):
+        self.began, self.release, self.ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work(self):
+        self.began.set()
+        assert self.release.wait(30)
+        self.ended.set()
+
+
+async def _in_default(work):
+    await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+async def _in_own(work):
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        await asyncio.wrap_future(executor.submit(work))
+
+
+async def _in_anyio(work):
+    await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+WAYS = {"to_thread": asyncio.to_thread, "run_in_executor": _in_default, "anyio": _in_anyio}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+async def test_a_run_is_not_stopped_before_its_calls_have_returned(way):
+    tool = Tool()
+    handle = await stoppable.spawn(functools.partial(way, tool.work))
+    await until(tool.began.is_set)
+    receipt = await handle.stop("immediate")
+    assert receipt.in_flight == ("thread:Tool.work",)
+    await until(lambda: handle.run._ended is not None)
+    assert handle.status == "stopping"
+    tool.release.set()
+    assert (await handle.outcome()).status == "stopped"
+    assert tool.ended.is_set()
+
+
+async def test_a_call_that_waits_for_a_thread_is_skipped():
+    first, effects, submitted = Tool(), [], threading.Event()
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+
+    def agent():
+        calls = [executor.submit(first.work), *(executor.submit(effects.append, n) for n in range(5))]
+        submitted.set()
+        concurrent.futures.wait(calls)
+        return [type(call.exception()).__name__ for call in calls]
+
+    handle = await stoppable.spawn(agent)
+    await until(submitted.is_set)
+    await until(first.began.is_set)
+    await handle.stop()
+    first.release.set()
+    outcome = await handle.outcome()
+    assert (outcome.status, effects) == ("stopped", [])
+    assert outcome.result == ["NoneType", *["AgentStopped"] * 5]
+    executor.shutdown()
+
+
+async def test_after_the_stop_no_call_is_submitted_but_names_are_looked_up():
+    effects, told = [], asyncio.Event()
+
+    async def agent():
+        try:
+            await told.wait()
+        except asyncio.CancelledError:
+            pass
+        loop = asyncio.get_running_loop()
+        await loop.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
+        effects.append("looked up")
+        await asyncio.to_thread(effects.append, "never")
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.status == "running")
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status == "stopped"
+    assert effects == ["looked up"]
+
+
+async def test_clean_up_may_call_and_what_it_calls_may_start_processes():
+    cleaned = []
+
+    def clean(number):
+        cleaned.append((number, subprocess.run(["true"], check=False).returncode))
+
+    async def agent():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.to_thread(clean, 1)
+            await anyio.to_thread.run_sync(clean, 2)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.status == "running")
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status == "stopped"
+    assert cleaned == [(1, 0), (2, 0)]
+
+
+async def test_a_run_that_completes_leaves_its_calls_alone():
+    first, effects = Tool(), []
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+
+    def agent():
+        executor.submit(first.work)
+        executor.submit(effects.append, "after")
+
+    handle = await stoppable.spawn(agent)
+    assert (await handle.outcome()).status == "completed"
+    first.release.set()
+    executor.shutdown()
+    assert effects == ["after"]
+
+
+async def test_the_call_sees_the_run_and_the_next_one_on_its_thread_does_not():
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+
+    def agent():
+        return executor.submit(stoppable.current_run).result() is stoppable.current_run()
+
+    assert await (await stoppable.spawn(agent)).result()
+    assert executor.submit(stoppable.current_run).result() is None
+    executor.shutdown()
+
+
+async def test_without_instrument_the_first_run_gives_a_loop_an_executor_that_takes_calls_along():
+    stoppable.uninstrument()
+    tool, cleaned = Tool(), []
+
+    async def agent():
+        try:
+            await asyncio.to_thread(tool.work)
+        finally:
+            await asyncio.to_thread(cleaned.append, "clean")
+
+    async def main():
+        handle = await stoppable.spawn(agent)
+        await until(tool.began.is_set)
+        await handle.stop("immediate")
+        await until(lambda: cleaned)
+        assert handle.status == "stopping"
+        tool.release.set()
+        return (await handle.outcome()).status
+
+    with concurrent.futures.ThreadPoolExecutor(1) as own_loop:
+        assert own_loop.submit(asyncio.run, main()).result(60) == "stopped"
+    assert cleaned == ["clean"]
+
+
+async def test_an_executor_that_somebody_gave_is_left_in_place():
+    loop = asyncio.get_running_loop()
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    loop.set_default_executor(executor)
+    await (await stoppable.spawn(asyncio.sleep, 0)).result()
+    assert loop._default_executor is executor
+
+
+async def test_a_call_in_a_context_of_its_own_is_named_by_its_function():
+    tool = Tool()
+
+    async def agent():
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, functools.partial(contextvars.copy_context().run, tool.work))
+
+    handle = await stoppable.spawn(agent)
+    await until(tool.began.is_set)
+    assert handle.run.in_flight == ("thread:Tool.work",)
+    tool.release.set()
+    await handle.outcome()
