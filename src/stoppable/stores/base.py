@@ -10,7 +10,7 @@ when it is durable. Times are of the store's clock. The stored status is the tru
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from stoppable.records import (
     AuditEntry,
     Draft,
     Event,
+    EventType,
     Filter,
     Hold,
     OutcomeRecord,
@@ -70,6 +71,16 @@ class Registered:
 
     record: RunRecord
     created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """What came to the logs of many runs, in the order in which it came; ``place`` is how far that goes."""
+
+    place: int
+    events: tuple[tuple[int, Event], ...] = ()
+    """Each with its own place."""
+    has_more: bool = False
 
 
 class Subscription(Protocol):
@@ -212,7 +223,32 @@ class Store(Protocol):
         ...
 
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
-        """Call ``wake``, on any thread, when the run's log or record may have changed, in whatever process."""
+        """Call ``wake``, on any thread, when the run's log or record may have changed, in whatever process.
+
+        With ``ANY`` instead of an id it is called for every run.
+        """
+        ...
+
+    def tail(
+        self,
+        after: int = 0,
+        limit: int = 1000,
+        *,
+        types: Collection[EventType] = (),
+        below: str | None = None,
+    ) -> Reply[Tail]:
+        """Return events of all runs after a place, in the order in which they came, those of some ``types`` if given.
+
+        ``below`` keeps it to a run and all its descendants. Whoever asks again after the ``place`` of the answer misses
+        nothing and gets nothing twice. A place beyond the end, as after a store was replaced, is answered with the end.
+        """
+        ...
+
+    def in_flight(self, run_ids: Sequence[str]) -> Reply[Mapping[str, tuple[str, ...] | None]]:
+        """Return the boundaries of live runs that were entered and not left, as their logs tell it.
+
+        None stands for a log that is truncated, and so does not tell. Runs that are over, or unknown, are left out.
+        """
         ...
 
     # Looking

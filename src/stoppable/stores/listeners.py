@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 _logger = logging.getLogger("stoppable")
+
+ANY = ""
+"""Whoever listens to this name hears of every other."""
 
 
 class Listeners:
@@ -32,11 +35,13 @@ class Listeners:
         with self._lock:
             return list(self._calls)
 
-    def tell(self, names: Iterable[str]) -> None:
+    def tell(self, names: Collection[str]) -> None:
         """Call whoever listens to these names."""
         if self._calls:
             with self._lock:
                 found = [listener for name in names for listener in self._calls.get(name, ())]
+                if ANY in self._calls and names and ANY not in names:
+                    found += self._calls[ANY]
             for listener in found:
                 try:
                     listener.call()

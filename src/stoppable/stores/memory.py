@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -33,6 +33,7 @@ from stoppable.records import (
     to_json,
 )
 from stoppable.stores import rules
+from stoppable.stores.arrivals import Arrivals, open_boundaries
 from stoppable.stores.base import (
     EVENTS_KEPT,
     KEYS_KEPT,
@@ -40,6 +41,7 @@ from stoppable.stores.base import (
     Intent,
     Registered,
     Subscription,
+    Tail,
     WorkerInfo,
     wall_clock,
 )
@@ -116,6 +118,7 @@ class MemoryStore:
         # By owner and key: when, and what the answer was.
         self._answered: dict[tuple[str | None, str], tuple[float, list[tuple[str, Answer]], Hold | None]] = {}
         self._hints, self._watchers = Listeners(), Listeners()
+        self._arrivals = Arrivals()
         self._touched: set[str] = set()
         self._woken: set[str] = set()
 
@@ -210,6 +213,7 @@ class MemoryStore:
         record = changed(record, created_at=now, labels=dict(record.labels), root_id=root_id)
         kept = _Kept(record, request, next(self._numbers))
         self._runs[record.id] = self._live[record.id] = kept
+        self._touched.add(record.id)
         if parent is not None:
             parent.children.append(kept)
         if record.status is Status.RUNNING:
@@ -384,6 +388,7 @@ class MemoryStore:
                 kept.record = rules.moved(kept.record, draft, now)
             at = now if draft.at is None else draft.at
             log.append(Event(run_id=kept.record.id, seq=len(log) + 1, at=at, type=draft.type, data=dict(draft.data)))
+            self._arrivals.add(log[-1])
         self._touched.add(kept.record.id)
         return len(log)
 
@@ -391,6 +396,21 @@ class MemoryStore:
     def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Sequence[Event]:
         """Return a part of a run's log."""
         return self._kept(run_id).events[max(after, 0) : max(after, 0) + limit]
+
+    @_atomic
+    def tail(
+        self, after: int = 0, limit: int = 1000, *, types: Collection[EventType] = (), below: str | None = None
+    ) -> Tail:
+        """Return events of many runs as they came."""
+        if below is None:
+            return self._arrivals.tail(after, limit, types, lambda _: True)
+        meant = {node.record.id for node in self._kept(below).subtree()}
+        return self._arrivals.tail(after, limit, types, meant.__contains__)
+
+    @_atomic
+    def in_flight(self, run_ids: Sequence[str]) -> Mapping[str, tuple[str, ...] | None]:
+        """Return the boundaries that are open in live runs."""
+        return {run_id: open_boundaries(self._live[run_id].events) for run_id in run_ids if run_id in self._live}
 
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
         """Call a function when a run may have changed."""
@@ -490,11 +510,14 @@ class MemoryStore:
         """Forget trees that ended before a time, and later on the keys of stops."""
         self._answered = {key: kept for key, kept in self._answered.items() if kept[0] >= before - KEYS_KEPT}
         roots = [kept for kept in self._runs.values() if kept.record.parent_id not in self._runs]
-        forgotten = 0
+        forgotten: set[str] = set()
         for root in roots:
             tree = root.subtree()
-            if forgotten < limit and all(node.record.over and (node.record.ended_at or 0) < before for node in tree):
-                for node in tree:
-                    del self._runs[node.record.id]
-                forgotten += len(tree)
-        return forgotten
+            is_old = all(node.record.over and (node.record.ended_at or 0) < before for node in tree)
+            if len(forgotten) < limit and is_old:
+                forgotten.update(node.record.id for node in tree)
+        for run_id in forgotten:
+            del self._runs[run_id]
+        if forgotten:
+            self._arrivals.forget(forgotten)
+        return len(forgotten)

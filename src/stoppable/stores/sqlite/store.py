@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, TypeVarTuple
 
@@ -14,6 +14,7 @@ from stoppable.records import (
     AuditEntry,
     Draft,
     Event,
+    EventType,
     Filter,
     Hold,
     OutcomeRecord,
@@ -23,11 +24,11 @@ from stoppable.records import (
     StopIntent,
     StopResult,
 )
-from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Subscription, WorkerInfo, wall_clock
+from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Subscription, Tail, WorkerInfo, wall_clock
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
 from stoppable.stores.sqlite import events as logs
-from stoppable.stores.sqlite import house, looks, runs, stops
+from stoppable.stores.sqlite import house, looks, runs, stops, tails
 from stoppable.stores.sqlite.boot import boot_clock
 from stoppable.stores.sqlite.leases import Leases
 from stoppable.stores.sqlite.rows import Lines
@@ -232,6 +233,16 @@ class SqliteStore:
     def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Reply[Sequence[Event]]:
         """Return a part of a run's log."""
         return self._read(logs.read, run_id, after, limit)
+
+    def tail(
+        self, after: int = 0, limit: int = 1000, *, types: Collection[EventType] = (), below: str | None = None
+    ) -> Reply[Tail]:
+        """Return events of many runs as they came."""
+        return self._read(tails.tail, after, limit, types, below)
+
+    def in_flight(self, run_ids: Sequence[str]) -> Reply[Mapping[str, tuple[str, ...] | None]]:
+        """Return the boundaries that are open in live runs."""
+        return self._read(tails.in_flight, run_ids, self._events_kept)
 
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
         """Call a function when a run may have changed."""

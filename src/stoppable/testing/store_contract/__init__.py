@@ -3,6 +3,7 @@
 Only the standard library is imported; pytest collects and runs the methods of a subclass whose name begins with Test.
 """
 
+from stoppable.testing.store_contract.arriving import Arriving
 from stoppable.testing.store_contract.durable import Durable
 from stoppable.testing.store_contract.events import Events
 from stoppable.testing.store_contract.finishing import Finishing
@@ -16,7 +17,7 @@ from stoppable.testing.store_contract.workers import Workers
 __all__ = ["DurableStoreContract", "StoreClock", "StoreContract"]
 
 
-class StoreContract(Registering, Stopping, Finishing, Events, Workers, Looking, Together):
+class StoreContract(Registering, Stopping, Finishing, Events, Arriving, Workers, Looking, Together):
     """What every store must do; give ``make_store``."""
 
 

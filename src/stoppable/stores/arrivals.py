@@ -1,0 +1,64 @@
+"""The events of all runs of a store in memory, in the order in which they came, and what a log says of boundaries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+
+from stoppable.records import Event, EventType
+from stoppable.stores.base import Tail
+
+
+class Arrivals:
+    """Events with their places; the place of one that is forgotten is not given again."""
+
+    __slots__ = ("_events", "_first")
+
+    def __init__(self) -> None:
+        self._events: list[Event | None] = []
+        self._first = 0  # how many were forgotten before the first that is here
+
+    def add(self, event: Event) -> None:
+        """Give an event its place."""
+        self._events.append(event)
+
+    @property
+    def place(self) -> int:
+        """That of the last event."""
+        return self._first + len(self._events)
+
+    def tail(self, after: int, limit: int, types: Collection[EventType], is_meant: Callable[[str], bool]) -> Tail:
+        """Return events after a place."""
+        found: list[tuple[int, Event]] = []
+        start = min(max(after, self._first), self.place)
+        for place, event in enumerate(self._events[start - self._first :], start + 1):
+            if event is not None and (not types or event.type in types) and is_meant(event.run_id):
+                if len(found) == limit:
+                    return Tail(place=found[-1][0] if found else start, events=tuple(found), has_more=True)
+                found.append((place, event))
+        return Tail(place=self.place, events=tuple(found))
+
+    def forget(self, run_ids: Collection[str]) -> None:
+        """Let go of the events of runs."""
+        self._events = [None if event is None or event.run_id in run_ids else event for event in self._events]
+        kept = next((number for number, event in enumerate(self._events) if event is not None), len(self._events))
+        self._first += kept
+        del self._events[:kept]
+
+
+def open_boundaries(log: Iterable[Event]) -> tuple[str, ...] | None:
+    """Return the boundaries that a log says are open, in the order in which they were entered."""
+    count: Counter[str] = Counter()
+    for event in log:
+        if event.type is EventType.ENTERED:
+            count[label(event.data.get("kind"), event.data.get("name"))] += 1
+        elif event.type is EventType.LEFT:
+            count[label(event.data.get("kind"), event.data.get("name"))] -= 1
+        elif event.type is EventType.TRUNCATED:
+            return None
+    return tuple(count.elements())
+
+
+def label(kind: object, name: object) -> str:
+    """Return how a boundary is listed, as ``Boundary.label`` does."""
+    return f"{kind}:{name}" if name else str(kind)
