@@ -25,6 +25,12 @@ VERSION = 1
 _ERROR_LENGTH = 500  # in a list
 
 
+def check_key(key: object) -> None:
+    """Raise an error that says what the key of a conversation is."""
+    if key is not None and not isinstance(key, str):
+        raise InvalidArgument(f"a key is a text, not {str(key)[:40]!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopIntent:
     """A stop as it was asked for: durable before anybody is told, its mode only rises (G6, G14)."""
@@ -67,6 +73,8 @@ class RunRecord:
     root_id: str = ""
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    """Of the conversation that it is a turn of; other turns have the same. Not inherited."""
     status: Status = Status.PENDING
     worker: str = ""
     epoch: int = 1
@@ -106,6 +114,7 @@ class RunSummary:
     root_id: str
     owner: str | None
     labels: Mapping[str, str]
+    key: str | None
     status: Status
     worker: str
     created_at: float
@@ -136,6 +145,7 @@ class RunSummary:
             root_id=record.root_id,
             owner=record.owner,
             labels=record.labels,
+            key=record.key,
             status=record.status,
             worker=record.worker,
             created_at=record.created_at,
@@ -219,19 +229,29 @@ class Selector:
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
+    key: str | None = None
     all: bool = False
 
     def __post_init__(self) -> None:
-        if not (self.owner is not None or self.labels or self.name is not None or self.all):
-            raise InvalidArgument("an empty selector: give an owner, labels or an agent, or all=True to mean every run")
+        if not (self.labels or self.all) and self.owner is self.name is self.key is None:
+            raise InvalidArgument(
+                "an empty selector: give an owner, labels, an agent or a key, or all=True to mean every run"
+            )
         check_labels(self.labels)
+        check_key(self.key)
         object.__setattr__(self, "labels", dict(self.labels))  # what it means does not change with its caller's
 
-    def matches(self, *, owner: str | None, labels: Mapping[str, str], name: str) -> bool:
+    @property
+    def is_conversation(self) -> bool:
+        """Whether it means the runs of one key, at most kept to an owner."""
+        return self.key is not None and self.name is None and not self.labels
+
+    def matches(self, *, owner: str | None, labels: Mapping[str, str], name: str, key: str | None) -> bool:
         """Return whether a run with these is meant."""
         return (
             (self.owner is None or self.owner == owner)
             and (self.name is None or self.name == name)
+            and (self.key is None or self.key == key)
             and (not self.labels or all(labels.get(key) == value for key, value in self.labels.items()))
         )
 
@@ -273,6 +293,8 @@ class StopResult:
 
     answers: tuple[StopAnswer, ...] = ()
     hold: Hold | None = None
+    waits_until: float | None = None
+    """If it found no run and waits for one: until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +306,21 @@ class Filter:
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     parent_id: str | None = None
+    key: str | None = None
+    roots: bool = False
+    """Only runs that no other run started."""
+
+    def matches(self, record: RunRecord) -> bool:
+        """Return whether a run is shown."""
+        return (
+            (not self.status or record.status in self.status)
+            and self.owner in {None, record.owner}
+            and self.name in {None, record.name}
+            and self.parent_id in {None, record.parent_id}
+            and self.key in {None, record.key}
+            and not (self.roots and record.parent_id is not None)
+            and all(record.labels.get(key) == value for key, value in self.labels.items())
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

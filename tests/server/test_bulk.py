@@ -116,7 +116,13 @@ async def test_a_bulk_stop_with_hold_lets_nothing_slip_through_while_starts_pour
 
             [placed] = (await client.get("/holds")).json()["holds"]
             assert (placed["id"], placed["reason"]["message"]) == (hold, "enough")
-            assert placed["selector"] == {"owner": None, "labels": {"team": "a"}, "agent": None, "all": False}
+            assert placed["selector"] == {
+                "owner": None,
+                "labels": {"team": "a"},
+                "agent": None,
+                "key": None,
+                "all": False,
+            }
             await started(client, "sleeper", labels={"team": "b"})
             assert (await client.delete(f"/holds/{hold}")).json()["id"] == hold
             await started(client, "sleeper", labels={"team": "a"})

@@ -24,7 +24,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
 from stoppable.errors import Fenced, HoldNotFound, RunConflict, RunHeld, RunNotFound
 from stoppable.records import Draft, EventType, Filter, OutcomeRecord, RunRecord, Selector, StopIntent
-from stoppable.stores.base import TOMBSTONE_SECONDS, WorkerInfo
+from stoppable.stores.base import NEXT_TURN_SECONDS, TOMBSTONE_SECONDS, WorkerInfo
 from stoppable.testing import StoreClock
 
 from .model import MODES, TERMINAL, Model, harder
@@ -36,6 +36,7 @@ MAY_TAKE_LONG = pytest.mark.timeout(90)  # it takes four seconds where nobody el
 MAX_RUNS, MAX_WORKERS = 12, 5
 
 OWNERS = st.sampled_from([None, "ann", "bob"])
+KEYS = st.sampled_from([None, None, "k", "l"])
 A_MODE = st.sampled_from(MODES)
 # A lease ends between two ticks, so that no test hangs on what happens at that very moment.
 A_TTL = st.sampled_from([5.5, 10.5, 100.5])
@@ -80,6 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.clock = StoreClock()
+        self.began = self.clock()
         self.store = self.make_store(self.clock)
         self.store.open()
         self.model = Model()
@@ -129,7 +131,8 @@ class StoreMachine(RuleBasedStateMachine):
     def compare(self, name, record, before):
         run = self.model.runs[name]
         assert (record.status, record.acknowledged) == (run["status"], run["acknowledged"]), name
-        assert (record.worker, record.parent_id, record.owner) == (run["worker"], run["parent"], run["owner"])
+        kept = (record.worker, record.parent_id, record.owner, record.key)
+        assert kept == (run["worker"], run["parent"], run["owner"], run["key"])
         assert (record.stop is None) == (run["stop"] is None)
         if record.stop is not None and run["stop"][1] != "its parent":
             assert (record.stop.mode, record.stop.reason.message) == run["stop"], "G3, G6"
@@ -238,15 +241,16 @@ class StoreMachine(RuleBasedStateMachine):
         parent=one_of(lambda machine: [None, None, *machine.model.runs]),
         owner=OWNERS,
         has_begun=st.booleans(),
+        key=KEYS,
     )
-    def register(self, worker, parent, owner, has_begun=False):
+    def register(self, worker, parent, owner, has_begun=False, key=None):
         if has_begun and parent is not None and worker in self.model.leases:
             self.register_begun(worker, parent)
             return
         name = f"r{len(self.model.runs)}"
         if parent is not None:
             owner = self.model.runs[parent]["owner"]
-        record = RunRecord(id=name, name="agent", worker=worker, parent_id=parent, owner=owner)
+        record = RunRecord(id=name, name="agent", worker=worker, parent_id=parent, owner=owner, key=key)
         found = self.call(self.store.register, record, "request")
         if worker not in self.model.leases:
             assert isinstance(found, Fenced), found
@@ -254,7 +258,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert isinstance(found, RunHeld), found
         else:
             assert found.created
-            self.model.add(name, parent, worker, owner, "request")
+            self.model.add(name, parent, worker, owner, "request", key)
         self.see(name)
 
     def register_begun(self, worker, parent):
@@ -313,13 +317,15 @@ class StoreMachine(RuleBasedStateMachine):
         key = f"{name} by {owner}" if keyed else None
         intent = self.intent(mode)
         if owner is not None and self.model.runs[name]["owner"] != owner:
-            assert isinstance(self.call(self.store.request_stop, name, intent, key=key, owner=owner), RunNotFound)
+            assert isinstance(
+                self.call(self.store.request_stop, name, intent, idempotency_key=key, owner=owner), RunNotFound
+            )
             self.see()
             return
         expected = self.model.answered.get(key) or self.model.answer(name, mode)
         changed = set() if key in self.model.answered else self.model.stop(name, mode, intent.reason.message)
         for again in (False, True):
-            answers = self.call(self.store.request_stop, name, intent, key=key, owner=owner).answers
+            answers = self.call(self.store.request_stop, name, intent, idempotency_key=key, owner=owner).answers
             assert [answer.record.id for answer in answers] == [name]
             if not again or keyed:
                 assert answers[0].answer == expected, "I8"
@@ -330,7 +336,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(owner=st.sampled_from(["ann", "bob"]), mode=A_MODE, hold=st.booleans(), dry_run=st.booleans())
     def stop_where(self, owner, mode, hold, dry_run):
         intent = self.intent(mode)
-        chosen = [name for name in self.model.live() if self.model.runs[name]["owner"] == owner]
+        chosen = self.model.topmost([name for name in self.model.live() if self.model.runs[name]["owner"] == owner])
         expected = {name: self.model.answer(name, mode) for name in chosen}
         found = self.call(self.store.request_stop, Selector(owner=owner), intent, hold=hold, dry_run=dry_run)
         assert {answer.record.id: answer.answer.value for answer in found.answers} == expected
@@ -360,12 +366,27 @@ class StoreMachine(RuleBasedStateMachine):
             assert isinstance(found, RunNotFound)
             return
         assert found.answers == ()
-        until, stop = self.model.waiting.get(name, (0.0, None))
-        if stop is None or until <= self.model.now:
-            stop = (mode, intent.reason.message)
-        elif harder(stop[0], mode):
-            stop = (mode, stop[1])
-        self.model.waiting[name] = (self.model.now + TOMBSTONE_SECONDS, stop)
+        until = self.model.wait(name, mode, intent.reason.message, TOMBSTONE_SECONDS)
+        assert found.waits_until - self.began == until
+
+    @rule(key=st.sampled_from(["k", "l"]), mode=A_MODE, may_wait=st.sampled_from([True, True, False]))
+    def stop_key(self, key, mode, may_wait):
+        """The live runs of a conversation, or the next one."""
+        intent = self.intent(mode)
+        runs = [name for name, run in self.model.runs.items() if run["key"] == key]
+        chosen = self.model.topmost([name for name in runs if not self.model.over(name)])
+        expected = {name: self.model.answer(name, mode) for name in chosen}
+        found = self.call(self.store.request_stop, Selector(key=key), intent, if_unknown_hold=may_wait)
+        assert {answer.record.id: answer.answer.value for answer in found.answers} == expected
+        changed = set()
+        for name in chosen:
+            changed |= self.model.stop(name, mode, intent.reason.message)
+        assert (found.waits_until is not None) == (may_wait and not chosen)
+        if found.waits_until is not None:
+            seconds = NEXT_TURN_SECONDS if runs else TOMBSTONE_SECONDS
+            until = self.model.wait(("key", key), mode, intent.reason.message, seconds)
+            assert found.waits_until - self.began == until
+        self.see(*changed)
 
     @needs(known)
     @rule(name=one_of(known), mode=A_MODE, epoch=EPOCH)

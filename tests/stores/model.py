@@ -22,7 +22,8 @@ class Model:
         self.fenced: set[str] = set()
         self.runs: dict[str, Run] = {}
         self.holds: dict[str, str] = {}  # the owner that each means
-        self.waiting: dict[str, tuple[float, tuple[str, str]]] = {}
+        # By the id of a run, or "key" and a key.
+        self.waiting: dict[str | tuple[str, str], tuple[float, tuple[str, str]]] = {}
         self.answered: dict[str, str] = {}
 
     def workers(self) -> list[str]:
@@ -42,13 +43,16 @@ class Model:
             family += [child for child, run in self.runs.items() if run["parent"] == member]
         return family
 
-    def add(self, name: str, parent: str | None, worker: str, owner: str | None, request: str) -> None:
-        stop = self.stop_before(name, parent)
+    def add(
+        self, name: str, parent: str | None, worker: str, owner: str | None, request: str, key: str | None = None
+    ) -> None:
+        stop = self.stop_before(name, parent, key)
         self.runs[name] = {
             "parent": parent,
             "worker": worker,
             "owner": owner,
             "request": request,
+            "key": key,
             "status": "pending" if stop is None else "stopped",
             "stop": stop,  # its mode and its reason
             "acknowledged": None if stop is None else stop[0],
@@ -65,19 +69,39 @@ class Model:
             "worker": worker,
             "owner": None,
             "request": "request",
+            "key": None,
             "stop": stop,
             "acknowledged": above["acknowledged"] if stop is not None and worker == above["worker"] else None,
             "ended_by": None,
         }
 
-    def stop_before(self, name: str, parent: str | None) -> tuple[str, str] | None:
-        """The stop that a run is born with."""
-        until, stop = self.waiting.pop(name, (0.0, None))
+    def stop_before(self, name: str, parent: str | None, key: str | None) -> tuple[str, str] | None:
+        """The stop that a run is born with; what waited for it or for the next run of its key waits no more."""
         if parent is not None and self.runs[parent]["stop"] is not None:
             return self.runs[parent]["stop"]
         if parent is not None and self.over(parent):
             return ("graceful", "its parent")
-        return stop if until > self.now else None
+        first = None
+        for address in (name, ("key", key)):
+            until, stop = self.waiting.pop(address, (0.0, None))
+            if stop is not None and until > self.now:
+                first = stop if first is None else (stop[0] if harder(first[0], stop[0]) else first[0], first[1])
+        return first
+
+    def wait(self, address: str | tuple[str, str], mode: str, reason: str, seconds: float) -> float:
+        """Let a stop wait for a run, and return until when."""
+        until, stop = self.waiting.get(address, (0.0, None))
+        if stop is None or until <= self.now:
+            until, stop = 0.0, (mode, reason)
+        elif harder(stop[0], mode):
+            stop = (mode, stop[1])
+        self.waiting[address] = (max(until, self.now + seconds), stop)
+        return self.waiting[address][0]
+
+    def topmost(self, names: list[str]) -> list[str]:
+        """Those that are not below another one of them."""
+        below = {member for name in names for member in self.family(name)[1:]}
+        return [name for name in names if name not in below]
 
     def is_held(self, owner: str | None) -> bool:
         return owner in self.holds.values()

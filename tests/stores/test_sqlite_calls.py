@@ -303,7 +303,7 @@ def test_labels_of_any_text_select(store):
 def test_a_stop_is_kept_whatever_its_reason_says(store):
     started(store)
     reason = Reason(message="a\ud800b\0c", actor="\udfff")
-    store.request_stop("a", StopIntent(reason=reason), key="k").result(10)
+    store.request_stop("a", StopIntent(reason=reason), idempotency_key="k").result(10)
     assert store.get("a").result(10).stop.reason == reason
     assert store.read("a", 1).result(10)[0].data["reason"] == reason.message
     assert store.audit().result(10)[0].actor == reason.actor

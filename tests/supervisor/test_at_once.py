@@ -71,10 +71,10 @@ async def test_a_stop_that_cannot_be_kept_says_that_the_runs_were_told_and_is_ke
 async def test_the_same_key_again_stops_nothing_that_came_since(store):
     async with Supervisor(store) as supervisor:
         first = await supervisor.start(forever, owner="me")
-        await supervisor.stop_where(owner="me", key="k")
+        await supervisor.stop_where(owner="me", idempotency_key="k")
         assert (await first.outcome()).status == "stopped"
         second = await supervisor.start(forever, owner="me")
-        again = await supervisor.stop_where(owner="me", key="k")
+        again = await supervisor.stop_where(owner="me", idempotency_key="k")
         assert [receipt.run_id for receipt in again] == [first.id]
         assert not second.run.token.stopped
 

@@ -339,9 +339,11 @@ async def test_a_bulk_stop_with_a_hold_leaves_nothing_running_and_lets_nothing_i
         preview = await supervisor.stop_where(owner="me", dry_run=True)
         assert {receipt.run_id for receipt in preview} == {handle.id for handle in mine}
         assert {handle.status for handle in mine} <= {"pending", "running"}
-        receipts = await supervisor.stop_where(owner="me", hold=True, reason="runaway", actor="ops", key="k1")
+        receipts = await supervisor.stop_where(
+            owner="me", hold=True, reason="runaway", actor="ops", idempotency_key="k1"
+        )
         assert len(receipts) == 5
-        again = await supervisor.stop_where(owner="me", hold=True, reason="runaway", actor="ops", key="k1")
+        again = await supervisor.stop_where(owner="me", hold=True, reason="runaway", actor="ops", idempotency_key="k1")
         assert (again.hold.id, len(again)) == (receipts.hold.id, 5)
         with pytest.raises(RunHeld, match="runaway") as caught:
             await supervisor.start(forever, owner="me")

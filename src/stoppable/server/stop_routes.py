@@ -143,7 +143,7 @@ class StopRoutes:
             grace=body.grace,
             hold=body.hold,
             dry_run=body.dry_run,
-            key=None if idempotency_key is None else _key(caller, idempotency_key, body),
+            idempotency_key=None if idempotency_key is None else _key(caller, idempotency_key, body),
             within=caller.owner,
         )
         hold = None if stopped.hold is None else _told_hold(stopped.hold)

@@ -44,6 +44,10 @@ KEYS_KEPT = 86_400.0
 TOMBSTONE_SECONDS = 60.0
 """How long a stop that came before its run waits for it."""
 
+NEXT_TURN_SECONDS = 5.0
+"""How long a stop of a conversation that has had runs waits for the next one: one that came a moment too late for the
+last turn must not meet what its user asks for half a minute later."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
@@ -157,7 +161,7 @@ class Store(Protocol):
 
         The same id with the same request and owner is the same run, with another one RunConflict. A worker without a
         lease is Fenced. A hold that matches raises RunHeld, unless it is a child: its run was let in. Under a parent
-        that is stopping or over, or where a stop came first, it is born stopped.
+        that is stopping or over, or where a stop of its id or of its key came first, it is born stopped.
 
         A record that is ``running`` tells of a child that its worker has begun already: it gets its parent's stop, if
         there is one, and ends as its worker says.
@@ -169,19 +173,25 @@ class Store(Protocol):
         target: str | Selector,
         intent: StopIntent,
         *,
-        key: str | None = None,
+        idempotency_key: str | None = None,
         hold: bool = False,
         dry_run: bool = False,
         owner: str | None = None,
         if_unknown_hold: bool = False,
         asked_at: float | None = None,
     ) -> Reply[StopResult]:
-        """Keep a stop of a run, or of all that a selector matches, with their subtrees; then tell their workers.
+        """Keep a stop of a run, or of all live ones that a selector matches, with their subtrees; then tell workers.
 
-        The mode of a run's stop only rises and its first reason stays. The same ``key`` of the same ``owner`` again
+        The answer names each run that a selector matches, but for those below another one that it matches. The mode of
+        a run's stop only rises and its first reason stays. The same ``idempotency_key`` of the same ``owner`` again
         returns the first answer. A hold is placed before the runs are listed, and needs a selector. With ``dry_run``
-        nothing changes. A run of another ``owner`` than a given one is RunNotFound, and no hold refuses his starts;
-        with ``if_unknown_hold`` a stop of an unknown id waits TOMBSTONE_SECONDS for its run, if it has that owner.
+        nothing changes. A run of another ``owner`` than a given one is RunNotFound, and no hold refuses his starts.
+
+        With ``if_unknown_hold`` a stop of an unknown id waits TOMBSTONE_SECONDS for its run, if it has that owner. So
+        does one of a key that has no live run, for the next run of that key, or NEXT_TURN_SECONDS if there were runs of
+        it before; the selector has nothing but the key and an owner then. To look and to wait is one step: no start
+        comes between.
+
         ``asked_at`` is when it was asked for, if some of its runs were told at once: before that nobody was.
         """
         ...

@@ -45,37 +45,16 @@ from stoppable.stores.base import (
     WorkerInfo,
     wall_clock,
 )
+from stoppable.stores.kept import Kept
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
+from stoppable.stores.tombstones import Tombstones
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Kept:
-    """A run with what belongs to it."""
-
-    __slots__ = ("children", "events", "number", "record", "request")
-
-    def __init__(self, record: RunRecord, request: str, number: int) -> None:
-        self.record = record
-        self.request = request
-        self.number = number
-        self.children: list[_Kept] = []
-        self.events: list[Event] = []
-
-    def told(self) -> RunRecord:
-        """Return the record as it is now."""
-        if self.record.last_event != len(self.events):
-            self.record = changed(self.record, last_event=len(self.events))
-        return self.record
-
-    def subtree(self) -> list[_Kept]:
-        """Return it and all below it, parents first."""
-        nodes: list[_Kept] = [self]
-        for node in nodes:  # grows while it is walked
-            nodes += node.children
-        return nodes
+_Answered = tuple[float, list[tuple[str, Answer]], Hold | None, float | None]
 
 
 def _atomic(method: Callable[Concatenate[MemoryStore, P], T]) -> Callable[Concatenate[MemoryStore, P], Reply[T]]:
@@ -106,17 +85,17 @@ class MemoryStore:
         self._events_kept = events_kept
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
-        self._runs: dict[str, _Kept] = {}
-        self._live: dict[str, _Kept] = {}
-        self._unacknowledged: dict[str, _Kept] = {}  # those of them whose worker has not answered a stop
+        self._runs: dict[str, Kept] = {}
+        self._live: dict[str, Kept] = {}
+        self._unacknowledged: dict[str, Kept] = {}  # those of them whose worker has not answered a stop
         self._leases: dict[str, float] = {}
         self._closed: set[str] = set()  # workers that gave their lease back
         self._silent: set[str] = set()  # workers whose lease ran out: fenced
-        self._tombstones: dict[tuple[str, str | None], tuple[float, StopIntent]] = {}  # by run and owner
+        self._tombstones = Tombstones()
         self._holds: dict[str, Hold] = {}
         self._audit: list[AuditEntry] = []
         # By owner and key: when, and what the answer was.
-        self._answered: dict[tuple[str | None, str], tuple[float, list[tuple[str, Answer]], Hold | None]] = {}
+        self._answered: dict[tuple[str | None, str], _Answered] = {}
         self._hints, self._watchers = Listeners(), Listeners()
         self._arrivals = Arrivals()
         self._touched: set[str] = set()
@@ -211,11 +190,9 @@ class MemoryStore:
         now = self.now()
         root_id = record.root_id if parent is None else parent.record.root_id
         record = changed(record, created_at=now, labels=dict(record.labels), root_id=root_id)
-        kept = _Kept(record, request, next(self._numbers))
+        kept = Kept(record, request, next(self._numbers), parent)
         self._runs[record.id] = self._live[record.id] = kept
         self._touched.add(record.id)
-        if parent is not None:
-            parent.children.append(kept)
         if record.status is Status.RUNNING:
             kept.record = rules.begun(kept.record, None if parent is None else parent.record, now)
             self._add(kept, [rules.status_event(kept.record.status, kept.record)])
@@ -229,29 +206,32 @@ class MemoryStore:
 
     def _refuse_held(self, record: RunRecord) -> None:
         for hold in self._holds.values():
-            if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name):
+            if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
                 raise RunHeld(hold.id, hold.reason.message)
 
-    def _stop_that_came_first(self, record: RunRecord, parent: _Kept | None, now: float) -> StopIntent | None:
+    def _stop_that_came_first(self, record: RunRecord, parent: Kept | None, now: float) -> StopIntent | None:
         if parent is not None:
             above = parent.record
             if above.stop is not None:
                 return above.stop
             if above.over:
                 return rules.parent_is_over(above, now)
-        first: StopIntent | None = None
-        for owner in dict.fromkeys((None, record.owner)):
-            expires, stop = self._tombstones.pop((record.id, owner), (now, None))
-            if expires > now and stop is not None:
-                first = rules.raised(first, stop)
-        return first
+        addresses = [("run", record.id)] + ([] if record.key is None else [("key", record.key)])
+        return self._tombstones.take(addresses, record.owner, now)
 
-    def _wait_for_run(self, run_id: str, owner: str | None, intent: StopIntent) -> None:
-        now = self.now()
-        self._tombstones = {key: kept for key, kept in self._tombstones.items() if kept[0] > now}
-        _, earlier = self._tombstones.get((run_id, owner), (now, None))
-        self._tombstones[run_id, owner] = (now + TOMBSTONE_SECONDS, rules.raised(earlier, intent))
+    def _wait_for_run(self, run_id: str, owner: str | None, intent: StopIntent) -> float:
         self._note("stop", intent, run_id, {"runs": {}, "hold": None, "owner": owner})
+        return self._tombstones.add(("run", run_id), owner, intent, self.now(), TOMBSTONE_SECONDS)
+
+    def _wait_for_key(self, selector: Selector, owner: str | None, intent: StopIntent) -> float | None:
+        if not rules.waits_for_key(selector, owner):
+            return None
+        assert selector.key is not None, "it waits for one"
+        owner = selector.owner if owner is None else owner
+        runs = (kept.record for kept in self._runs.values())
+        has_run = any(record.key == selector.key and owner in {None, record.owner} for record in runs)
+        seconds = rules.waiting_seconds(has_run=has_run)
+        return self._tombstones.add(("key", selector.key), owner, intent, self.now(), seconds)
 
     @_atomic
     def request_stop(
@@ -259,7 +239,7 @@ class MemoryStore:
         target: str | Selector,
         intent: StopIntent,
         *,
-        key: str | None = None,
+        idempotency_key: str | None = None,
         hold: bool = False,
         dry_run: bool = False,
         owner: str | None = None,
@@ -267,8 +247,9 @@ class MemoryStore:
         asked_at: float | None = None,
     ) -> StopResult:
         """Keep a stop, then tell the workers."""
-        if key is not None and (owner, key) in self._answered:
-            return self._answer_again(target, *self._answered[owner, key][1:])
+        if idempotency_key is not None and (owner, idempotency_key) in self._answered:
+            return self._answer_again(target, *self._answered[owner, idempotency_key][1:])
+        rules.check_waiting(target, if_unknown_hold=if_unknown_hold)
         held = rules.held_by(target, owner) if hold else None
         placed = None if held is None else self._place(held, intent, dry_run=dry_run)
         chosen = self._chosen(target, owner)
@@ -276,47 +257,57 @@ class MemoryStore:
             assert isinstance(target, str), "a selector may choose nothing, but it is not unknown"
             if not if_unknown_hold:
                 raise RunNotFound(target)
-            if not dry_run:
-                self._wait_for_run(target, owner, intent)
-            return StopResult()
+            return StopResult(waits_until=None if dry_run else self._wait_for_run(target, owner, intent))
         found = [(kept, rules.answer_of(kept.record, intent)) for kept in chosen]
+        until: float | None = None
         if not dry_run:
             at = rules.asked(asked_at, self.now())
             for kept in chosen:
                 for node in kept.subtree():
                     self._stop(node, intent, at)
+            if not chosen and if_unknown_hold and isinstance(target, Selector):
+                until = self._wait_for_key(target, owner, intent)
             answers = [(kept.record.id, answer) for kept, answer in found]
-            if key is not None:
-                self._answered[owner, key] = (self.now(), answers, placed)
+            if idempotency_key is not None:
+                self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)
             self._note("stop", intent, target, {"runs": dict(answers), "hold": placed and placed.id})
-        return self._result(found, placed)
+        return self._result(found, placed, until)
 
-    def _chosen(self, target: str | Selector, owner: str | None) -> list[_Kept] | None:
+    def _chosen(self, target: str | Selector, owner: str | None) -> list[Kept] | None:
         if isinstance(target, Selector):
-            return [
-                kept
-                for kept in self._live.values()
-                if target.matches(owner=kept.record.owner, labels=kept.record.labels, name=kept.record.name)
+            found = {
+                run_id: kept
+                for run_id, kept in self._live.items()
+                if target.matches(
+                    owner=kept.record.owner, labels=kept.record.labels, name=kept.record.name, key=kept.record.key
+                )
                 and owner in {None, kept.record.owner}
-            ]
+            }
+            return [kept for kept in found.values() if found.keys().isdisjoint(kept.above())]
         kept = self._runs.get(target)
         return None if kept is None or owner not in {None, kept.record.owner} else [kept]
 
     def _answer_again(
-        self, target: str | Selector, answers: Sequence[tuple[str, Answer]], placed: Hold | None
+        self,
+        target: str | Selector,
+        answers: Sequence[tuple[str, Answer]],
+        placed: Hold | None,
+        until: float | None,
     ) -> StopResult:
         found = [(self._runs[run_id], answer) for run_id, answer in answers if run_id in self._runs]
         if isinstance(target, str) and not found:
             raise RunNotFound(target)  # it was purged
-        return self._result(found, placed)
+        return self._result(found, placed, until)
 
     @staticmethod
-    def _result(found: Sequence[tuple[_Kept, Answer]], placed: Hold | None) -> StopResult:
+    def _result(found: Sequence[tuple[Kept, Answer]], placed: Hold | None, until: float | None = None) -> StopResult:
         return StopResult(
-            answers=tuple(StopAnswer(record=kept.told(), answer=answer) for kept, answer in found), hold=placed
+            answers=tuple(StopAnswer(record=kept.told(), answer=answer) for kept, answer in found),
+            hold=placed,
+            waits_until=until,
         )
 
-    def _stop(self, kept: _Kept, intent: StopIntent, at: float) -> None:
+    def _stop(self, kept: Kept, intent: StopIntent, at: float) -> None:
         record = kept.record
         stop = rules.raised(record.stop, intent)
         if record.over or stop is record.stop:
@@ -362,7 +353,7 @@ class MemoryStore:
             self._end(kept, rules.over(kept.record, outcome, receipt, self.now()))
         return kept.told()
 
-    def _end(self, kept: _Kept, record: RunRecord) -> None:
+    def _end(self, kept: Kept, record: RunRecord) -> None:
         assert record.outcome is not None, "how it ended"
         kept.record = record
         self._live.pop(record.id, None)
@@ -377,7 +368,7 @@ class MemoryStore:
         rules.check_statuses(events)
         return self._add(self._fenced(run_id, epoch), events)
 
-    def _add(self, kept: _Kept, drafts: Sequence[Draft]) -> int:
+    def _add(self, kept: Kept, drafts: Sequence[Draft]) -> int:
         log, now = kept.events, self.now()
         for draft in drafts:
             if len(log) >= self._events_kept and draft.type not in rules.ALWAYS_KEPT:
@@ -427,22 +418,10 @@ class MemoryStore:
     def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Page:
         """Return the runs that match, newest first."""
         below, limit = rules.cursor_number(cursor), rules.page_size(limit)
-        found = list(itertools.islice(self._matching(wanted, below), limit + 1))
+        newest = (kept for kept in reversed(self._runs.values()) if kept.number < below and wanted.matches(kept.record))
+        found = list(itertools.islice(newest, limit + 1))
         more = str(found[limit - 1].number) if len(found) > limit else None
         return Page(runs=tuple(kept.told() for kept in found[:limit]), cursor=more)
-
-    def _matching(self, wanted: Filter, below: float) -> Iterator[_Kept]:
-        for kept in reversed(self._runs.values()):
-            record = kept.record
-            if (
-                kept.number < below
-                and (not wanted.status or record.status in wanted.status)
-                and wanted.owner in {None, record.owner}
-                and wanted.name in {None, record.name}
-                and wanted.parent_id in {None, record.parent_id}
-                and all(record.labels.get(key) == value for key, value in wanted.labels.items())
-            ):
-                yield kept
 
     @_atomic
     def tree(self, run_id: str) -> Sequence[RunRecord]:
@@ -454,13 +433,13 @@ class MemoryStore:
         """Return how many runs have each status."""
         return Counter(kept.record.status.value for kept in self._runs.values())
 
-    def _kept(self, run_id: str) -> _Kept:
+    def _kept(self, run_id: str) -> Kept:
         try:
             return self._runs[run_id]
         except KeyError:
             raise RunNotFound(run_id) from None
 
-    def _fenced(self, run_id: str, epoch: int) -> _Kept:
+    def _fenced(self, run_id: str, epoch: int) -> Kept:
         kept = self._kept(run_id)
         if kept.record.epoch != epoch or kept.record.over:
             raise Fenced(run_id)

@@ -23,6 +23,7 @@ from stoppable.records import (
     changed,
     to_json,
 )
+from stoppable.stores.base import NEXT_TURN_SECONDS, TOMBSTONE_SECONDS
 
 ALWAYS_KEPT = frozenset({EventType.STATUS, EventType.DONE, EventType.LATE, EventType.TRUNCATED})
 """The events of which a run has few: they are kept however long its log is."""
@@ -168,6 +169,22 @@ def check_end(outcome: OutcomeRecord, events: Sequence[Draft]) -> None:
     if not outcome.status.terminal:
         raise InvalidArgument(f"a run ends completed, failed, stopped or lost, not {outcome.status}")
     check_statuses(events)
+
+
+def check_waiting(target: str | Selector, *, if_unknown_hold: bool) -> None:
+    """Refuse a stop that may wait for no run in particular."""
+    if if_unknown_hold and isinstance(target, Selector) and not target.is_conversation:
+        raise InvalidArgument("only a stop of a run or a key waits for it: leave labels and the agent out")
+
+
+def waits_for_key(selector: Selector, owner: str | None) -> bool:
+    """Return whether a stop without a live run can wait for one: not for one of another owner than a given one."""
+    return owner is None or selector.owner in {None, owner}
+
+
+def waiting_seconds(*, has_run: bool) -> float:
+    """Return how long a stop waits for its run, or for the next one of a conversation that has had runs."""
+    return NEXT_TURN_SECONDS if has_run else TOMBSTONE_SECONDS
 
 
 def held_by(target: str | Selector, owner: str | None) -> Selector | None:

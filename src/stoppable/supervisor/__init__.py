@@ -20,15 +20,15 @@ from stoppable._core.stop import Receipt
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import edge_around
 from stoppable._engine.threads import to_thread
-from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector
+from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector, StopIntent
 from stoppable.stores.base import Store
-from stoppable.supervisor.bulk import BulkStop
+from stoppable.supervisor.bulk import BulkStop, StopRequest, live_of
 from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
 from stoppable.supervisor.handles import StoredHandle, SupervisedHandle
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
 from stoppable.supervisor.recorder import Log
 from stoppable.supervisor.signals import shutdown_on_sigterm
-from stoppable.supervisor.waiting import events, record_when
+from stoppable.supervisor.waiting import events, record_when, records_when
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -98,6 +98,7 @@ class Supervisor:
         owner: str | None = ...,
         labels: Mapping[str, str] | None = ...,
         run_id: str | None = ...,
+        key: str | None = ...,
         limits: Limits | None = ...,
         policy: Policy | None = ...,
         isolation: Isolation = ...,
@@ -112,6 +113,7 @@ class Supervisor:
         owner: str | None = ...,
         labels: Mapping[str, str] | None = ...,
         run_id: str | None = ...,
+        key: str | None = ...,
         limits: Limits | None = ...,
         policy: Policy | None = ...,
         isolation: Isolation = ...,
@@ -125,6 +127,7 @@ class Supervisor:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         run_id: str | None = None,
+        key: str | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
         isolation: Isolation = "auto",
@@ -140,6 +143,7 @@ class Supervisor:
             owner=owner,
             labels=labels,
             run_id=run_id,
+            key=key,
             limits=limits,
             policy=policy,
             isolation=isolation,
@@ -157,13 +161,20 @@ class Supervisor:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         run_id: str | None = None,
+        key: str | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
         on_disconnect: OnDisconnect = "keep",
     ) -> AsyncIterator[Run]:
         """Make a block of existing code a run that is kept; it ends as ``stoppable.open_run`` does."""
         options = Options(
-            owner=owner, labels=labels, run_id=run_id, limits=limits, policy=policy, on_disconnect=on_disconnect
+            owner=owner,
+            labels=labels,
+            run_id=run_id,
+            key=key,
+            limits=limits,
+            policy=policy,
+            on_disconnect=on_disconnect,
         )
         job = Job.around(name, options)
         log = await self._register(job)
@@ -187,33 +198,73 @@ class Supervisor:
 
     # Stopping
 
+    @overload
     async def stop(
         self,
         run_id: str,
+        mode: str = ...,
+        reason: Reason | str | None = ...,
+        actor: str | None = ...,
+        grace: float | None = ...,
+        *,
+        wait: float | None = ...,
+        owner: str | None = ...,
+        if_unknown_hold: bool | None = ...,
+    ) -> Receipt: ...
+    @overload
+    async def stop(
+        self,
+        run_id: None = ...,
+        mode: str = ...,
+        reason: Reason | str | None = ...,
+        actor: str | None = ...,
+        grace: float | None = ...,
+        *,
+        key: str,
+        wait: float | None = ...,
+        owner: str | None = ...,
+        if_unknown_hold: bool | None = ...,
+        idempotency_key: str | None = ...,
+    ) -> BulkStop: ...
+    async def stop(
+        self,
+        run_id: str | None = None,
         mode: str = Mode.GRACEFUL,
         reason: Reason | str | None = None,
         actor: str | None = None,
         grace: float | None = None,
         *,
+        key: str | None = None,
         wait: float | None = None,
         owner: str | None = None,
-        if_unknown_hold: bool = False,
-    ) -> Receipt:
+        if_unknown_hold: bool | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt | BulkStop:
         """Stop a run with its subtree, wherever it is executed; the stop is durable when this returns (G14).
 
         With ``wait`` it returns when the run is over, or after so many seconds. Raises RunNotFound for an id that is
-        unknown, or of another owner than a given one.
+        unknown, or of another owner than a given one; with ``if_unknown_hold`` the stop waits a minute for its run.
+
+        With a ``key`` instead of an id it stops the live runs of a conversation. If there is none yet, the next one is
+        born stopped, within the time that ``waits_until`` of the answer tells; not so with ``if_unknown_hold=False``.
+        The same ``idempotency_key`` again returns the first answer: a repeated stop does not meet the next turn.
         """
         desk = self._desk
-        wait = None if wait is None else checked_seconds(wait, "wait")
         intent = desk.intent(mode, reason, actor, grace)
-        asked = desk.ask(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold)
+        if key is not None:
+            request = desk.conversation(
+                run_id, key, owner, if_unknown_hold=if_unknown_hold, idempotency_key=idempotency_key
+            )
+            return await self._stop_all(request, intent, wait)
+        target = desk.checked_id(run_id, idempotency_key)
+        wait = None if wait is None else checked_seconds(wait, "wait")
+        asked = desk.ask(StopRequest(target, owner=owner, if_unknown_hold=bool(if_unknown_hold)), intent)
         result = await asked.reply
-        receipt = desk.answer(run_id, result, intent, asked.told)
+        receipt = desk.answer(target, result, intent, asked.told)
         seconds = desk.worth_waiting(result, receipt, wait)
         if seconds is None:
             return receipt
-        record = await record_when(desk.store, run_id, is_over if wait else is_acknowledged, seconds)
+        record = await record_when(desk.store, target, is_over if wait else is_acknowledged, seconds)
         return desk.receipt(record, receipt.answer)
 
     async def stop_where(
@@ -222,6 +273,7 @@ class Supervisor:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
+        key: str | None = None,
         all: bool = False,  # noqa: A002 - reads as what it means
         mode: str = Mode.GRACEFUL,
         reason: Reason | str | None = None,
@@ -229,20 +281,35 @@ class Supervisor:
         grace: float | None = None,
         hold: bool = False,
         dry_run: bool = False,
-        key: str | None = None,
+        wait: float | None = None,
+        idempotency_key: str | None = None,
         within: str | None = None,
     ) -> BulkStop:
         """Stop every run that matches all that is given, with their subtrees, and return their receipts.
 
+        A run below another one that matches has no receipt of its own. With ``wait`` it returns when all are over, or
+        after so many seconds; without, when their gates are closed, also in other processes, or after one second.
+
         With ``hold`` new starts that match are refused from before the runs are listed, until ``release``. With
         ``dry_run`` nothing is stopped: the receipts tell what would be. An empty selector is an error; every run needs
-        ``all=True``. ``within`` keeps it to the runs of one owner; the same ``key`` again returns the same answer.
+        ``all=True``. ``within`` keeps it to the runs of one owner; the same ``idempotency_key`` again returns the same
+        answer.
         """
+        intent = self._desk.intent(mode, reason, actor, grace)
+        selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
+        request = StopRequest(selector, owner=within, hold=hold, dry_run=dry_run, idempotency_key=idempotency_key)
+        return await self._stop_all(request, intent, wait)
+
+    async def _stop_all(self, request: StopRequest, intent: StopIntent, wait: float | None) -> BulkStop:
         desk = self._desk
-        intent = desk.intent(mode, reason, actor, grace)
-        selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
-        asked = desk.ask(selector, intent, key=key, hold=hold, dry_run=dry_run, owner=within)
-        return desk.bulk(await asked.reply, intent, asked.told, dry_run=dry_run)
+        wait = None if wait is None else checked_seconds(wait, "wait")
+        asked = desk.ask(request, intent)
+        bulk = desk.bulk(await asked.reply, intent, asked.told, dry_run=request.dry_run)
+        run_ids, seconds = desk.unsettled(bulk, wait)
+        if request.dry_run or not run_ids:
+            return bulk
+        records = await records_when(desk.store, run_ids, is_over if wait else is_acknowledged, seconds)
+        return desk.settled(bulk, records)
 
     async def hold(
         self,
@@ -250,12 +317,13 @@ class Supervisor:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
+        key: str | None = None,
         all: bool = False,  # noqa: A002 - reads as what it means
         reason: Reason | str | None = None,
         actor: str | None = None,
     ) -> Hold:
         """Refuse new starts that match all that is given, and stop nothing."""
-        selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
+        selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
         return await self._desk.store.place_hold(selector, self._desk.intent(Mode.GRACEFUL, reason, actor, None))
 
     async def release(self, hold_id: str, actor: str | None = None) -> Hold:
@@ -267,6 +335,17 @@ class Supervisor:
     async def get(self, run_id: str) -> RunRecord:
         """Return what is kept of a run, or raise RunNotFound."""
         return await self._desk.store.get(run_id)
+
+    async def find(self, key: str, *, owner: str | None = None) -> Sequence[RunRecord]:
+        """Return the live runs of a conversation, newest first, wherever they are executed."""
+        wanted, cursor = live_of(key, owner), None
+        found: list[RunRecord] = []
+        while True:
+            page = await self._desk.store.query(wanted, cursor, 1000)
+            found += page.runs
+            cursor = page.cursor
+            if cursor is None:
+                return found
 
     def handle(self, run_id: str) -> RunHandle[Any]:
         """Return what holds any run of the store."""

@@ -18,16 +18,16 @@ from stoppable._engine.blocking import BlockingHandle
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import edge_around
 from stoppable.errors import InvalidArgument
-from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector
+from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector, StopIntent
 from stoppable.stores.base import Store
-from stoppable.supervisor.bulk import BulkStop
+from stoppable.supervisor.bulk import BulkStop, StopRequest, live_of
 from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
 from stoppable.supervisor.handles import Elsewhere, raise_unless_completed
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
 from stoppable.supervisor.recorder import Log
 from stoppable.supervisor.signals import shutdown_on_sigterm
 from stoppable.supervisor.translate import outcome_of
-from stoppable.supervisor.waiting import events_sync, record_when_sync
+from stoppable.supervisor.waiting import events_sync, record_when_sync, records_when_sync
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -68,6 +68,7 @@ class Supervisor:
         owner: str | None = ...,
         labels: Mapping[str, str] | None = ...,
         run_id: str | None = ...,
+        key: str | None = ...,
         limits: Limits | None = ...,
         policy: Policy | None = ...,
         isolation: Isolation = ...,
@@ -82,6 +83,7 @@ class Supervisor:
         owner: str | None = ...,
         labels: Mapping[str, str] | None = ...,
         run_id: str | None = ...,
+        key: str | None = ...,
         limits: Limits | None = ...,
         policy: Policy | None = ...,
         isolation: Isolation = ...,
@@ -95,6 +97,7 @@ class Supervisor:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         run_id: str | None = None,
+        key: str | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
         isolation: Isolation = "auto",
@@ -106,6 +109,7 @@ class Supervisor:
             owner=owner,
             labels=labels,
             run_id=run_id,
+            key=key,
             limits=limits,
             policy=policy,
             isolation=isolation,
@@ -125,13 +129,20 @@ class Supervisor:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         run_id: str | None = None,
+        key: str | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
         on_disconnect: OnDisconnect = "keep",
     ) -> Iterator[Run]:
         """Make a block of existing code a run that is kept; it ends as ``stoppable.open_run`` does."""
         options = Options(
-            owner=owner, labels=labels, run_id=run_id, limits=limits, policy=policy, on_disconnect=on_disconnect
+            owner=owner,
+            labels=labels,
+            run_id=run_id,
+            key=key,
+            limits=limits,
+            policy=policy,
+            on_disconnect=on_disconnect,
         )
         job = Job.around(name, options)
         log = self._register(job)
@@ -155,29 +166,65 @@ class Supervisor:
 
     # Stopping
 
+    @overload
     def stop(
         self,
         run_id: str,
+        mode: str = ...,
+        reason: Reason | str | None = ...,
+        actor: str | None = ...,
+        grace: float | None = ...,
+        *,
+        wait: float | None = ...,
+        owner: str | None = ...,
+        if_unknown_hold: bool | None = ...,
+    ) -> Receipt: ...
+    @overload
+    def stop(
+        self,
+        run_id: None = ...,
+        mode: str = ...,
+        reason: Reason | str | None = ...,
+        actor: str | None = ...,
+        grace: float | None = ...,
+        *,
+        key: str,
+        wait: float | None = ...,
+        owner: str | None = ...,
+        if_unknown_hold: bool | None = ...,
+        idempotency_key: str | None = ...,
+    ) -> BulkStop: ...
+    def stop(
+        self,
+        run_id: str | None = None,
         mode: str = Mode.GRACEFUL,
         reason: Reason | str | None = None,
         actor: str | None = None,
         grace: float | None = None,
         *,
+        key: str | None = None,
         wait: float | None = None,
         owner: str | None = None,
-        if_unknown_hold: bool = False,
-    ) -> Receipt:
-        """Stop a run with its subtree, wherever it is executed; the stop is durable when this returns (G14)."""
+        if_unknown_hold: bool | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt | BulkStop:
+        """Stop a run with its subtree, or the live runs of a conversation; durable when this returns (G14)."""
         desk = self._desk
-        wait = None if wait is None else checked_seconds(wait, "wait")
         intent = desk.intent(mode, reason, actor, grace)
-        asked = desk.ask(run_id, intent, owner=owner, if_unknown_hold=if_unknown_hold)
+        if key is not None:
+            request = desk.conversation(
+                run_id, key, owner, if_unknown_hold=if_unknown_hold, idempotency_key=idempotency_key
+            )
+            return self._stop_all(request, intent, wait)
+        target = desk.checked_id(run_id, idempotency_key)
+        wait = None if wait is None else checked_seconds(wait, "wait")
+        asked = desk.ask(StopRequest(target, owner=owner, if_unknown_hold=bool(if_unknown_hold)), intent)
         result = asked.reply.result()
-        receipt = desk.answer(run_id, result, intent, asked.told)
+        receipt = desk.answer(target, result, intent, asked.told)
         seconds = desk.worth_waiting(result, receipt, wait)
         if seconds is None:
             return receipt
-        record = record_when_sync(desk.store, run_id, is_over if wait else is_acknowledged, seconds)
+        record = record_when_sync(desk.store, target, is_over if wait else is_acknowledged, seconds)
         return desk.receipt(record, receipt.answer)
 
     def stop_where(
@@ -186,6 +233,7 @@ class Supervisor:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
+        key: str | None = None,
         all: bool = False,  # noqa: A002 - reads as what it means
         mode: str = Mode.GRACEFUL,
         reason: Reason | str | None = None,
@@ -193,15 +241,26 @@ class Supervisor:
         grace: float | None = None,
         hold: bool = False,
         dry_run: bool = False,
-        key: str | None = None,
+        wait: float | None = None,
+        idempotency_key: str | None = None,
         within: str | None = None,
     ) -> BulkStop:
         """Stop every run that matches all that is given, with their subtrees, and return their receipts."""
+        intent = self._desk.intent(mode, reason, actor, grace)
+        selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
+        request = StopRequest(selector, owner=within, hold=hold, dry_run=dry_run, idempotency_key=idempotency_key)
+        return self._stop_all(request, intent, wait)
+
+    def _stop_all(self, request: StopRequest, intent: StopIntent, wait: float | None) -> BulkStop:
         desk = self._desk
-        intent = desk.intent(mode, reason, actor, grace)
-        selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
-        asked = desk.ask(selector, intent, key=key, hold=hold, dry_run=dry_run, owner=within)
-        return desk.bulk(asked.reply.result(), intent, asked.told, dry_run=dry_run)
+        wait = None if wait is None else checked_seconds(wait, "wait")
+        asked = desk.ask(request, intent)
+        bulk = desk.bulk(asked.reply.result(), intent, asked.told, dry_run=request.dry_run)
+        run_ids, seconds = desk.unsettled(bulk, wait)
+        if request.dry_run or not run_ids:
+            return bulk
+        records = records_when_sync(desk.store, run_ids, is_over if wait else is_acknowledged, seconds)
+        return desk.settled(bulk, records)
 
     def hold(
         self,
@@ -209,12 +268,13 @@ class Supervisor:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
+        key: str | None = None,
         all: bool = False,  # noqa: A002 - reads as what it means
         reason: Reason | str | None = None,
         actor: str | None = None,
     ) -> Hold:
         """Refuse new starts that match all that is given, and stop nothing."""
-        selector = Selector(owner=owner, labels=labels or {}, name=name, all=all)
+        selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
         intent = self._desk.intent(Mode.GRACEFUL, reason, actor, None)
         return self._desk.store.place_hold(selector, intent).result()
 
@@ -227,6 +287,17 @@ class Supervisor:
     def get(self, run_id: str) -> RunRecord:
         """Return what is kept of a run, or raise RunNotFound."""
         return self._desk.store.get(run_id).result()
+
+    def find(self, key: str, *, owner: str | None = None) -> Sequence[RunRecord]:
+        """Return the live runs of a conversation, newest first, wherever they are executed."""
+        wanted, cursor = live_of(key, owner), None
+        found: list[RunRecord] = []
+        while True:
+            page = self._desk.store.query(wanted, cursor, 1000).result()
+            found += page.runs
+            cursor = page.cursor
+            if cursor is None:
+                return found
 
     def handle(self, run_id: str) -> BlockingHandle[Any]:
         """Return what holds any run of the store."""

@@ -1,25 +1,50 @@
-"""What a bulk stop answers."""
+"""Which runs a stop means, and what it answers if there may be several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Self
 
+from stoppable._core.state import Status
 from stoppable._core.stop import Receipt
-from stoppable.records import Hold
+from stoppable.records import Filter, Hold, Selector, check_key
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """What the store is asked to stop, and how; see Store.request_stop."""
+
+    target: str | Selector
+    owner: str | None = None
+    hold: bool = False
+    dry_run: bool = False
+    if_unknown_hold: bool = False
+    idempotency_key: str | None = None
+
+
+def live_of(key: str, owner: str | None) -> Filter:
+    """Return which runs of a conversation are live."""
+    check_key(key)
+    live = frozenset(status for status in Status if not status.terminal)
+    return Filter(key=key, owner=owner, status=live)
 
 
 class BulkStop(tuple[Receipt, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
-    """The receipts of every run that was named, and the hold that was placed."""
+    """The receipts of the runs that were meant, topmost only: what is below them is in theirs."""
 
     hold: Hold | None
+    """The hold that was placed."""
+    waits_until: float | None
+    """Until when the next start under a key is born stopped: there was no live run of it."""
 
-    def __new__(cls, receipts: Iterable[Receipt], hold: Hold | None) -> Self:
+    def __new__(cls, receipts: Iterable[Receipt], hold: Hold | None, waits_until: float | None = None) -> Self:
         """Put them together."""
         made = super().__new__(cls, receipts)
         made.hold = hold
+        made.waits_until = waits_until
         return made
 
-    def __getnewargs__(self) -> tuple[tuple[Receipt, ...], Hold | None]:
+    def __getnewargs__(self) -> tuple[tuple[Receipt, ...], Hold | None, float | None]:
         """Say what a copy is made of."""
-        return tuple(self), self.hold
+        return tuple(self), self.hold, self.waits_until

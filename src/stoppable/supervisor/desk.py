@@ -7,9 +7,10 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from stoppable._core import clock
@@ -26,7 +27,7 @@ from stoppable.records import RunRecord, Selector, StopAnswer, StopIntent, StopR
 from stoppable.stores.base import Intent, Registered, Store
 from stoppable.stores.reply import Reply, settle
 from stoppable.stores.rules import receipt_of
-from stoppable.supervisor.bulk import BulkStop
+from stoppable.supervisor.bulk import BulkStop, StopRequest
 from stoppable.supervisor.jobs import Job
 from stoppable.supervisor.lease import Lease
 from stoppable.supervisor.recorder import Log, Recorder
@@ -125,7 +126,7 @@ class Desk:
         it is ours; until then its id may be that of a run elsewhere, which alone can close the gate of that.
         """
         worker = self.lease.worker
-        log = self.recorder.log(job.run, worker)
+        log = self.recorder.log(job.run, worker, job.options.key)
         if self.is_closing:
             self.recorder.drop(log)
             raise StoppableError("the supervisor shuts down: start it with another one")
@@ -175,42 +176,58 @@ class Desk:
             grace=None if grace is None else seconds(grace, "grace"),
         )
 
-    def ask(
-        self,
-        target: str | Selector,
-        intent: StopIntent,
+    @staticmethod
+    def checked_id(run_id: str | None, idempotency_key: str | None) -> str:
+        """Return the id of the run that a stop without a key means."""
+        if run_id is None:
+            raise InvalidArgument("what is to be stopped? Give the id of a run, or a key")
+        if idempotency_key is not None:
+            raise InvalidArgument("a stop of one run needs no idempotency_key: it is the same if it is repeated")
+        return run_id
+
+    @staticmethod
+    def conversation(
+        run_id: str | None,
+        key: str,
+        owner: str | None,
         *,
-        key: str | None = None,
-        hold: bool = False,
-        dry_run: bool = False,
-        owner: str | None = None,
-        if_unknown_hold: bool = False,
-    ) -> Asked:
+        if_unknown_hold: bool | None,
+        idempotency_key: str | None,
+    ) -> StopRequest:
+        """Return what the store is asked for by a stop with a key."""
+        if run_id is not None:
+            raise InvalidArgument("give the id of a run or a key, not both")
+        may_wait = if_unknown_hold is None or if_unknown_hold
+        selector = Selector(key=key, owner=owner)
+        return StopRequest(selector, owner=owner, if_unknown_hold=may_wait, idempotency_key=idempotency_key)
+
+    def ask(self, request: StopRequest, intent: StopIntent) -> Asked:
         """Have a stop kept. The runs of this process are told at once: only the answer waits for the store (G14).
 
-        Not so for a key, which may have been answered before: then nothing is stopped.
+        Not so with an idempotency key, which may have been answered before: then nothing is stopped.
         """
-        request = partial(
+        keep = partial(
             self.store.request_stop,
-            target,
+            request.target,
             intent,
-            key=key,
-            hold=hold,
-            dry_run=dry_run,
-            owner=owner,
-            if_unknown_hold=if_unknown_hold,
+            idempotency_key=request.idempotency_key,
+            hold=request.hold,
+            dry_run=request.dry_run,
+            owner=request.owner,
+            if_unknown_hold=request.if_unknown_hold,
             asked_at=intent.reason.at,
         )
-        logs = [] if key is not None or dry_run else self._here(target, owner)
+        is_at_once = request.idempotency_key is None and not request.dry_run
+        logs = self._here(request.target, request.owner) if is_at_once else []
         if not logs:
-            return Asked(request(), {})
+            return Asked(keep(), {})
         asked = Asked(Reply(), {log.run.id: log for log in logs})
-        outbox, keep = self.recorder.outbox, partial(self._keep, asked, request)
+        outbox, put = self.recorder.outbox, partial(self._keep, asked, keep)
         is_news = any(log.known_mode is None or log.known_mode < intent.mode for log in logs)
         if not is_news and outbox.is_idle:
-            keep()
+            put()
             return asked
-        outbox.add(keep)  # before they are told: what they write comes after it
+        outbox.add(put)  # before they are told: what they write comes after it
         self._tell((log, intent) for log in logs)
         outbox.ring(_loop_of(logs[0].run) or asyncio._get_running_loop())
         return asked
@@ -227,9 +244,10 @@ class Desk:
             found = [
                 log
                 for log in list(logs.values())
-                if target.matches(owner=log.run.owner, labels=log.run.labels, name=log.run.name)
+                if target.matches(owner=log.run.owner, labels=log.run.labels, name=log.run.name, key=log.key)
             ]
-        return [log for log in found if owner is None or owner == log.run.owner]
+        meant = {log.run: log for log in found if owner is None or owner == log.run.owner}
+        return [log for run, log in meant.items() if meant.keys().isdisjoint(_above(run))]
 
     def _keep(self, asked: Asked, request: Callable[[], Reply[StopResult]]) -> None:
         def answered(reply: Reply[StopResult]) -> None:
@@ -264,11 +282,27 @@ class Desk:
     def bulk(self, result: StopResult, intent: StopIntent, told: Mapping[str, Log], *, dry_run: bool) -> BulkStop:
         """Carry out the stop of many runs, or tell what it would be."""
         if dry_run:
-            return BulkStop((self.receipt(one.record, one.answer) for one in result.answers), result.hold)
+            told_of = (self.receipt(one.record, one.answer) for one in result.answers)
+            return BulkStop(told_of, result.hold, result.waits_until)
         # All are told first: what there is to write and to say about each can wait.
         records = [one.record for one in result.answers if one.record.id not in told]
         self._tell((log, intent) for record in records if (log := self._log_of(record, told)) is not None)
-        return BulkStop((self._carry_out(one, intent, told) for one in result.answers), result.hold)
+        receipts = [self._carry_out(one, intent, told) for one in result.answers]
+        return BulkStop(receipts, result.hold, result.waits_until)
+
+    @staticmethod
+    def unsettled(bulk: BulkStop, wait: float | None) -> tuple[list[str], float]:
+        """Return the runs of which there will be news, and the seconds to wait for it, as ``worth_waiting`` says."""
+        is_settled = attrgetter("final") if wait else _is_closed
+        return [receipt.run_id for receipt in bulk if not is_settled(receipt)], wait or _ACKNOWLEDGE_SECONDS
+
+    def settled(self, bulk: BulkStop, records: Mapping[str, RunRecord]) -> BulkStop:
+        """Return what a bulk stop answers after some time, with what is kept of its runs by then."""
+        later = (
+            self.receipt(records[receipt.run_id], receipt.answer) if receipt.run_id in records else receipt
+            for receipt in bulk
+        )
+        return BulkStop(later, bulk.hold, bulk.waits_until)
 
     @staticmethod
     def receipt(record: RunRecord, answer: Answer) -> Receipt:
@@ -398,6 +432,13 @@ class Desk:
         self.store.purge(before, _PURGED_AT_ONCE).then(purged)
 
 
+def _above(run: Run) -> Iterator[Run]:
+    above = run.parent
+    while above is not None:
+        yield above
+        above = above.parent
+
+
 def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:
     """Return the event loop whose task executes a run, if one does."""
     loop: asyncio.AbstractEventLoop | None = None if run._main is None else run._main.loop
@@ -406,6 +447,10 @@ def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:
 
 def _shutdown() -> Reason:
     return Reason.of("the worker shuts down", kind=ReasonKind.SHUTDOWN)
+
+
+def _is_closed(receipt: Receipt) -> bool:
+    return receipt.final or receipt.acknowledged_at is not None
 
 
 def is_over(record: RunRecord) -> bool:

@@ -24,7 +24,7 @@ from stoppable._engine.open_run import limit_time
 from stoppable._engine.options import asked, name_of
 from stoppable._engine.workers import as_worker_body
 from stoppable.errors import InvalidArgument, RunStopped
-from stoppable.records import RunRecord
+from stoppable.records import RunRecord, check_key
 from stoppable.supervisor.translate import digest, outcome_of
 
 Isolation = Literal["auto", "task", "thread", "process"]
@@ -42,6 +42,7 @@ class Options:
     owner: str | None = None
     labels: Mapping[str, str] | None = None
     run_id: str | None = None
+    key: str | None = None
     limits: Limits | None = None
     policy: Policy | None = None
     isolation: Isolation = "auto"
@@ -61,6 +62,7 @@ class Options:
                 raise InvalidArgument(f"unknown {what} {given!r}: use {', '.join(known)}")
         check_given(self.limits, self.policy)
         check_labels(self.labels or {})
+        check_key(self.key)
         if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= LABEL_LENGTH):
             raise InvalidArgument(f"an owner is a text of up to {LABEL_LENGTH} characters")
 
@@ -118,6 +120,7 @@ class Job:
             root_id=run.root.id,
             owner=run.owner,
             labels=dict(run.labels),
+            key=options.key,
             worker=worker,
             isolation=options.isolation,
             on_disconnect=options.on_disconnect,

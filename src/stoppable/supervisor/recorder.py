@@ -59,6 +59,7 @@ class Log:
         "is_held_up",
         "is_over",
         "is_registered",
+        "key",
         "known_mode",
         "offset",
         "outcome",
@@ -67,8 +68,9 @@ class Log:
         "worker",
     )
 
-    def __init__(self, run: Run, offset: float, worker: str = "") -> None:
+    def __init__(self, run: Run, offset: float, worker: str = "", key: str | None = None) -> None:
         self.run = run
+        self.key = key
         self.offset = offset  # from our own clock to the store's: one for all that is said of the run
         self.worker = worker  # with which it was registered: another one's run may have the same id
         self.epoch = 1
@@ -105,12 +107,12 @@ class Recorder(Sink):
         self.logs: dict[str, Log] = {}
         self.outbox = Outbox(self._tell_kept)
 
-    def log(self, run: Run, worker: str = "") -> Log:
+    def log(self, run: Run, worker: str = "", key: str | None = None) -> Log:
         """Return a log for a run. Nobody finds it before ``adopt``: the id may turn out to be somebody else's."""
         offset = self._store.now() - clock.now()
         if abs(offset - self._offset) > _CLOCKS_DIFFER:
             self._offset = offset
-        return Log(run, self._offset, worker)
+        return Log(run, self._offset, worker, key)
 
     # A run of its own
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from stoppable._core import clock
+from stoppable.errors import RunNotFound
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.stores.base import Store
 
@@ -21,12 +23,11 @@ async def record_when(
     deadline = None if seconds is None else clock.now() + seconds
     with _news(store, run_id) as news:
         while True:
-            news.clear()
             record = await store.get(run_id)
             left = _LOOK_SECONDS if deadline is None else min(_LOOK_SECONDS, deadline - clock.now())
             if is_so(record) or left <= 0:
                 return record
-            await _wait(news, left)
+            await news.wait(left)
 
 
 def record_when_sync(
@@ -48,6 +49,47 @@ def record_when_sync(
         subscription.close()
 
 
+async def records_when(
+    store: Store, run_ids: Sequence[str], is_so: Callable[[RunRecord], bool], seconds: float
+) -> dict[str, RunRecord]:
+    """Return the records of many runs once something is so of each, or as they are when the time is over.
+
+    Of one that was purged meanwhile nothing is left to return.
+    """
+    deadline = clock.now() + seconds
+    found: dict[str, RunRecord] = {}
+    waited = dict.fromkeys(run_ids)
+    with _news(store, *run_ids) as news:
+        changed: Iterable[str] = run_ids
+        while True:
+            for run_id, reply in [(run_id, store.get(run_id)) for run_id in changed]:
+                try:
+                    found[run_id] = await reply
+                except RunNotFound:
+                    found.pop(run_id, None)
+                    waited.pop(run_id, None)
+                else:
+                    if is_so(found[run_id]):
+                        waited.pop(run_id, None)
+            left = deadline - clock.now()
+            if not waited or left <= 0:
+                return found
+            told = await news.wait(min(left, _LOOK_SECONDS))
+            changed = [run_id for run_id in told or tuple(waited) if run_id in waited]
+
+
+def records_when_sync(
+    store: Store, run_ids: Sequence[str], is_so: Callable[[RunRecord], bool], seconds: float
+) -> dict[str, RunRecord]:
+    """Return the records of many runs once something is so of each, or when the time is over; on a thread."""
+    deadline = clock.now() + seconds
+    found: dict[str, RunRecord] = {}
+    for run_id in run_ids:
+        with contextlib.suppress(RunNotFound):
+            found[run_id] = record_when_sync(store, run_id, is_so, max(0.0, deadline - clock.now()))
+    return found
+
+
 async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[Event]:
     """Yield the events of a run after a sequence number: those that are there, then live, until it is over.
 
@@ -55,7 +97,6 @@ async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[Eve
     """
     with _news(store, run_id) as news:
         while True:
-            news.clear()
             record = await store.get(run_id)
             found = await store.read(run_id, after)
             for event in found:
@@ -66,7 +107,7 @@ async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[Eve
             if not found:
                 if record.over and after >= record.last_event:
                     return  # asked for what comes after the end
-                await _wait(news, _LOOK_SECONDS)
+                await news.wait(_LOOK_SECONDS)
 
 
 def events_sync(store: Store, run_id: str, after: int = 0) -> Iterator[Event]:
@@ -91,22 +132,38 @@ def events_sync(store: Store, run_id: str, after: int = 0) -> Iterator[Event]:
         subscription.close()
 
 
-@contextlib.contextmanager
-def _news(store: Store, run_id: str) -> Iterator[asyncio.Event]:
-    loop, news = asyncio.get_running_loop(), asyncio.Event()
+class _News:
+    """Which of some runs may have changed, told by whatever thread to one task."""
 
-    def wake() -> None:
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._told: set[str] = set()
+        self._event = asyncio.Event()
+
+    def tell(self, run_id: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed
-            loop.call_soon_threadsafe(news.set)
+            self._loop.call_soon_threadsafe(self._tell, run_id)
 
-    subscription = store.watch(run_id, wake)
+    def _tell(self, run_id: str) -> None:
+        self._told.add(run_id)
+        self._event.set()
+
+    async def wait(self, seconds: float) -> set[str]:
+        """Return those that were told of since the last time, or none if nobody is within some seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        self._event.clear()
+        told, self._told = self._told, set()
+        return told
+
+
+@contextlib.contextmanager
+def _news(store: Store, *run_ids: str) -> Iterator[_News]:
+    news = _News()
+    subscriptions = [store.watch(run_id, partial(news.tell, run_id)) for run_id in run_ids]
     try:
         yield news
     finally:
-        subscription.close()
-
-
-async def _wait(news: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await news.wait()
+        for subscription in subscriptions:
+            subscription.close()

@@ -45,6 +45,11 @@ def _narrow(wanted: Filter, terms: list[str], values: list[Any]) -> None:
         if value is not None:
             terms.append(f"{column} = ?")
             values.append(value)
+    if wanted.key is not None:
+        terms.append("key = ?")
+        values.append(rows.encode(wanted.key))
+    if wanted.roots:
+        terms.append("parent_id IS NULL")
     if wanted.labels:
         terms.append(LABELS)
         values.append(rows.encode(wanted.labels))

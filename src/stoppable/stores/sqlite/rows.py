@@ -46,15 +46,15 @@ _STATUSES = {status.value: status for status in Status}
 _TYPES = {kind.value: kind for kind in EventType}
 
 RECORD = """id, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
- mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt,
+ mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key,
  (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""
 """What ``record`` wants of a row of runs."""
 
 _COLUMNS = (
     "id, request, parent, parent_id, root_id, name, owner, labels, spec, created_at, worker, status, epoch, started_at,"
-    " ended_at, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt"
+    " ended_at, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key"
 )
-INSERT = f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 22)}) RETURNING number"  # noqa: S608 - our own names
+INSERT = f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 23)}) RETURNING number"  # noqa: S608 - our own names
 """Takes what ``values`` returns."""
 
 UPDATE = (
@@ -68,15 +68,16 @@ def record(row: Row) -> RunRecord:
     """Return the record of a row with the columns RECORD."""
     (
         id_, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
-        mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, last_event, _,
+        mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, last_event, _,
     ) = row  # fmt: skip
     isolation, on_disconnect, limits, policy, version = _spec_of(spec)
     made = object.__new__(RunRecord)
     for set_, value in zip(
         SETTERS.values(),
         (
-            id_, name, parent_id, root_id, owner, dict(_labels_of(labels)), _STATUSES[status], worker, epoch, isolation,
-            on_disconnect, limits, policy, created_at, started_at, ended_at,
+            id_, name, parent_id, root_id, owner, dict(_labels_of(labels)), None if key is None else decode(key),
+            _STATUSES[status], worker, epoch, isolation, on_disconnect, limits, policy,
+            created_at, started_at, ended_at,
             None if mode < 0 else stop_of(mode, grace, reason),
             stop_requested_at,
             None if acknowledged < 0 else MODES[acknowledged],
@@ -127,6 +128,7 @@ def values(record: RunRecord, request: str, parent: int | None) -> Row:
         record.id, request, parent, record.parent_id, record.root_id, record.name, record.owner,
         encode(record.labels) if record.labels else "{}",
         spec, record.created_at, record.worker, status, epoch, *rest,
+        None if record.key is None else encode(record.key),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
 from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent, changed
 from stoppable.stores import rules
 from stoppable.stores.base import Registered
-from stoppable.stores.sqlite import events, rows, stops
+from stoppable.stores.sqlite import events, rows, stops, tombstones
 from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Row, Session, Transaction
 
@@ -60,7 +60,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
 def _refuse_held(tx: Transaction, record: RunRecord) -> None:
     for (text,) in tx.all("SELECT hold FROM holds ORDER BY number"):
         hold = _wire.load(Hold, rows.decode(text))
-        if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name):
+        if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
             raise RunHeld(hold.id, hold.reason.message)
 
 
@@ -72,11 +72,7 @@ def _stop_that_came_first(
     if parent is not None and parent.over:
         return rules.parent_is_over(parent, now)
     first: StopIntent | None = None
-    waited = tx.all(
-        "DELETE FROM tombstones WHERE run_id = ? AND (owner IS NULL OR owner = ?) RETURNING owner, expires, stop",
-        (record.id, record.owner),
-    )
-    for _, expires, text in sorted(waited, key=lambda row: row[0] is not None):
+    for expires, text in tombstones.take(tx, record):
         if expires > now:
             first = rules.raised(first, _wire.load(StopIntent, rows.decode(text)))
     return first

@@ -98,5 +98,21 @@ CREATE INDEX answered_by_key ON answered (key);
 CREATE INDEX answered_by_time ON answered (at);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+# The key of a conversation is kept as JSON: any text is one, and not any text fits into a column.
+_KEYS = """
+ALTER TABLE runs ADD COLUMN key TEXT;
+CREATE INDEX runs_by_key ON runs (key, ended_at) WHERE key IS NOT NULL;
+
+CREATE TABLE key_tombstones (
+    key TEXT NOT NULL,
+    owner TEXT,
+    expires REAL NOT NULL,
+    stop TEXT NOT NULL
+) STRICT;
+CREATE INDEX key_tombstones_by_key ON key_tombstones (key);
+
+ALTER TABLE answered ADD COLUMN waits_until REAL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _KEYS)
 """The step from each version of the schema (``PRAGMA user_version``) to the next; a released one never changes."""

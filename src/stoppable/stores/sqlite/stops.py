@@ -12,8 +12,7 @@ from stoppable._core.stop import Answer
 from stoppable.errors import RunNotFound
 from stoppable.records import Hold, Selector, StopAnswer, StopIntent, StopResult
 from stoppable.stores import rules
-from stoppable.stores.base import TOMBSTONE_SECONDS
-from stoppable.stores.sqlite import house, rows
+from stoppable.stores.sqlite import house, rows, tombstones
 from stoppable.stores.sqlite.transaction import Row, Session, Transaction
 
 LABELS = """NOT EXISTS (
@@ -22,6 +21,18 @@ LABELS = """NOT EXISTS (
 )"""
 """The condition that a run has all of some labels, given as JSON."""
 
+_KNOWN = "SELECT answers, hold, waits_until FROM answered WHERE key = ? AND owner IS ?"
+_ONE = "SELECT number, ended_at IS NULL, mode FROM runs WHERE id = ? AND (? IS NULL OR owner = ?)"
+# Those that match, but for those below another one that does: its stop is theirs.
+_TOPMOST = """
+WITH RECURSIVE chosen (top) AS MATERIALIZED (SELECT number FROM runs WHERE {}),
+below (node) AS (
+    SELECT number FROM chosen JOIN runs ON parent = top
+    UNION
+    SELECT number FROM below JOIN runs ON parent = node
+)
+SELECT number, 1, mode FROM chosen JOIN runs ON number = top WHERE top NOT IN (SELECT node FROM below) ORDER BY number
+"""
 _NODES = """
 WITH RECURSIVE below (node) AS (
     SELECT value FROM json_each(:numbers)
@@ -64,7 +75,7 @@ class Request:
 
     target: str | Selector
     intent: StopIntent
-    key: str | None
+    idempotency_key: str | None
     hold: bool
     dry_run: bool
     owner: str | None
@@ -75,34 +86,35 @@ class Request:
 def request_stop(tx: Transaction, request: Request) -> StopResult:
     """Keep a stop."""
     target, intent = request.target, request.intent
-    if request.key is not None:
-        row = tx.one("SELECT answers, hold FROM answered WHERE key = ? AND owner IS ?", (request.key, request.owner))
+    if request.idempotency_key is not None:
+        row = tx.one(_KNOWN, (request.idempotency_key, request.owner))
         if row is not None:
             return _answered(tx, target, *row)
+    rules.check_waiting(target, if_unknown_hold=request.if_unknown_hold)
     held = rules.held_by(target, request.owner) if request.hold else None
     chosen = _chosen(tx, target, request.owner)
     if not chosen and isinstance(target, str):
         if not request.if_unknown_hold:
             raise RunNotFound(target)
-        if not request.dry_run:
-            _wait_for_run(tx, target, request.owner, intent)
-        return StopResult()
+        return StopResult(waits_until=None if request.dry_run else _wait_for_run(tx, target, request.owner, intent))
     placed = None if held is None else house.make(tx, held, intent)
     answers = [(number, _answer(is_live, mode, intent)) for number, is_live, mode in chosen]
     if request.dry_run:
         return _result(tx, answers, placed)
     if placed is not None:
         house.keep(tx, placed)
+    until = None
+    if not chosen and request.if_unknown_hold and isinstance(target, Selector):
+        until = tombstones.wait_for_key(tx, target, request.owner, intent)
     _stop(tx, [number for number, _ in answers], intent, rules.asked(request.asked_at, tx.now()))
-    result = _result(tx, answers, placed)
+    result = _result(tx, answers, placed, until)
     _remember(tx, request, result)
     return result
 
 
 def _chosen(session: Session, target: str | Selector, owner: str | None) -> list[Row]:
-    select = "SELECT number, ended_at IS NULL, mode FROM runs WHERE "
     if isinstance(target, str):
-        return session.all(select + "id = ? AND (? IS NULL OR owner = ?)", (target, owner, owner))
+        return session.all(_ONE, (target, owner, owner))
     terms, values = ["ended_at IS NULL"], []
     for column, value in (("owner", target.owner), ("name", target.name), ("owner", owner)):
         if value is not None:
@@ -111,7 +123,10 @@ def _chosen(session: Session, target: str | Selector, owner: str | None) -> list
     if target.labels:
         terms.append(LABELS)
         values.append(rows.encode(target.labels))
-    return session.all(select + " AND ".join(terms) + " ORDER BY number", values)
+    if target.key is not None:
+        terms.append("key = ?")
+        values.append(rows.encode(target.key))
+    return session.all(_TOPMOST.format(" AND ".join(terms)), values)
 
 
 def _answer(is_live: int, mode: int, intent: StopIntent) -> Answer:
@@ -153,29 +168,42 @@ def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent, at: float
     tx.run(_STOP, {**values, "nodes": rows.array(node[0] for node in nodes)})
 
 
-def _result(session: Session, answers: Sequence[tuple[int, Answer]], placed: Hold | None) -> StopResult:
+def _result(
+    session: Session, answers: Sequence[tuple[int, Answer]], placed: Hold | None, until: float | None = None
+) -> StopResult:
     found = session.all(
         f"SELECT {rows.RECORD} FROM (SELECT value AS wanted FROM json_each(?)) JOIN runs ON number = wanted",  # noqa: S608 - our own names
         (rows.array(number for number, _ in answers),),
     )
     by_number = dict(answers)
     return StopResult(
-        answers=tuple(StopAnswer(record=rows.record(row), answer=by_number[row[-1]]) for row in found), hold=placed
+        answers=tuple(StopAnswer(record=rows.record(row), answer=by_number[row[-1]]) for row in found),
+        hold=placed,
+        waits_until=until,
     )
 
 
 def _remember(tx: Transaction, request: Request, result: StopResult) -> None:
     answers = {item.record.id: item.answer for item in result.answers}
     placed = result.hold
-    if request.key is not None:
+    if request.idempotency_key is not None:
         tx.run(
-            "INSERT INTO answered (key, owner, at, answers, hold) VALUES (?, ?, ?, ?, ?)",
-            (request.key, request.owner, tx.now(), rows.encode(answers), placed and rows.encode(placed)),
+            "INSERT INTO answered (key, owner, at, answers, hold, waits_until) VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                request.idempotency_key,
+                request.owner,
+                tx.now(),
+                rows.encode(answers),
+                placed and rows.encode(placed),
+                result.waits_until,
+            ),
         )
     house.note(tx, "stop", request.intent, request.target, {"runs": answers, "hold": placed and placed.id})
 
 
-def _answered(session: Session, target: str | Selector, answers: str, hold: str | None) -> StopResult:
+def _answered(
+    session: Session, target: str | Selector, answers: str, hold: str | None, until: float | None
+) -> StopResult:
     """Return an answer that was given before; of runs that were purged since, nothing is left to say."""
     by_id = rows.decode(answers)
     found = session.all(
@@ -187,16 +215,10 @@ def _answered(session: Session, target: str | Selector, answers: str, hold: str 
     return StopResult(
         answers=tuple(StopAnswer(record=rows.record(row), answer=Answer(by_id[row[0]])) for row in found),
         hold=None if hold is None else _wire.load(Hold, rows.decode(hold)),
+        waits_until=until,
     )
 
 
-def _wait_for_run(tx: Transaction, run_id: str, owner: str | None, intent: StopIntent) -> None:
-    now = tx.now()
-    tx.run("DELETE FROM tombstones WHERE expires <= ?", (now,))
-    row = tx.one("DELETE FROM tombstones WHERE run_id = ? AND owner IS ? RETURNING stop", (run_id, owner))
-    earlier = None if row is None else _wire.load(StopIntent, rows.decode(row[0]))
-    tx.run(
-        "INSERT INTO tombstones (run_id, owner, expires, stop) VALUES (?, ?, ?, ?)",
-        (run_id, owner, now + TOMBSTONE_SECONDS, rows.encode(rules.raised(earlier, intent))),
-    )
+def _wait_for_run(tx: Transaction, run_id: str, owner: str | None, intent: StopIntent) -> float:
     house.note(tx, "stop", intent, run_id, {"runs": {}, "hold": None, "owner": owner})
+    return tombstones.wait_for_run(tx, run_id, owner, intent)

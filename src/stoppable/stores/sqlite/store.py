@@ -181,7 +181,7 @@ class SqliteStore:
         target: str | Selector,
         intent: StopIntent,
         *,
-        key: str | None = None,
+        idempotency_key: str | None = None,
         hold: bool = False,
         dry_run: bool = False,
         owner: str | None = None,
@@ -192,7 +192,7 @@ class SqliteStore:
         request = stops.Request(
             target=target,
             intent=intent,
-            key=key,
+            idempotency_key=idempotency_key,
             hold=hold,
             dry_run=dry_run,
             owner=owner,

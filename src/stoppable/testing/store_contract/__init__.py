@@ -8,6 +8,7 @@ from stoppable.testing.store_contract.durable import Durable
 from stoppable.testing.store_contract.events import Events
 from stoppable.testing.store_contract.finishing import Finishing
 from stoppable.testing.store_contract.harness import StoreClock
+from stoppable.testing.store_contract.keys import Keys
 from stoppable.testing.store_contract.looking import Looking
 from stoppable.testing.store_contract.registering import Registering
 from stoppable.testing.store_contract.stopping import Stopping
@@ -17,7 +18,7 @@ from stoppable.testing.store_contract.workers import Workers
 __all__ = ["DurableStoreContract", "StoreClock", "StoreContract"]
 
 
-class StoreContract(Registering, Stopping, Finishing, Events, Arriving, Workers, Looking, Together):
+class StoreContract(Registering, Stopping, Keys, Finishing, Events, Arriving, Workers, Looking, Together):
     """What every store must do; give ``make_store``."""
 
 

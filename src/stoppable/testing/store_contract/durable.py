@@ -43,7 +43,7 @@ class Durable(StoreHarness):
         self.start("a", owner="ann", labels={"team": "x"})
         self.start("child", parent_id="a", running=False)
         over = self.finish(self.start("over"), result=[1])
-        self.stop("a", Mode.IMMEDIATE, "enough", key="k")
+        self.stop("a", Mode.IMMEDIATE, "enough", idempotency_key="k")
         before = answer(self.store.tree("a")), self.log("a"), listed(self.store.audit())
         self.reopened()
         assert (answer(self.store.tree("a")), self.log("a"), listed(self.store.audit())) == before
@@ -54,7 +54,7 @@ class Durable(StoreHarness):
     def test_promises_hold_after_the_store_was_closed(self) -> None:
         """Requests, keys, holds, stops that came first, and the fence."""
         record = self.start("a")
-        self.stop("a", key="k")
+        self.stop("a", idempotency_key="k")
         hold = answer(self.store.place_hold(Selector(owner="ann"), intent()))
         self.stop("first", Mode.KILL, if_unknown_hold=True)
         self.worker("gone")
@@ -62,7 +62,7 @@ class Durable(StoreHarness):
         self.reopened()
         assert not self.register("a").created
         refused(RunConflict, self.store.register, RunRecord(id="a", name="agent", worker="w"), "another")
-        assert [each.answer for each in self.stop("a", Mode.KILL, key="k").answers] == [Answer.ACCEPTED]
+        assert [each.answer for each in self.stop("a", Mode.KILL, idempotency_key="k").answers] == [Answer.ACCEPTED]
         assert listed(self.store.holds()) == [hold]
         refused(RunHeld, self.store.register, RunRecord(id="b", name="agent", owner="ann", worker="w"), "r")
         assert self.register("first").record.status is Status.STOPPED

@@ -217,17 +217,17 @@ class Looking(StoreHarness):
 
     def test_the_key_of_a_stop_whose_run_is_forgotten_finds_no_run(self) -> None:
         self.finish(self.start("a", owner="ann"))
-        self.stop("a", key="one")
+        self.stop("a", idempotency_key="one")
         self.advance(1)
         answer(self.store.purge(self.store.now()))
-        refused(RunNotFound, self.store.request_stop, "a", intent(), key="one")
+        refused(RunNotFound, self.store.request_stop, "a", intent(), idempotency_key="one")
 
     def test_the_key_of_a_bulk_stop_whose_runs_are_forgotten_stops_nothing_new(self) -> None:
         record = self.start("a", owner="ann")
-        self.stop(Selector(owner="ann"), key="k")
+        self.stop(Selector(owner="ann"), idempotency_key="k")
         self.finish(record, Status.STOPPED)
         self.advance(1)
         answer(self.store.purge(self.store.now() - 0.5))
         self.start("b", owner="ann")
-        assert self.stop(Selector(owner="ann"), key="k").answers == ()
+        assert self.stop(Selector(owner="ann"), idempotency_key="k").answers == ()
         assert self.get("b").stop is None

@@ -139,40 +139,40 @@ class Stopping(StoreHarness):
 
     def test_the_same_key_again_returns_the_first_answer_and_changes_nothing(self) -> None:
         self.start("a")
-        first = self.stop("a", key="k")
+        first = self.stop("a", idempotency_key="k")
         self.advance(3)
-        again = self.stop("a", Mode.KILL, "harder", key="k")
+        again = self.stop("a", Mode.KILL, "harder", idempotency_key="k")
         assert answers_of(again) == answers_of(first) == {"a": Answer.ACCEPTED}
         assert self.get("a").stop == intent()
         assert len(listed(self.store.audit())) == 1
 
     def test_the_same_key_returns_the_first_answer_also_when_the_run_is_over(self) -> None:
         record = self.start("a")
-        self.stop("a", key="k")
+        self.stop("a", idempotency_key="k")
         self.finish(record, Status.STOPPED)
-        assert answers_of(self.stop("a", key="k")) == {"a": Answer.ACCEPTED}
+        assert answers_of(self.stop("a", idempotency_key="k")) == {"a": Answer.ACCEPTED}
 
     def test_the_same_key_of_a_bulk_stop_places_no_second_hold_and_stops_nothing_new(self) -> None:
         self.start("a", owner="ann")
-        first = self.stop(Selector(owner="ann"), hold=True, key="k")
+        first = self.stop(Selector(owner="ann"), hold=True, idempotency_key="k")
         assert first.hold is not None
         answer(self.store.release(first.hold.id))
         self.start("b", owner="ann")
-        again = self.stop(Selector(owner="ann"), hold=True, key="k")
+        again = self.stop(Selector(owner="ann"), hold=True, idempotency_key="k")
         assert (answers_of(again), again.hold) == ({"a": Answer.ACCEPTED}, first.hold)
         assert self.get("b").stop is None
         assert listed(self.store.holds()) == []
 
     def test_another_key_is_another_request(self) -> None:
         self.start("a")
-        self.stop("a", key="k")
-        assert answers_of(self.stop("a", Mode.KILL, key="l")) == {"a": Answer.ESCALATED}
+        self.stop("a", idempotency_key="k")
+        assert answers_of(self.stop("a", Mode.KILL, idempotency_key="l")) == {"a": Answer.ESCALATED}
 
     def test_a_key_of_one_owner_says_nothing_to_another(self) -> None:
         self.start("a", owner="ann")
         self.start("b", owner="bob")
-        self.stop("a", key="k", owner="ann")
-        assert answers_of(self.stop("b", key="k", owner="bob")) == {"b": Answer.ACCEPTED}
+        self.stop("a", idempotency_key="k", owner="ann")
+        assert answers_of(self.stop("b", idempotency_key="k", owner="bob")) == {"b": Answer.ACCEPTED}
         assert self.get("b").stop == intent()
 
     # Dry runs
@@ -180,7 +180,7 @@ class Stopping(StoreHarness):
     def test_a_dry_run_says_what_a_stop_would_do_and_does_nothing(self) -> None:
         self.start("a", owner="ann")
         before, log = self.get("a"), self.log("a")
-        result = self.stop(Selector(owner="ann"), dry_run=True, hold=True, key="k")
+        result = self.stop(Selector(owner="ann"), dry_run=True, hold=True, idempotency_key="k")
         assert answers_of(result) == {"a": Answer.ACCEPTED}
         assert (self.get("a"), self.log("a"), self.intents()) == (before, log, {})
         assert (listed(self.store.holds()), listed(self.store.audit())) == ([], [])
@@ -188,8 +188,8 @@ class Stopping(StoreHarness):
 
     def test_a_dry_run_does_not_use_up_its_key(self) -> None:
         self.start("a")
-        self.stop("a", key="k", dry_run=True)
-        self.stop("a", key="k")
+        self.stop("a", idempotency_key="k", dry_run=True)
+        self.stop("a", idempotency_key="k")
         assert self.get("a").stop == intent()
 
     # Selectors and owners
@@ -212,15 +212,27 @@ class Stopping(StoreHarness):
         self.stop(Selector(owner="ann", name="writer"))
         assert {run_id for run_id in "abcde" if self.get(run_id).stop} == {"a", "b"}
 
-    def test_a_selector_answers_for_each_run_that_it_means_and_marks_their_subtrees(self) -> None:
+    def test_a_selector_answers_for_the_topmost_of_the_runs_that_it_means_and_marks_their_subtrees(self) -> None:
         self.start("a", owner="ann")
         self.start("child", owner="ann", parent_id="a")
         self.start("other", name="other", owner="bob", parent_id="child")
+        self.start("grandchild", owner="ann", parent_id="other")
         self.stop("child")
         result = self.stop(Selector(owner="ann"), Mode.KILL, "bulk")
-        assert answers_of(result) == {"a": Answer.ACCEPTED, "child": Answer.ESCALATED}
-        assert self.get("child").stop == intent(Mode.KILL)
-        assert self.get("other").stop == intent(Mode.KILL)
+        assert answers_of(result) == {"a": Answer.ACCEPTED}
+        assert self.get("child").stop == self.get("other").stop == intent(Mode.KILL)
+        assert self.get("grandchild").stop == intent(Mode.KILL)
+
+    def test_a_selector_finds_a_run_below_others_that_it_does_not_mean_or_that_are_over(self) -> None:
+        over = self.start("over", name="mailer")
+        self.start("left", name="mailer", parent_id="over")
+        self.start("root", name="writer")
+        self.start("child", name="mailer", parent_id="root")
+        self.start("grandchild", name="mailer", parent_id="child")
+        self.finish(over)
+        assert answers_of(self.stop(Selector(name="mailer"))) == {"left": Answer.ACCEPTED, "child": Answer.ACCEPTED}
+        assert self.get("root").stop is None
+        assert self.get("grandchild").stop == intent()
 
     def test_names_are_compared_as_they_are_whatever_is_in_them(self) -> None:
         """Quotes, paths, patterns and upper case mean nothing; to have no owner is not to have one without a name."""

@@ -157,7 +157,8 @@ class Together(StoreHarness):
     def test_of_many_stops_with_one_key_one_is_made(self) -> None:
         """I8."""
         self.start("a", owner="ann")
-        results = at_once(lambda thread: self.stop(Selector(owner="ann"), message=f"by {thread}", hold=True, key="k"))
+        owned = Selector(owner="ann")
+        results = at_once(lambda thread: self.stop(owned, message=f"by {thread}", hold=True, idempotency_key="k"))
         assert len({repr((result.answers, result.hold)) for result in results}) == 1
         assert (len(listed(self.store.holds())), len(listed(self.store.audit()))) == (1, 1)
 
@@ -195,6 +196,24 @@ class Together(StoreHarness):
             at_once(race)
             runs = answer(self.store.query(Filter(owner=owner), None, 1000)).runs
             assert [record.id for record in runs if record.stop is None] == []
+
+    def test_a_run_that_starts_while_its_key_is_stopped_does_not_slip_through(self) -> None:
+        """It is marked, or born stopped, in the first round of a conversation and in every other."""
+        self.worker()
+        for round_ in range(20):
+
+            def race(thread: int, round_: int = round_) -> None:
+                key = f"key {thread // 2}"
+                if (thread + round_) % 2:
+                    self.stop(Selector(key=key), if_unknown_hold=True)
+                else:
+                    self.register(f"{key}: {round_}", key=key)
+
+            at_once(race)
+            for pair in range(THREADS // 2):
+                record = self.get(f"key {pair}: {round_}")
+                assert record.stop is not None, record.id
+                self.finish(record, Status.STOPPED)
 
 
 def at_once(call: Callable[[int], T]) -> list[T]:

@@ -1,0 +1,55 @@
+"""Stops that came before their runs."""
+
+from __future__ import annotations
+
+from stoppable import _wire
+from stoppable.records import RunRecord, Selector, StopIntent
+from stoppable.stores import rules
+from stoppable.stores.base import TOMBSTONE_SECONDS
+from stoppable.stores.sqlite import rows
+from stoppable.stores.sqlite.transaction import Row, Transaction
+
+_RUNS = ("tombstones", "run_id")
+_KEYS = ("key_tombstones", "key")
+
+
+def wait_for_run(tx: Transaction, run_id: str, owner: str | None, intent: StopIntent) -> float:
+    """Let a stop wait for a run, and return until when."""
+    return _wait(tx, *_RUNS, run_id, owner, intent, TOMBSTONE_SECONDS)
+
+
+def wait_for_key(tx: Transaction, selector: Selector, owner: str | None, intent: StopIntent) -> float | None:
+    """Let a stop wait for the next run of a conversation, and return until when."""
+    if not rules.waits_for_key(selector, owner):
+        return None
+    owner = selector.owner if owner is None else owner
+    key = rows.encode(selector.key)
+    known = tx.one("SELECT 1 FROM runs WHERE key = ? AND (? IS NULL OR owner = ?) LIMIT 1", (key, owner, owner))
+    return _wait(tx, *_KEYS, key, owner, intent, rules.waiting_seconds(has_run=known is not None))
+
+
+def _wait(
+    tx: Transaction, table: str, column: str, address: str, owner: str | None, intent: StopIntent, seconds: float
+) -> float:
+    now = tx.now()
+    tx.run(f"DELETE FROM {table} WHERE expires <= ?", (now,))  # noqa: S608 - our own names
+    row = tx.one(f"DELETE FROM {table} WHERE {column} = ? AND owner IS ? RETURNING expires, stop", (address, owner))  # noqa: S608
+    earlier = None if row is None else _wire.load(StopIntent, rows.decode(row[1]))
+    until: float = max(now if row is None else row[0], now + seconds)
+    tx.run(
+        f"INSERT INTO {table} ({column}, owner, expires, stop) VALUES (?, ?, ?, ?)",  # noqa: S608
+        (address, owner, until, rows.encode(rules.raised(earlier, intent))),
+    )
+    return until
+
+
+def take(tx: Transaction, record: RunRecord) -> list[Row]:
+    """Return when each stop expires that waited for a run, and the stop; none of them waits for another."""
+    found = _take(tx, *_RUNS, record.id, record.owner)
+    return found if record.key is None else found + _take(tx, *_KEYS, rows.encode(record.key), record.owner)
+
+
+def _take(tx: Transaction, table: str, column: str, address: str, owner: str | None) -> list[Row]:
+    gone = f"DELETE FROM {table} WHERE {column} = ? AND (owner IS NULL OR owner = ?) RETURNING owner, expires, stop"  # noqa: S608
+    waited = tx.all(gone, (address, owner))
+    return [row[1:] for row in sorted(waited, key=lambda row: row[0] is not None)]

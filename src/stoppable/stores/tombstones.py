@@ -1,0 +1,38 @@
+"""Stops that came before their runs, for stores that keep them in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stoppable.records import StopIntent
+from stoppable.stores import rules
+
+Address = tuple[str, str]
+"""What a stop waits for: a run (``"run"``, its id), or the next one of a conversation (``"key"``, its key)."""
+
+
+class Tombstones:
+    """Stops by what they wait for and for which owner, with the time until which they do."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[Address, str | None], tuple[float, StopIntent]] = {}
+
+    def add(self, address: Address, owner: str | None, intent: StopIntent, now: float, seconds: float) -> float:
+        """Let a stop wait, and return until when; one that waits already is raised by it."""
+        self._waiting = {key: kept for key, kept in self._waiting.items() if kept[0] > now}
+        known, earlier = self._waiting.get((address, owner), (now, None))
+        until = max(known, now + seconds)
+        self._waiting[address, owner] = (until, rules.raised(earlier, intent))
+        return until
+
+    def take(self, addresses: Iterable[Address], owner: str | None, now: float) -> StopIntent | None:
+        """Return the stop that waited for a run with these addresses; it does not wait for another."""
+        first: StopIntent | None = None
+        for address in addresses:
+            for meant in dict.fromkeys((None, owner)):
+                until, stop = self._waiting.pop((address, meant), (now, None))
+                if until > now and stop is not None:
+                    first = rules.raised(first, stop)
+        return first
