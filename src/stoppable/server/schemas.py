@@ -48,6 +48,7 @@ class HoldSelector(BaseModel):
     owner: str | None
     labels: dict[str, str]
     agent: str | None
+    key: str | None
     all: bool
 
 
