@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -228,8 +228,7 @@ class MemoryStore:
             return None
         assert selector.key is not None, "it waits for one"
         owner = selector.owner if owner is None else owner
-        runs = (kept.record for kept in self._runs.values())
-        has_run = any(record.key == selector.key and owner in {None, record.owner} for record in runs)
+        has_run = any(Filter(key=selector.key, owner=owner).matches(kept.record) for kept in self._runs.values())
         seconds = rules.waiting_seconds(has_run=has_run)
         return self._tombstones.add(("key", selector.key), owner, intent, self.now(), seconds)
 
