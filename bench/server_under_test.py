@@ -20,6 +20,7 @@ from serving import serve
 from stoppable import Mode, Reason
 from stoppable.records import StopIntent
 from stoppable.server import AgentLoop, ServerLimits, create_app
+from stoppable.server.connections import Connections
 from stoppable.server.protocol import bounded_protocol
 from stoppable.supervisor import Supervisor
 
@@ -159,7 +160,10 @@ def main(where: str, *, plain: bool) -> None:
     app = create_app(supervisor, [talker, pacer, deaf, waiter], agent_loop=AgentLoop(), limits=limits)
     add_stop_floors(app, supervisor, store)
     add_stream_floors(app)
-    serve(app, http="httptools" if plain else bounded_protocol(limits))
+    serve(
+        app,
+        http="httptools" if plain else bounded_protocol(limits, Connections(limits.connections, limits.connections)),
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from stoppable.errors import InvalidArgument
@@ -23,7 +24,7 @@ _taken: list[str] = []
 
 
 def find() -> str | None:
-    """Return the key: of the environment, of the file it names, of a systemd credential, or what ``take`` removed."""
+    """Return the key: of the environment, of the file it names, of a systemd credential, or what was taken."""
     key = os.environ.get(NAME)
     if key:
         return key
@@ -36,15 +37,24 @@ def find() -> str | None:
     return _taken[-1] if _taken else None
 
 
-def take() -> str | None:
-    """Return the key and remove it from the environment of this process, also from what ``/proc`` shows of it."""
+@contextlib.contextmanager
+def taken() -> Iterator[str | None]:
+    """Yield the key, which is not in the environment of this process in the meantime; ``/proc`` never shows it again.
+
+    Whoever looks for it with ``find`` still has it: a client, or a second server of this process.
+    """
     key = find()
-    if key is not None and key not in _taken[-1:]:
-        _taken[:] = [key]
+    if key is not None:
+        _taken.append(key)
     for name in SECRET:
         _blot_out(name)
-        os.environ.pop(name, None)
-    return key
+    removed = {name: value for name in SECRET if (value := os.environ.pop(name, None)) is not None}
+    try:
+        yield key
+    finally:
+        os.environ.update(removed)
+        if key is not None:
+            _taken.remove(key)
 
 
 def _read(path: Path) -> str:
@@ -61,6 +71,7 @@ def _blot_out(name: str) -> None:
     """Overwrite the value where the system put it when this process began.
 
     To unset a variable leaves its text in place, where ``/proc/PID/environ`` shows it to all processes of the user.
+    What Python has of it is a copy.
     """
     import ctypes  # noqa: PLC0415 - only servers need it
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from stoppable import _api_key
 from stoppable.client import Client, NotAllowed
 from stoppable.errors import InvalidArgument
 from stoppable.server import Service
 
 from ..served import server_process
+from .serving import served
 
 KEY = "the-key-of-this-server"
 
@@ -21,7 +21,6 @@ has_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="t
 
 @pytest.fixture(autouse=True)
 def _no_key(monkeypatch):
-    monkeypatch.setattr(_api_key, "_taken", [])
     for name in ("STOPPABLE_API_KEY", "STOPPABLE_API_KEY_FILE", "CREDENTIALS_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)
 
@@ -61,11 +60,16 @@ def test_a_systemd_credential_is_the_key(tmp_path):
             assert client.list().runs == ()
 
 
-def test_a_second_server_of_the_process_has_the_key_that_the_first_one_took(monkeypatch):
+def test_while_a_server_serves_its_process_has_no_key_in_the_environment_but_finds_it(monkeypatch):
     monkeypatch.setenv("STOPPABLE_API_KEY", KEY)
-    Service({}, host="0.0.0.0")
-    assert "STOPPABLE_API_KEY" not in os.environ
-    Service({}, host="0.0.0.0")
+    with served([]) as service:
+        assert "STOPPABLE_API_KEY" not in os.environ
+        with Client(service.url) as client:
+            assert client.list().runs == ()
+        with served([]) as second, pytest.raises(NotAllowed), Client(second.url, api_key="another-key") as client:
+            client.list()
+        assert "STOPPABLE_API_KEY" not in os.environ
+    assert os.environ["STOPPABLE_API_KEY"] == KEY
 
 
 @pytest.mark.parametrize("text", [None, "", " \n"])
@@ -81,9 +85,11 @@ def test_a_key_file_without_a_key_is_refused_and_named(text, tmp_path, monkeypat
 @has_proc
 def test_the_key_is_gone_from_what_the_system_shows_of_a_process():
     code = (
-        "import os, stoppable._api_key as keys; assert keys.take() == os.environ['WANTED']; "
-        "print(open('/proc/self/environ').read())"
+        "import os, stoppable._api_key as keys\n"
+        "with keys.taken() as key:\n"
+        "    assert key == os.environ['WANTED']\n"
+        "    print(open('/proc/self/environ').read())"
     )
-    environment = {"STOPPABLE_API_KEY": KEY, "WANTED": KEY[:], "PATH": os.defpath}
+    environment = {"STOPPABLE_API_KEY": KEY, "WANTED": KEY, "PATH": os.defpath}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert f"STOPPABLE_API_KEY={KEY}" not in done.stdout

@@ -13,10 +13,10 @@ from stoppable.cli.view import RunView, told_as_line
 from stoppable.records import RunRecord
 
 if TYPE_CHECKING:
-    from stoppable.client import Client
+    from stoppable.cli.options import Connected
 
 
-def follow(client: Client, record: RunRecord, *, as_json: bool, after: int = 0) -> Exit:
+def follow(client: Connected, record: RunRecord, *, as_json: bool, after: int = 0) -> Exit:
     """Show the events of a run as they come, then how it ended; leaving it by Ctrl-C leaves the run alone."""
     try:
         if as_json:
@@ -38,7 +38,7 @@ def follow(client: Client, record: RunRecord, *, as_json: bool, after: int = 0) 
     return of_status(ended.status)
 
 
-def _live(client: Client, record: RunRecord, after: int) -> None:
+def _live(client: Connected, record: RunRecord, after: int) -> None:
     view = RunView(record.name, record.id)
     view.hint = f"Ctrl-C leaves; `stoppable stop {show.short(record.id)}` stops it"
     with Live(view, console=screen.err(), refresh_per_second=8, transient=True):

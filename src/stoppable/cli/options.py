@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -12,7 +12,10 @@ from stoppable.errors import RunNotFound, StoppableError
 from stoppable.records import RunRecord
 
 if TYPE_CHECKING:
+    from stoppable.cli.direct import StoreClient
     from stoppable.client import Client
+
+    Connected: TypeAlias = Client | StoreClient
 
 _RETRY_SECONDS = 2.0  # somebody is waiting at a terminal
 _SHORTEST = 4
@@ -63,7 +66,22 @@ Store = Annotated[
 ]
 
 
-def connect(url: str | None) -> Client:
+Direct = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Without a server, open the store itself: sqlite:///runs.db."),
+]
+
+
+def connect(url: str | None, store: str | None) -> Connected:
+    """Return what the commands ask: the store itself if one is given, otherwise the server."""
+    if store is None:
+        return connect_to_server(url)
+    from stoppable.cli.direct import StoreClient  # noqa: PLC0415 - only here
+
+    return StoreClient(store)
+
+
+def connect_to_server(url: str | None) -> Client:
     """Return a client that does not keep a person waiting."""
     from stoppable.client import Client  # noqa: PLC0415 - `run` and `demo` need no httpx, which takes a while
 
@@ -79,7 +97,7 @@ def labels(given: Sequence[str] | None) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def find(client: Client, typed: str) -> RunRecord:
+def find(client: Connected, typed: str) -> RunRecord:
     """Return the run of an id, or of the beginning of one that no other run shares."""
     try:
         return client.get(typed)

@@ -59,9 +59,9 @@ def run(
 
     Once is a graceful stop: what is in flight may finish. Twice cuts it off. Three times kills it.
     """
-    _api_key.take()  # what the agent starts must not inherit it
     console = _Console(as_json=as_json)
-    with console.output():  # a module may print while it is imported
+    # A module may print while it is imported; nothing that an agent starts inherits the key.
+    with console.output(), _api_key.taken():
         agent = load.agent(target)
     args, kwargs = load.call(agent, load.arguments(given))
     start = functools.partial(
@@ -72,7 +72,8 @@ def run(
         isolation="process" if isolated else "thread",
     )
     # The agent gets a thread, this one stays free for signals and the screen: an agent that blocks cannot hold them up.
-    record = asyncio.run(_run(start, functools.partial(agent, *args, **kwargs), store, console))
+    with _api_key.taken():
+        record = asyncio.run(_run(start, functools.partial(agent, *args, **kwargs), store, console))
     code = console.conclude(record)
     # From here on Ctrl-C is the system's again: a thread that the agent left behind cannot swallow it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

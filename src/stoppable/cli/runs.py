@@ -11,13 +11,13 @@ from stoppable._core.state import Status
 from stoppable.cli import load, options, screen, show
 from stoppable.cli.exits import told
 from stoppable.cli.following import follow
-from stoppable.cli.options import AgentArgument, InputArgument, Json, Labels, RunArgument, Url
+from stoppable.cli.options import AgentArgument, Direct, InputArgument, Json, Labels, RunArgument, Url
 from stoppable.cli.text import safe
 from stoppable.records import RunSummary
 from stoppable.stores.base import wall_clock
 
 if TYPE_CHECKING:
-    from stoppable.client import Client
+    from stoppable.cli.options import Connected
 
 
 @told
@@ -28,10 +28,11 @@ def ls(
     label: Labels = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 20,
     url: Url = None,
+    store: Direct = None,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
-    with options.connect(url) as client:
+    with options.connect(url, store) as client:
         records, more = _listed(client, Wanted(status or [], agent, owner, options.labels(label)), limit)
     if as_json:
         screen.print_json(records)
@@ -52,7 +53,7 @@ class Wanted(NamedTuple):
     labels: dict[str, str]
 
 
-def _listed(client: Client, wanted: Wanted, limit: int) -> tuple[list[RunSummary], bool]:
+def _listed(client: Connected, wanted: Wanted, limit: int) -> tuple[list[RunSummary], bool]:
     found: list[RunSummary] = []
     cursor = None
     while len(found) < limit:
@@ -78,7 +79,7 @@ def start(
     as_json: Json = False,
 ) -> None:
     """Start an agent of the server and print the id of the run."""
-    with options.connect(url) as client:
+    with options.connect_to_server(url) as client:
         record = client.start(
             agent,
             load.arguments(given),
@@ -98,9 +99,9 @@ def start(
 
 
 @told
-def tree(run: RunArgument, url: Url = None, as_json: Json = False) -> None:
+def tree(run: RunArgument, url: Url = None, store: Direct = None, as_json: Json = False) -> None:
     """Show a run with everything it started."""
-    with options.connect(url) as client:
+    with options.connect(url, store) as client:
         records = client.tree(options.find(client, run).id)
     if as_json:
         screen.print_json(records)
@@ -109,9 +110,9 @@ def tree(run: RunArgument, url: Url = None, as_json: Json = False) -> None:
 
 
 @told
-def receipt(run: RunArgument, url: Url = None, as_json: Json = False) -> None:
+def receipt(run: RunArgument, url: Url = None, store: Direct = None, as_json: Json = False) -> None:
     """Show what became of the stop of a run."""
-    with options.connect(url) as client:
+    with options.connect(url, store) as client:
         record = options.find(client, run)
         found = client.receipt(record.id)
     if as_json:

@@ -44,9 +44,9 @@ def serve(
         raise CommandError("say what to serve: a module with agents, as in `stoppable serve my_agents`, or --demo")
     from stoppable.server import serve as serve_http  # noqa: PLC0415 - it needs an extra
 
-    key = _api_key.take()  # before anything of the agents runs: what they start must not inherit it
-    agents: dict[str, Callable[..., Any]] = {} if target is None else load.agents(target)
     with contextlib.ExitStack() as stack:
+        key = stack.enter_context(_api_key.taken())  # before anything of the agents runs: they must not inherit it
+        agents: dict[str, Callable[..., Any]] = {} if target is None else load.agents(target)
         if demo:
             from stoppable.demo import AGENTS, demo_model  # noqa: PLC0415 - only here
 

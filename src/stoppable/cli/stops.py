@@ -15,14 +15,14 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
 from stoppable.cli import options, screen, show
 from stoppable.cli.exits import CommandError, Exit, of_status, told
-from stoppable.cli.options import Json, Labels, OptionalRun, Url
+from stoppable.cli.options import Direct, Json, Labels, OptionalRun, Url
 from stoppable.cli.text import safe
 from stoppable.records import AuditEntry, RunRecord, RunSummary, Selector
 from stoppable.stores.base import wall_clock
 from stoppable.supervisor import BulkStop
 
 if TYPE_CHECKING:
-    from stoppable.client import Client
+    from stoppable.cli.options import Connected
 
 _LOOK_SECONDS = 0.1
 _SHOWN = 20
@@ -50,6 +50,7 @@ def stop(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be stopped.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = None,
+    store: Direct = None,
     as_json: Json = False,
 ) -> None:
     """Stop a run with everything it started, or many runs.
@@ -63,7 +64,7 @@ def stop(
     if run is not None and (hold or dry_run):
         raise CommandError("--hold and --dry-run are for many runs: use them with --owner, --label or --agent")
     press = _Press(mode=mode, reason=reason, grace=grace, wait=wait, yes=yes, as_json=as_json)
-    with options.connect(url) as client:
+    with options.connect(url, store) as client:
         try:
             if run is not None:
                 code = _stop_one(client, run, press)
@@ -89,7 +90,7 @@ class _Press:
     as_json: bool
 
 
-def _stop_one(client: Client, typed: str, press: _Press) -> Exit:
+def _stop_one(client: Connected, typed: str, press: _Press) -> Exit:
     record = options.find(client, typed)
     mode = press.mode or _next_mode(record, yes=press.yes)
     receipt = client.stop(record.id, mode, press.reason, grace=press.grace)
@@ -121,7 +122,7 @@ def _say_what_next(receipt: Receipt) -> None:
         screen.say(f"stopping: to press harder ({following}), stop it again")
 
 
-def _wait_for(client: Client, receipt: Receipt, wait: float) -> Receipt:
+def _wait_for(client: Connected, receipt: Receipt, wait: float) -> Receipt:
     """Look until the run is over or the time is; a stop with a wait would be one more press, also in the audit."""
     deadline = clock.now() + wait
     while not receipt.status.terminal:
@@ -157,7 +158,7 @@ def _confirm(question: str, instead: str) -> None:
 class _Bulk:
     """A stop of many."""
 
-    def __init__(self, client: Client, selector: Selector, press: _Press, *, hold: bool) -> None:
+    def __init__(self, client: Connected, selector: Selector, press: _Press, *, hold: bool) -> None:
         self._client = client
         self._selector = selector
         self._press = press
@@ -234,9 +235,9 @@ def _counted(count: int) -> str:
 
 
 @told
-def holds(url: Url = None, as_json: Json = False) -> None:
+def holds(url: Url = None, store: Direct = None, as_json: Json = False) -> None:
     """List the holds that refuse new runs."""
-    with options.connect(url) as client:
+    with options.connect(url, store) as client:
         found = client.holds()
     if as_json:
         screen.print_json(found)
@@ -250,10 +251,11 @@ def holds(url: Url = None, as_json: Json = False) -> None:
 def release(
     hold: Annotated[str, typer.Argument(metavar="HOLD", help="The id of the hold.")],
     url: Url = None,
+    store: Direct = None,
     as_json: Json = False,
 ) -> None:
     """Release a hold, so that runs can be started again."""
-    with options.connect(url) as client:
+    with options.connect(url, store) as client:
         client.release(hold)
     if as_json:
         screen.print_json({"released": hold})
@@ -265,10 +267,11 @@ def release(
 def audit(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 20,
     url: Url = None,
+    store: Direct = None,
     as_json: Json = False,
 ) -> None:
     """List who stopped, held and released what, newest first."""
-    with options.connect(url) as client:
+    with options.connect(url, store) as client:
         entries, more = _newest(client, limit)
     if as_json:
         screen.print_json(entries)
@@ -280,7 +283,7 @@ def audit(
         screen.say("nobody has stopped, held or released anything")
 
 
-def _newest(client: Client, limit: int) -> tuple[list[AuditEntry], bool]:
+def _newest(client: Connected, limit: int) -> tuple[list[AuditEntry], bool]:
     """Return the last entries, and whether there are more; a server tells them from the first one on."""
     kept: deque[AuditEntry] = deque(maxlen=min(limit, sys.maxsize))
     count = 0

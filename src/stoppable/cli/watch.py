@@ -13,13 +13,13 @@ from rich.text import Text
 from stoppable.cli import options, screen, show
 from stoppable.cli.exits import Exit, told
 from stoppable.cli.following import follow
-from stoppable.cli.options import Json, OptionalRun, Url
+from stoppable.cli.options import Direct, Json, OptionalRun, Url
 from stoppable.cli.text import first
 from stoppable.records import RunSummary
 from stoppable.stores.base import wall_clock
 
 if TYPE_CHECKING:
-    from stoppable.client import Client
+    from stoppable.cli.options import Connected
 
 
 @told
@@ -30,10 +30,11 @@ def watch(
     ] = 1.0,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="How many, newest first.")] = 20,
     url: Url = None,
+    store: Direct = None,
     as_json: Json = False,
 ) -> None:
     """Watch all runs in a live table, or one run until it is over."""
-    with options.connect(url) as client:
+    with options.connect(url, store) as client:
         if run is not None:
             raise typer.Exit(follow(client, options.find(client, run), as_json=as_json))
         client.list(limit=1)  # an error is better said before the screen is taken
@@ -46,14 +47,14 @@ def watch(
             raise typer.Exit(Exit.DONE) from None  # it is how one leaves
 
 
-def _live(client: Client, interval: float, limit: int) -> None:
+def _live(client: Connected, interval: float, limit: int) -> None:
     with Live(console=screen.err(), auto_refresh=False, screen=screen.err().is_terminal) as live:
         while True:
             live.update(_page(client, limit), refresh=True)
             threading.Event().wait(interval)
 
 
-def _page(client: Client, limit: int) -> RenderableType:
+def _page(client: Connected, limit: int) -> RenderableType:
     try:
         records = client.list(limit=limit).runs
     except ConnectionError as error:
@@ -66,7 +67,7 @@ def _page(client: Client, limit: int) -> RenderableType:
     return Group(head, "", body)
 
 
-def _lines(client: Client, interval: float, limit: int, *, as_json: bool) -> None:
+def _lines(client: Connected, interval: float, limit: int, *, as_json: bool) -> None:
     """Print a line for every run that is new or has another status; for files, pipes and programs."""
     seen: dict[str, RunSummary] = {}
     while True:

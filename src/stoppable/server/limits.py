@@ -16,6 +16,9 @@ class ServerLimits:
     head_seconds: float = 15.0
     """How long a client may take to send the head of a request."""
     connections: int = 8_192
+    """How many connections there may be; beyond that only stops are taken, for which some more are kept."""
+    address_connections: int = 2_048
+    """How many connections without a whole request one address may hold."""
     streams: int = 4_096
     heartbeat: float = 15.0
     """After so many seconds without an event a stream gets a comment, so that proxies keep it open."""

@@ -25,6 +25,7 @@ from stoppable.errors import InvalidArgument, StoreError
 from stoppable.server import logs
 from stoppable.server.agent_loop import CLOSE_SECONDS, AgentLoop, Lifespan
 from stoppable.server.app import create_app, living
+from stoppable.server.connections import Connections, affordable
 from stoppable.server.desk import FrontDesk
 from stoppable.server.limits import ServerLimits
 from stoppable.server.protocol import bounded_protocol
@@ -71,8 +72,7 @@ class Service:
         allowed_origins: Collection[str] = (),
         allowed_hosts: Collection[str] = (),
     ) -> None:
-        found = _api_key.take()  # also if it is not used: what agents start must not inherit it
-        key = api_key or (found if principal is None else None)
+        key = api_key or (_api_key.find() if principal is None else None)
         if not is_loopback(host) and key is None and principal is None:
             raise InvalidArgument(
                 f"without a key this server would let everybody who reaches {host} stop your runs: "
@@ -93,26 +93,31 @@ class Service:
             allowed_origins=allowed_origins,
             allowed_hosts={*allowed_hosts, host},  # all of 127.0.0.0/8 is loopback
         )
-        config = uvicorn.Config(
+        self._waiting = Connections(bounds.connections, bounds.address_connections)
+        self._config = uvicorn.Config(
             self.app,
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=bounded_protocol(bounds),
+            http=bounded_protocol(bounds, self._waiting),
             ws="none",
             lifespan="off",  # ours is entered by hand: uvicorn would log an error of it and exit
-            limit_concurrency=bounds.connections,
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
-        self._server = _Server(config, self.app.state.desk, self._listening)
+        self._server = _Server(self._config, self.app.state.desk, self._listening)
 
     def run(self) -> None:
         """Serve until a signal, or ``stop``; then stop the runs, tell the streams, and return.
 
         Raises StoreError if the store does not answer while it shuts down: what waits for it then is left behind.
         """
-        with logs.configured(as_json=self._log_json), _listener(self._host, self._port) as listener:
+        with (
+            _api_key.taken(),  # also if it is not used: what agents start must not inherit it
+            logs.configured(as_json=self._log_json),
+            _listener(self._host, self._port) as listener,
+        ):
+            self._waiting.most, self._config.backlog = affordable(self._waiting.most)
             host, port = listener.getsockname()[:2]
             self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             self._server.run(sockets=[listener])

@@ -1,0 +1,130 @@
+"""The commands about runs without a server: they open the store themselves (``--store``)."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stoppable._core.state import Mode, Status
+from stoppable._core.stop import Answer, Receipt
+from stoppable.cli.exits import CommandError, Exit
+from stoppable.records import AuditEntry, Event, Filter, Hold, RunRecord, RunSummary, Summaries
+from stoppable.stores.memory import MemoryStore
+from stoppable.stores.rules import receipt_of
+from stoppable.supervisor import BulkStop
+from stoppable.supervisor.blocking import Supervisor
+from stoppable.supervisor.urls import store_of
+
+
+class StoreClient:
+    """What the commands use of a ``Client``, for a store that this process opens.
+
+    The way to stop runs when no server answers: a stop is in the store, and their workers are told, as always.
+    """
+
+    def __init__(self, url: str) -> None:
+        store = store_of(url)
+        if isinstance(store, MemoryStore):
+            raise CommandError("a store in memory belongs to the process that has it: name a file, or ask the server")
+        path: Path | None = getattr(store, "path", None)
+        if path is not None and not path.exists():
+            raise CommandError(f"there is no {path}: nothing is kept there", Exit.NOT_FOUND)
+        self._supervisor = Supervisor(store)
+        self._actor = f"local:{_user()}"
+
+    def __enter__(self) -> Self:
+        self._supervisor.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._supervisor.__exit__(kind, error, tb)
+
+    def stop(
+        self, run_id: str, mode: str = Mode.GRACEFUL, reason: str | None = None, *, grace: float | None = None
+    ) -> Receipt:
+        """Stop a run with its subtree."""
+        return self._supervisor.stop(run_id, mode, reason, self._actor, grace)
+
+    def stop_where(
+        self,
+        *,
+        owner: str | None,
+        labels: Mapping[str, str],
+        agent: str | None,
+        all: bool,  # noqa: A002 - as the client has it
+        mode: str,
+        reason: str | None,
+        grace: float | None,
+        hold: bool,
+        dry_run: bool,
+    ) -> BulkStop:
+        """Stop every run that matches all that is given."""
+        return self._supervisor.stop_where(
+            owner=owner,
+            labels=labels,
+            name=agent,
+            all=all,
+            mode=mode,
+            reason=reason,
+            actor=self._actor,
+            grace=grace,
+            hold=hold,
+            dry_run=dry_run,
+        )
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Return the holds that are in force."""
+        return tuple(self._supervisor.holds())
+
+    def release(self, hold_id: str) -> None:
+        """Let new starts through again."""
+        self._supervisor.release(hold_id, self._actor)
+
+    def get(self, run_id: str) -> RunRecord:
+        """Return what is kept of a run, or raise RunNotFound."""
+        return self._supervisor.get(run_id)
+
+    def receipt(self, run_id: str) -> Receipt | None:
+        """Return what became of the stops of a run so far, or None if nobody stopped it."""
+        record = self.get(run_id)
+        if record.stop is None:
+            return None
+        given = Answer.ACCEPTED if record.receipt is None else record.receipt.answer
+        return receipt_of(record, given, record.status, record.ended_at)
+
+    def tree(self, run_id: str) -> tuple[RunRecord, ...]:
+        """Return a run and all its descendants, parents before children."""
+        return tuple(self._supervisor.tree(run_id))
+
+    def list(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        agent: str | None = None,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Summaries:
+        """Return the runs that match, newest first."""
+        wanted = Filter(status=frozenset(status), name=agent, owner=owner, labels=labels or {})
+        page = self._supervisor.list(wanted, cursor=cursor, limit=limit)
+        return Summaries(runs=tuple(map(RunSummary.of, page.runs)), cursor=page.cursor)
+
+    def audit(self, after: int = 0, limit: int = 100) -> tuple[AuditEntry, ...]:
+        """Return who stopped, held and released what."""
+        return tuple(self._supervisor.audit(after, limit))
+
+    def events(self, run_id: str, after: int = 0) -> Iterator[Event]:
+        """Yield the events of a run after a sequence number until it is over."""
+        return self._supervisor.events(run_id, after)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for it
+        return "unknown"
