@@ -1,0 +1,1 @@
+"""stoppable inside agent frameworks: one module or package for each."""

@@ -1,0 +1,58 @@
+"""An ADK app whose every run can be stopped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI
+from google.adk.runners import Runner
+
+from stoppable.adapters.adk import names
+from stoppable.adapters.adk.connections import Connections, looks_for_disconnect
+from stoppable.adapters.adk.routes import routes
+from stoppable.adapters.adk.runners import OnDisconnect, wrap
+from stoppable.supervisor import Supervisor
+
+
+def install(
+    app: FastAPI,
+    supervisor: Supervisor | None = None,
+    *,
+    on_disconnect: OnDisconnect | None = None,
+    tool_threads: bool = True,
+) -> Supervisor:
+    """Make every run of an ADK app one that can be stopped, and return the supervisor that does it.
+
+    ``app`` is what ``get_fast_api_app`` returned. It gets ``POST …/sessions/{id}:cancel`` and ``GET
+    …/sessions/{id}/stream``, and opens the supervisor when it starts, unless that is open; without one the runs are
+    kept in memory. ``on_disconnect`` says what becomes of a run whose client leaves: ``keep``, or ``stop``, which is
+    the default where ``adk web`` is served, since the Stop button of its page only drops the connection.
+    """
+    server = names.server_of(app)
+    made = supervisor or Supervisor()
+    policy = on_disconnect or ("stop" if _serves_page(app) else "keep")
+    get_runner, lifespan = server.get_runner_async, app.router.lifespan_context
+
+    async def get_runner_async(app_name: str) -> Runner:
+        runner = await get_runner(app_name)
+        return wrap(runner, made, on_disconnect=policy, tool_threads=tool_threads, app_name=app_name)
+
+    @contextlib.asynccontextmanager
+    async def living(app_: FastAPI) -> AsyncIterator[Any]:
+        async with contextlib.AsyncExitStack() as stack:
+            if not made.is_open:
+                await stack.enter_async_context(made)
+            yield await stack.enter_async_context(lifespan(app_))
+
+    server.get_runner_async = get_runner_async
+    app.router.lifespan_context = living
+    run_route: Any = next(route for route in app.router.routes if getattr(route, "path", None) == "/run")
+    app.add_middleware(Connections, watches=not looks_for_disconnect(run_route.endpoint))
+    app.router.routes[:0] = routes(made)  # first: create-session would take "{id}:cancel" for the id of a new session
+    return made
+
+
+def _serves_page(app: FastAPI) -> bool:
+    return any(getattr(route, "path", "").startswith("/dev-ui") for route in app.router.routes)

@@ -1,0 +1,235 @@
+"""Model calls and tool calls of ADK as boundaries, and agents as places where a stop lands between two events.
+
+The classes of ADK are wrapped once per process. That sees every runner, also those that an ``AgentTool`` makes without
+the plugins of its caller; outside a turn that stoppable started, each wrapper only calls what it wraps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.llm_agent import LlmAgent
+from google.adk.agents.readonly_context import ReadonlyContext
+from google.adk.plugins.plugin_manager import PluginManager
+
+import stoppable
+from stoppable.adapters.adk import names
+from stoppable.adapters.adk.turn import UNFINISHED, Turn, Unit, at, here
+from stoppable.adapters.adk.tree import as_child
+
+_WRAPPED = "__stoppable__"
+
+
+def activate() -> None:
+    """Wrap the classes of ADK, once."""
+    if lacking := names.missing():
+        raise RuntimeError(f"this version of google-adk is not supported: it lacks {', '.join(lacking)}")
+    _wrap(BaseAgent, "run_async", _agent)
+    _wrap(BaseAgent, "run_live", _agent)
+    _wrap(PluginManager, "run_before_tool_callback", _before_tool)
+    for name in ("canonical_model", "canonical_live_model"):
+        if (found := vars(LlmAgent).get(name)) is not None and not hasattr(found.fget, _WRAPPED):
+            setattr(LlmAgent, name, property(_marked(_model_property(found.fget), found.fget)))
+    if names.NODE_RUNNER is not None:
+        _wrap(names.NODE_RUNNER, "run", _node)
+    aborted = vars(ReadonlyContext).get("is_aborted")
+    if aborted is not None and not hasattr(aborted.fget, _WRAPPED):
+        setattr(ReadonlyContext, "is_aborted", property(_marked(_is_aborted(aborted.fget), aborted.fget)))
+
+
+def _wrap(owner: type, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace a method in the class that defines it, unless that was done before."""
+    defining = next((each for each in owner.__mro__ if name in vars(each)), None)
+    if defining is None:
+        return
+    real = vars(defining)[name]
+    if inspect.isfunction(real) and not hasattr(real, _WRAPPED):
+        setattr(defining, name, _marked(wrapper(real), real))
+
+
+def _marked(made: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    functools.update_wrapper(made, real)
+    setattr(made, _WRAPPED, True)
+    return made
+
+
+# Agents and nodes
+
+
+def _agent(real: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self: Any, parent_context: Any) -> AsyncIterator[Any]:
+        unit = here()
+        if unit is None:
+            return real(self, parent_context)  # type: ignore[no-any-return]
+        unit.turn.invocation_id = unit.turn.invocation_id or parent_context.invocation_id
+        steps = functools.partial(_steps, unit.turn, self, functools.partial(real, self, parent_context))
+        return as_child(unit, self.name, steps) if _is_below(unit) else steps()
+
+    return run
+
+
+async def _steps(turn: Turn, agent: Any, iterate: Callable[[], Any]) -> AsyncIterator[Any]:
+    """Yield the events of an agent. A stop lands between two of them, when the one before is in the session."""
+    unit = turn.begin(agent)
+    try:
+        async with contextlib.aclosing(iterate()) as events:
+            while True:
+                await turn.meet(unit)
+                try:
+                    with at(unit):
+                        event = await anext(events)
+                except StopAsyncIteration:
+                    return
+                yield event
+    finally:
+        turn.end(unit)
+
+
+def _is_below(unit: Unit) -> bool:
+    """Return whether an agent or node that begins here is a sub-agent: the first one in a run is the run itself."""
+    return isinstance(unit.target, names.NODE)
+
+
+def _node(real: Callable[..., Any]) -> Callable[..., Any]:
+    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        unit, node = here(), self._node
+        if unit is None or isinstance(node, BaseAgent):  # an agent has its own wrapper
+            return await real(self, *args, **kwargs)
+        await unit.turn.meet(unit)
+        with unit.turn.inside(node):
+            async with _around(node, is_below=_is_below(unit)):
+                return await real(self, *args, **kwargs)
+
+    return run
+
+
+def _around(node: Any, *, is_below: bool) -> contextlib.AbstractAsyncContextManager[Any]:
+    if isinstance(node, names.FUNCTION_NODE):
+        is_thread = goes_to_thread(getattr(node, "_func", None))
+        return contextlib.nullcontext() if is_thread else stoppable.boundary("tool", node.name)
+    if isinstance(node, names.WORKFLOW) and is_below:
+        return stoppable.open_run(node.name)
+    return contextlib.nullcontext()
+
+
+# Models
+
+
+def _model_property(real: Callable[..., Any]) -> Callable[..., Any]:
+    def model(self: Any) -> Any:
+        llm = real(self)
+        _wrap(type(llm), "generate_content_async", _generate)
+        _wrap(type(llm), "connect", _connect)
+        return llm
+
+    return model
+
+
+def _generate(real: Callable[..., Any]) -> Callable[..., Any]:
+    async def generate_content_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        unit = here()
+        if unit is None or unit.target is self:  # a class that calls the method of its base
+            async with contextlib.aclosing(real(self, *args, **kwargs)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        turn = unit.turn
+        await turn.meet(unit)
+        call = turn.begin(self)
+        try:
+            with contextlib.ExitStack() as flight:
+                flight.enter_context(stoppable.boundary("llm", self.model))
+                async with contextlib.aclosing(real(self, *args, **kwargs)) as chunks:
+                    while True:
+                        try:
+                            with at(call):
+                                chunk = await anext(chunks)
+                        except StopAsyncIteration:
+                            return
+                        if not chunk.partial:  # ADK calls tools before it asks for more: no call is in flight then
+                            flight.close()
+                            turn.end(call)
+                        yield chunk
+        finally:
+            turn.end(call)
+
+    return generate_content_async
+
+
+def _connect(real: Callable[..., Any]) -> Callable[..., Any]:
+    @contextlib.asynccontextmanager
+    async def connect(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        with stoppable.boundary("llm", f"{self.model} live") if here() else contextlib.nullcontext():
+            async with real(self, *args, **kwargs) as connection:
+                yield connection
+
+    return connect
+
+
+# Tools
+
+
+def _before_tool(real: Callable[..., Any]) -> Callable[..., Any]:
+    async def run_before_tool_callback(self: Any, *, tool: Any, tool_args: Any, tool_context: Any) -> Any:
+        _wrap(type(tool), "run_async", _tool)
+        if (unit := here()) is not None:
+            await unit.turn.meet(unit)
+        return await real(self, tool=tool, tool_args=tool_args, tool_context=tool_context)
+
+    return run_before_tool_callback
+
+
+def _tool(real: Callable[..., Any]) -> Callable[..., Any]:
+    async def run_async(self: Any, *, args: Any, tool_context: Any) -> Any:
+        unit = here()
+        if unit is None or unit.target is self:
+            return await real(self, args=args, tool_context=tool_context)
+        await unit.turn.meet(unit)
+        calls, call_id = unit.turn.calls, tool_context.function_call_id
+        with unit.turn.inside(self):
+            async with _flight(self):
+                calls[call_id] = UNFINISHED
+                result = await real(self, args=args, tool_context=tool_context)
+                calls[call_id] = result
+                return result
+
+    return run_async
+
+
+@contextlib.asynccontextmanager
+async def _flight(tool: Any) -> AsyncIterator[None]:
+    """Be the boundary around a tool's call, and a run of its own around an agent that is called as a tool."""
+    from google.adk.tools.agent_tool import AgentTool
+
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(tool, AgentTool):
+            await stack.enter_async_context(stoppable.open_run(tool.name))
+        elif not goes_to_thread(getattr(tool, "func", None)):
+            await stack.enter_async_context(stoppable.boundary("tool", tool.name))
+        yield
+
+
+def goes_to_thread(function: Any) -> bool:
+    """Return whether a tool's function is called on a thread; its boundary is there, since it may outlive the wait."""
+    if function is None or names.SYNC_RUNNER.get() is not in_thread:
+        return False
+    call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
+    return not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call))
+
+
+async def in_thread(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    """Execute a sync tool on a thread that belongs to the run, so that it cannot block the event loop."""
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return await stoppable.to_thread(functools.partial(stoppable.boundary("tool", name)(function), **kwargs))
+
+
+def _is_aborted(real: Callable[..., Any]) -> Callable[..., Any]:
+    def is_aborted(self: Any) -> bool:
+        return bool(real(self)) or (here() is not None and stoppable.should_stop())
+
+    return is_aborted

@@ -1,0 +1,71 @@
+"""What this adapter needs of google-adk beyond its documented names, found by feature and not by version.
+
+Everything private is here, so that one test can say what a new version lacks (``missing``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from google.adk.runners import Runner
+
+
+def _found(path: str) -> Any:
+    """Return a name of google-adk, or None in a version that does not have it."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(f"google.adk.{module}"), name, None)
+    except ModuleNotFoundError:
+        return None
+
+
+def _first(*paths: str) -> Any:
+    return next((found for path in paths if (found := _found(path)) is not None), None)
+
+
+SYNC_RUNNER: Any = _first("utils._sync_runner:_SYNC_CALLABLE_RUNNER", "tools.function_tool:_SYNC_CALLABLE_RUNNER")
+"""The context variable with the function that executes sync tools, called as ``await runner(function, kwargs)``."""
+
+SERVER: Any = _first("cli.api_server:ApiServer", "cli.adk_web_server:AdkWebServer")
+"""The class whose ``get_fast_api_app`` and ``get_runner_async`` the servers of ADK go through."""
+
+NODE_RUNNER: Any = _found("workflow._node_runner:NodeRunner")  # 2.x
+FUNCTION_NODE: Any = _found("workflow._function_node:FunctionNode")  # 2.x
+
+HAS_ABORT = "abort_signal" in inspect.signature(Runner.run_async).parameters
+WORKFLOW: Any = _found("workflow:Workflow")  # 2.x
+NODE: Any = _first("workflow:BaseNode", "agents.base_agent:BaseAgent")
+"""What can be a part of an agent: from 2.x on, agents are nodes too."""
+
+_public_event: Any = _found("events._internal_metadata:public_event")
+_redact: Any = _found("auth.auth_credential:_redact_credential_secrets")
+
+
+def wire_event(event: Any) -> dict[str, Any]:
+    """Return an event as ADK's own server sends it: camelCase, without nulls and without secrets."""
+    if _public_event is not None:
+        event = _public_event(event)
+    told: dict[str, Any] = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return told if _redact is None else dict(_redact(told))
+
+
+def server_of(app: Any) -> Any:
+    """Return ADK's server object behind an app, which only the handlers of its routes hold."""
+    for route in app.router.routes:
+        if getattr(route, "path", None) == "/run":
+            server = inspect.getclosurevars(route.endpoint).nonlocals.get("self")
+            if hasattr(server, "get_runner_async"):
+                return server
+    raise ValueError("this is not the app of an ADK server: pass what google.adk's get_fast_api_app returned")
+
+
+def missing() -> list[str]:
+    """Return what the installed google-adk lacks of the names that this adapter cannot do without."""
+    needed = {"the runner of sync tools": SYNC_RUNNER, "the class of the server": SERVER}
+    if WORKFLOW is not None:
+        needed |= {"the runner of nodes": NODE_RUNNER, "function nodes": FUNCTION_NODE}
+    if HAS_ABORT:
+        needed |= {"public_event": _public_event, "_redact_credential_secrets": _redact}
+    return [what for what, found in needed.items() if found is None]

@@ -1,0 +1,203 @@
+"""Runners whose every run can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from google.adk.runners import Runner
+from starlette.websockets import WebSocketDisconnect
+
+import stoppable
+from stoppable.adapters.adk import names
+from stoppable.adapters.adk.boundaries import activate, in_thread
+from stoppable.adapters.adk.connections import connection
+from stoppable.adapters.adk.sealing import MESSAGE, seal
+from stoppable.adapters.adk.sessions import address
+from stoppable.adapters.adk.turn import Turn, Unit, at
+from stoppable.supervisor import Supervisor
+
+R = TypeVar("R", bound=Runner)
+
+OnDisconnect = Literal["keep", "stop"]
+
+_SEAL_SECONDS = 5.0
+
+_background: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapping:
+    """How the runs of a runner are started."""
+
+    supervisor: Supervisor | None
+    on_disconnect: OnDisconnect
+    tool_threads: bool
+    app_name: str
+
+
+def wrap(
+    runner: R,
+    supervisor: Supervisor | None = None,
+    *,
+    on_disconnect: OnDisconnect = "stop",
+    tool_threads: bool = True,
+    app_name: str | None = None,
+) -> R:
+    """Make every run of a runner one that can be stopped, and return the runner.
+
+    With a supervisor the runs are kept in its store, and stopped by the key of their session or by their id; without
+    one they belong to the current run, if there is one. ``on_disconnect`` says what becomes of a run whose reader
+    leaves: ``stop`` ends it, as plain ADK does; ``keep`` lets it go on. Sync tools are called on threads that belong
+    to the run; ``tool_threads=False`` leaves them on the event loop, which they then block.
+    """
+    if on_disconnect not in {"keep", "stop"}:
+        raise stoppable.InvalidArgument(f"unknown on_disconnect {on_disconnect!r}: use keep or stop")
+    activate()
+    if not hasattr(runner, "_stoppable"):
+        wrapping = Wrapping(
+            supervisor=supervisor,
+            on_disconnect=on_disconnect,
+            tool_threads=tool_threads,
+            app_name=app_name or runner.app_name,
+        )
+        runner.run_async = _stoppable(runner, runner.run_async, wrapping)
+        runner.run_live = _stoppable(runner, runner.run_live, wrapping)
+        runner._stoppable = wrapping
+    return runner
+
+
+def _stoppable(runner: Runner, real: Callable[..., Any], wrapping: Wrapping) -> Callable[..., Any]:
+    @functools.wraps(real)  # the server looks for abort_signal in the signature
+    async def run(**kwargs: Any) -> AsyncIterator[Any]:
+        invocation = _Invocation(runner, real, wrapping, kwargs)
+        await invocation.start()
+        async with contextlib.aclosing(invocation.read()) as events:
+            async for event in events:
+                yield event
+
+    return run
+
+
+class _Invocation:
+    """One call of a runner: the run that does it, and the reader of its events, who may leave."""
+
+    def __init__(self, runner: Runner, real: Callable[..., Any], wrapping: Wrapping, kwargs: dict[str, Any]) -> None:
+        self._runner, self._real, self._wrapping, self._kwargs = runner, real, wrapping, kwargs
+        session = kwargs.get("session")
+        self._user_id: str = session.user_id if session else kwargs["user_id"]
+        self._session_id: str = session.id if session else kwargs["session_id"]
+        self._is_live = "live_request_queue" in kwargs
+        self._connection = connection.get()
+        self._turn = Turn()
+        self._is_closed = False
+        self._run: stoppable.Run | None = None
+
+    async def start(self) -> None:
+        """Start the run."""
+        handle = await self._handle()
+        watcher = asyncio.create_task(self._watch(handle))
+        _background.add(watcher)
+        watcher.add_done_callback(_background.discard)
+        if self._connection is not None:
+            self._connection.on_left = self._leave
+
+    async def _handle(self) -> stoppable.RunHandle[None]:
+        supervisor, app_name = self._wrapping.supervisor, self._wrapping.app_name
+        if supervisor is None:
+            return await stoppable.spawn(self._body, name=app_name)
+        return await supervisor.start(
+            self._body,
+            name=app_name,
+            run_id=None if self._connection is None else self._connection.take(),
+            on_disconnect=self._wrapping.on_disconnect,
+            **address(app_name, self._user_id, self._session_id),
+        )
+
+    async def _body(self) -> None:
+        """Be the body of the run: iterate ADK's own generator, in the run's task."""
+        self._run = run = stoppable.current_run()
+        assert run is not None, "it is the body of one"
+        if self._wrapping.tool_threads:
+            names.SYNC_RUNNER.set(in_thread)
+        turn = self._turn
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                stack.enter_context(at(Unit(turn, None, None)))
+                arguments = self._hooked(stack)
+                events = await stack.enter_async_context(contextlib.aclosing(self._real(**arguments)))
+                async for event in events:
+                    turn.tell(event, names.wire_event(event))
+            if run.receipt is not None and run.receipt.delivered_at is not None:
+                await self._seal()
+        except BaseException as error:
+            if isinstance(error, Exception) and not run.token.stopped:
+                turn.error = error
+            else:
+                await self._seal()
+            raise
+        finally:
+            self._close()
+
+    def _hooked(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
+        """Return the arguments for ADK, with a stop taking the place of what would end the run there."""
+        loop, kwargs = asyncio.get_running_loop(), dict(self._kwargs)
+        signal = kwargs.pop("abort_signal", None)
+        if self._is_live:
+            queue = kwargs["live_request_queue"]
+            stoppable.on_stop(lambda: loop.call_soon_threadsafe(queue.close))
+        elif signal is not None and self._connection is None:  # the server's own is set when its client leaves
+            stack.callback(asyncio.create_task(self._abort_with(signal)).cancel)
+        return kwargs
+
+    async def _abort_with(self, signal: asyncio.Event) -> None:
+        with stoppable.detached():
+            await signal.wait()
+        if self._run is not None:
+            self._run.stop("immediate", stoppable.Reason.of("abort_signal", kind=stoppable.ReasonKind.EXTERNAL))
+
+    async def _seal(self) -> None:
+        with stoppable.shielded(_SEAL_SECONDS):
+            for event in await seal(self._runner, self._user_id, self._session_id, self._turn):
+                self._turn.tell(event, names.wire_event(event))
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._turn.close()
+
+    async def _watch(self, handle: stoppable.RunHandle[None]) -> None:
+        """Seal the turn of a run that ended without its body: one that was stopped before it began, or lost."""
+        await handle.outcome()
+        if not self._is_closed:
+            try:
+                await self._seal()
+            finally:
+                self._close()
+
+    async def read(self) -> AsyncIterator[Any]:
+        """Yield the events until the run is over."""
+        try:
+            while (event := await self._turn.events.get()) is not None:
+                yield event
+        except BaseException:  # nothing may be awaited: the handler's task is being cancelled
+            self._leave()
+            raise
+        if self._turn.error is not None:
+            raise self._turn.error  # as it was: the server tells SessionNotFoundError apart
+        if self._is_live and self._run is not None and self._run.token.stopped:
+            await self._close_socket()
+
+    def _leave(self) -> None:
+        """Do what the policy says about a reader that left."""
+        if self._wrapping.on_disconnect == "stop" and self._run is not None:
+            self._run.stop("graceful", stoppable.Reason.of("the client left", kind=stoppable.ReasonKind.DISCONNECT))
+
+    async def _close_socket(self) -> None:
+        made = self._connection
+        if made is not None and made.is_socket:
+            await made.send({"type": "websocket.close", "code": 1000, "reason": MESSAGE})
+            raise WebSocketDisconnect(1000)  # what the server takes for an orderly end; else the socket stays open

@@ -1,0 +1,68 @@
+"""Sub-agents as child runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import stoppable
+from stoppable.adapters.adk.turn import Unit, at
+
+_END: Any = object()
+
+
+class _Child:
+    """An agent that runs as a child of the current run, in a task of its own, one event at a time."""
+
+    def __init__(self, name: str, steps: Callable[[], Any]) -> None:
+        self._name, self._steps = name, steps
+        self.events: asyncio.Queue[Any] = asyncio.Queue()
+        self.wanted = asyncio.Event()
+        self.error: BaseException | None = None
+        self._is_left = False
+        self._run: stoppable.Run | None = None
+
+    async def body(self) -> None:
+        try:
+            async with stoppable.open_run(self._name) as self._run, contextlib.aclosing(self._steps()) as events:
+                async for event in events:
+                    self.events.put_nowait(event)
+                    if not self._is_left:
+                        await self.wanted.wait()
+                        self.wanted.clear()
+        except BaseException as error:  # whatever it is, it reaches the reader, once the run has ended
+            self.error = error
+        self.events.put_nowait(_END)
+
+    async def leave(self, task: asyncio.Task[None]) -> None:
+        """End it, because its reader left; one that a stop has reached ends by itself, and is not cut while it does."""
+        self._is_left = True
+        self.wanted.set()
+        if self._run is None:
+            task.cancel()
+        elif not self._run.token.stopped:
+            reason = stoppable.Reason.of("the agent above it went on", kind=stoppable.ReasonKind.DISCONNECT)
+            self._run.stop("immediate", reason)
+        await asyncio.wait([task])
+
+
+async def as_child(unit: Unit, name: str, steps: Callable[[], Any]) -> AsyncIterator[Any]:
+    """Yield what an agent yields, which runs as a child of the current run.
+
+    It goes on when its caller asks for more, as plain ADK does, since by then the event before is in the session. The
+    run has a task of its own because a block cannot be a run across a ``yield``: its reader would be in it too.
+    """
+    child = _Child(name, steps)
+    with at(unit):
+        task = asyncio.create_task(child.body(), name=f"agent {name}")
+    try:
+        while (event := await child.events.get()) is not _END:
+            yield event
+            child.wanted.set()
+    finally:
+        if not task.done():
+            await child.leave(task)
+    if child.error is not None:
+        raise child.error
