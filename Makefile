@@ -9,9 +9,9 @@ SHELL := bash
 # where the coverage of the core and the engine comes from: measuring takes time
 MEASURED := tests/spec tests/unit tests/machine tests/cases
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/adapters/adk
 
-.PHONY: help demo test test-version test-versions test-mutants test-clients test-api test-frameworks test-lowest check model soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-clients test-api test-frameworks test-adk test-lowest check model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -68,6 +68,12 @@ test-api: ## hold the server to its OpenAPI document
 test-frameworks: ## run the stop through real agent frameworks
 	$(call environment,.venv-frameworks,dev$(comma)frameworks)
 	.venv-frameworks/bin/python -m pytest -q tests/frameworks
+
+test-adk: ## stop the agents of Google ADK on its own server, with the oldest version that is supported and the newest
+	$(call environment,.venv-adk,dev$(comma)adk,--upgrade-package google-adk)
+	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk==1.39.*')
+	.venv-adk/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/adk
+	.venv-adk1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/adk
 
 test-lowest: ## run the tests of the server, the client, the command line and the file with the oldest packages that they allow
 	$(call environment,.venv-lowest,cli$(comma)client$(comma)server$(comma)sqlite,--upgrade --resolution lowest-direct)

@@ -1,7 +1,5 @@
 """A stop of what runs in a session, for every shape of an agent, on ADK's own server over a socket."""
 
-import asyncio
-
 import pytest
 
 from .serving import Client, asked, served
@@ -73,7 +71,6 @@ async def test_a_graceful_stop_lets_the_call_in_flight_finish_and_keeps_its_answ
         async with Client(server, shape) as client:
             async with asked(client) as answer:
                 await world.saw(f"enter {HELD[shape]}")
-                models = world.notes.count
                 before = [note for note in world.notes if note.startswith("model")]
                 response = await client.cancel()
                 assert response.status_code == 200, response.text

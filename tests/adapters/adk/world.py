@@ -13,6 +13,7 @@ from google.adk.models.base_llm_connection import BaseLlmConnection
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
+from pydantic import Field
 
 from stoppable.adapters.adk import names
 
@@ -43,7 +44,7 @@ class World:
 
     async def saw(self, text, times=1):
         async with asyncio.timeout(DEADLINE):
-            while self.notes.count(text) < times:  # noqa: ASYNC110 - it happens on another thread
+            while self.notes.count(text) < times:
                 await asyncio.sleep(0.002)
 
     def gate(self, name):
@@ -90,7 +91,7 @@ class Scripted(BaseLlm):
     """A model that asks for the tool of its script, then answers; a provider that refuses a broken history."""
 
     model: str = "scripted"
-    asks: list = []  # the names of the tools that it asks for, at once
+    asks: list = Field(default_factory=list)  # the names of the tools that it asks for, at once
     turns: int = 1  # how often it does so
     chunks: int = 0  # it streams so many, each held as "chunk N"
     world: object = None
@@ -115,7 +116,9 @@ class Scripted(BaseLlm):
             if number:
                 await self.world.hold(f"chunk {number}")
             said += f"part{number} "
-            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=f"part{number} ")]), partial=True)
+            yield LlmResponse(
+                content=types.Content(role="model", parts=[types.Part(text=f"part{number} ")]), partial=True
+            )
         yield answer(said)
 
     @contextlib.asynccontextmanager

@@ -1,7 +1,6 @@
 """Google ADK: a cancel that cancels, on unmodified google-adk 1.39 and 2.x.
 
-``install(app)`` is for the app that ``get_fast_api_app`` returns, ``wrap(runner)`` for a Runner that you drive yourself,
-and ``import stoppable.adapters.adk.autoinstall`` in a ``services.py`` for ``adk web`` and ``adk api_server``.
+``install(app)`` is for the app that ``get_fast_api_app`` returns, ``wrap(runner)`` for a Runner that you drive.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.plugins.plugin_manager import PluginManager
+from google.adk.tools.agent_tool import AgentTool
 
 import stoppable
 from stoppable.adapters.adk import names
-from stoppable.adapters.adk.turn import UNFINISHED, Turn, Unit, at, here
 from stoppable.adapters.adk.tree import as_child
+from stoppable.adapters.adk.turn import UNFINISHED, Turn, Unit, at, here
 
 _WRAPPED = "__stoppable__"
 
@@ -39,7 +40,7 @@ def activate() -> None:
         _wrap(names.NODE_RUNNER, "run", _node)
     aborted = vars(ReadonlyContext).get("is_aborted")
     if aborted is not None and not hasattr(aborted.fget, _WRAPPED):
-        setattr(ReadonlyContext, "is_aborted", property(_marked(_is_aborted(aborted.fget), aborted.fget)))
+        ReadonlyContext.is_aborted = property(_marked(_is_aborted(aborted.fget), aborted.fget))
 
 
 def _wrap(owner: type, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -204,8 +205,6 @@ def _tool(real: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.asynccontextmanager
 async def _flight(tool: Any) -> AsyncIterator[None]:
     """Be the boundary around a tool's call, and a run of its own around an agent that is called as a tool."""
-    from google.adk.tools.agent_tool import AgentTool
-
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(tool, AgentTool):
             await stack.enter_async_context(stoppable.open_run(tool.name))

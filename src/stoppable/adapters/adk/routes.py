@@ -77,7 +77,7 @@ async def _is_of(supervisor: Supervisor, run_id: str, app_name: str, user_id: st
     except stoppable.RunNotFound:
         return False
     wanted = address(app_name, user_id, session_id)
-    return record.owner == wanted["owner"] and wanted["labels"].items() <= record.labels.items()
+    return record.owner == wanted["owner"] and all(record.labels.get(k) == v for k, v in wanted["labels"].items())
 
 
 async def _frames(supervisor: Supervisor, run_id: str) -> AsyncIterator[str]:

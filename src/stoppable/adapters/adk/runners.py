@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -178,7 +178,7 @@ class _Invocation:
             finally:
                 self._close()
 
-    async def read(self) -> AsyncIterator[Any]:
+    async def read(self) -> AsyncGenerator[Any, None]:
         """Yield the events until the run is over."""
         try:
             while (event := await self._turn.events.get()) is not None:

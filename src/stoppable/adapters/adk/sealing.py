@@ -52,7 +52,9 @@ def _answers(turn: Turn, events: list[Any]) -> list[Event]:
             parts = [types.Part(function_response=_answer(turn, call)) for call in open_calls]
             scope = getattr(event, "isolation_scope", None)
             more = {} if scope is None else {"isolation_scope": scope}
-            made.append(_event(turn, event.author, types.Content(role="user", parts=parts), branch=event.branch, **more))
+            made.append(
+                _event(turn, event.author, types.Content(role="user", parts=parts), branch=event.branch, **more)
+            )
     return made
 
 
