@@ -124,8 +124,10 @@ class RunSummary:
     """Of its stop, if somebody asked for one."""
     reason: Reason | None
     stop_requested_at: float | None
-    in_flight: tuple[str, ...]
-    """When its stop was acknowledged, as long as it is not over."""
+    acknowledged_at: float | None
+    delivered_at: float | None
+    in_flight: tuple[str, ...] | None
+    """What is open in it, as far as whoever made the summary knows; None if that is not known."""
     rung: Rung | None
     clean: bool | None
     error: str | None
@@ -154,6 +156,8 @@ class RunSummary:
             mode=None if stop is None else stop.mode,
             reason=reason,
             stop_requested_at=record.stop_requested_at,
+            acknowledged_at=None if receipt is None else receipt.acknowledged_at,
+            delivered_at=None if receipt is None else receipt.delivered_at,
             in_flight=() if receipt is None or record.over else receipt.in_flight,
             rung=None if outcome is None else outcome.rung,
             clean=None if outcome is None else outcome.clean,

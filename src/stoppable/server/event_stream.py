@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stoppable.records import RunRecord
 from stoppable.server.reader import Reader
 from stoppable.server.stream_connection import StreamConnection, hand_over_of
+from stoppable.server.views import View
 
 if TYPE_CHECKING:
     from stoppable.server.streams import Streams
@@ -25,20 +25,20 @@ _LAST_REQUEST = (b"connection", b"close")
 
 
 class EventStream(Response):
-    """Sends the events of a run after a sequence number."""
+    """Sends what a view has after a number."""
 
-    def __init__(self, streams: Streams, record: RunRecord, after: int) -> None:
+    def __init__(self, streams: Streams, view: View, after: int) -> None:
         super().__init__()
-        self.raw_headers = [*_HEADERS, (b"stoppable-run-id", record.id.encode())]
-        self._streams, self._record, self._after = streams, record, after
+        self.raw_headers = [*_HEADERS, *([(b"stoppable-run-id", view.run_id.encode())] if view.run_id else [])]
+        self._streams, self._view, self._after = streams, view, after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; a stream that lasts leaves everything that was made for its request, if the server is ours."""
-        hand_over = None if self._record.over else hand_over_of(scope)
+        hand_over = None if self._view.is_replay else hand_over_of(scope)
         headers = self.raw_headers if hand_over is None else [*self.raw_headers, _LAST_REQUEST]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        if hand_over is None or not hand_over(StreamConnection(self._streams, self._record, self._after)):
-            await _Request(self._streams, self._record, self._after, send).run(receive)
+        if hand_over is None or not hand_over(StreamConnection(self._streams, self._view, self._after)):
+            await _Request(self._streams, self._view, self._after, send).run(receive)
 
 
 class _Request(Reader):
@@ -46,8 +46,8 @@ class _Request(Reader):
 
     __slots__ = ("_send_message", "_task", "_waiter")
 
-    def __init__(self, streams: Streams, record: RunRecord, after: int, send: Send) -> None:
-        super().__init__(streams, record, after)
+    def __init__(self, streams: Streams, view: View, after: int, send: Send) -> None:
+        super().__init__(streams, view, after)
         self._send_message = send
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None

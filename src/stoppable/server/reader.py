@@ -1,26 +1,23 @@
-"""One client that follows a run."""
+"""One client that follows a run, or what changes anywhere."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stoppable._core import clock
 from stoppable.errors import StoppableError
-from stoppable.records import Event, EventType, RunRecord
-from stoppable.server.encoding import dumps
+from stoppable.server.feed import Feed, message
+from stoppable.server.views import Behind, View
 
 if TYPE_CHECKING:
-    from stoppable.server.streams import Feed, Streams
+    from stoppable.server.streams import Streams
 
-_READ = 200  # events at a time
-_SEND_BYTES = 262_144  # an event may have a megabyte: not many of them in one piece
 _HEARTBEAT = b":\n\n"
 
 
 class Reader(ABC):
-    """Sends what a run's log has, then what comes, until ``done``.
+    """Sends what a view has, then what comes, until its end.
 
     It reads from the store what it sends, so a slow client holds up nobody and costs no memory; one that takes nothing
     for long is dropped with a ``dropped`` event and may resume after the last event that it has.
@@ -32,20 +29,17 @@ class Reader(ABC):
         "_has_news",
         "_is_gone",
         "_is_over",
-        "_is_replay",
         "_is_slow",
         "_sending_since",
         "_sent_at",
-        "_stops_run",
         "_streams",
-        "run_id",
+        "view",
     )
 
-    def __init__(self, streams: Streams, record: RunRecord, after: int) -> None:
-        self.run_id = record.id
-        self._stops_run = record.on_disconnect == "stop"
-        self._is_replay = self._is_over = record.over
-        self._after = min(after, record.last_event)  # nobody has seen what has not happened
+    def __init__(self, streams: Streams, view: View, after: int) -> None:
+        self.view = view
+        self._is_over = view.is_replay
+        self._after = after
         self._streams = streams
         self._feed: Feed | None = None
         self._has_news = False
@@ -57,7 +51,7 @@ class Reader(ABC):
     @property
     def keeps_run(self) -> bool:
         """Whether the run is stopped once it, and all others like it, have left."""
-        return self._stops_run and not self._is_over
+        return self.view.stops_run and not self._is_over
 
     @abstractmethod
     async def _write(self, chunk: bytes) -> None:
@@ -91,18 +85,20 @@ class Reader(ABC):
         store = self._streams.supervisor.store
         while not self._is_gone:
             self._has_news = False
+            assert self._feed is not None, "it follows something"
             try:
-                events = await store.read(self.run_id, self._after, _READ)
+                piece = await self.view.read(store, self._feed, self._after)
             except StoppableError:
                 return self._marker("dropped", "the store does not answer: resume later")
-            if events:
-                chunk, last = self._joined(events)
-                if last.type is EventType.DONE:
-                    self._is_over = True
-                    return chunk
-                await self._send(chunk)
-                self._after = last.seq
-            elif self._is_replay:
+            except Behind:
+                return self._too_slow()
+            if piece.is_last:
+                self._is_over = True
+                return piece.chunk
+            if piece.chunk:
+                await self._send(piece.chunk)
+                self._after = piece.after
+            elif self.view.is_replay:
                 return b""
             elif self._streams.is_draining:
                 return self._marker("shutdown", "the server shuts down: resume elsewhere")
@@ -118,20 +114,9 @@ class Reader(ABC):
         await self._write(chunk)
         self._sending_since = None
 
-    def _joined(self, events: Sequence[Event]) -> tuple[bytes, Event]:
-        """Return events as they are sent, as many as fit into one piece, up to the end, and the last of them."""
-        assert self._feed is not None, "it follows a run"
-        chunks, size, last = [], 0, events[0]
-        for last in events:
-            chunks.append(self._feed.encode(last))
-            size += len(chunks[-1])
-            if size >= _SEND_BYTES or last.type is EventType.DONE:
-                break
-        return b"".join(chunks), last
-
     def _too_slow(self) -> bytes:
         return self._marker("dropped", "you read too slowly: resume after the last event")
 
-    def _marker(self, name: str, message: str) -> bytes:
+    def _marker(self, name: str, text: str) -> bytes:
         """Return an event about the stream itself; without an id, so that a client resumes where it was."""
-        return b"event: %b\ndata: %b\n\n" % (name.encode(), dumps({"after": self._after, "message": message}))
+        return message(name, {"after": self._after, "message": text})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -15,13 +15,16 @@ from stoppable._core.stop import Answer
 from stoppable.records import Filter, RunRecord, RunSummary, Summaries
 from stoppable.server import schemas
 from stoppable.server.bodies import RUN_ID, StartBody
+from stoppable.server.changes import ChangesView
 from stoppable.server.desk import FrontDesk
 from stoppable.server.documented import BODY, answer, errors
 from stoppable.server.encoding import json_response
 from stoppable.server.principal import Scope, caller_of
 from stoppable.server.problems import Problem
 from stoppable.server.registry import NOTHING
+from stoppable.server.views import RunView, TreeView
 from stoppable.stores.rules import receipt_of
+from stoppable.supervisor.flights import in_flight
 from stoppable.supervisor.jobs import Options
 
 RunIdPath = Annotated[str, Path(description="The id of a run.", examples=["3f2a"], pattern=RUN_ID)]
@@ -82,6 +85,20 @@ class RunRoutes:
                 response_class=Response,
                 responses={200: answer(model, summary + "."), **errors(*more)},
             )
+        router.add_api_route(
+            "/events",
+            self.changes,
+            methods=["GET"],
+            summary="Follow what changes in any run (Server-Sent Events)",
+            response_class=Response,
+            responses={
+                200: {
+                    "description": "`hello`, then `run` for every run that changes and `flight` for what is in flight.",
+                    "content": {"text/event-stream": {"schema": _EVENT}},
+                },
+                **errors(429),
+            },
+        )
         router.add_api_route(
             "/runs/{run_id}/events",
             self.events,
@@ -150,7 +167,9 @@ class RunRoutes:
             parent_id=parent,
         )
         page = await self._desk.supervisor.list(wanted, cursor=cursor, limit=limit)
-        return json_response(Summaries(runs=tuple(map(RunSummary.of, page.runs)), cursor=page.cursor))
+        now = await in_flight(self._desk.supervisor._desk, [record.id for record in page.runs if not record.over])
+        runs = (replace(RunSummary.of(record), in_flight=now.get(record.id, ())) for record in page.runs)
+        return json_response(Summaries(runs=tuple(runs), cursor=page.cursor))
 
     async def get(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what is kept of a run."""
@@ -172,22 +191,46 @@ class RunRoutes:
         caller_of(request, Scope.READ)
         return json_response({"agents": self._desk.registry.described()})
 
+    async def changes(
+        self,
+        request: Request,
+        after: Annotated[int | None, Query(ge=0, le=2**53, description="Only what changed after this place.")] = None,
+        last_event_id: Annotated[
+            int | None, Header(ge=0, le=2**53, description="What a browser sends when it resumes.")
+        ] = None,
+    ) -> Response:
+        """Follow all runs that the caller sees: a summary of each that changes, and what is in flight."""
+        caller = caller_of(request, Scope.READ)
+        since = after if last_event_id is None else last_event_id
+        view = ChangesView(self._desk.supervisor, caller.owner, resumes=since is not None)
+        return self._desk.streams.open(view, since or 0)
+
     async def events(
         self,
         request: Request,
         run_id: RunIdPath,
         after: Annotated[int, Query(ge=0, le=2**53, description="Only events after this number.")] = 0,
         last_event_id: Annotated[int, Header(ge=0, le=2**53, description="What a browser sends when it resumes.")] = 0,
+        tree: Annotated[bool, Query(description="With all its descendants; ids are places in the store then.")] = False,  # noqa: FBT002 - a query
     ) -> Response:
         """Follow a run. Leaving the stream stops it only if it was started with `onDisconnect: stop`."""
         caller = caller_of(request, Scope.READ)
         record = await self._desk.record(run_id, caller)
         if Scope.STOP not in caller.scopes:
-            record = dataclasses.replace(record, on_disconnect="keep")  # leaving is no way round the scope
+            record = replace(record, on_disconnect="keep")  # leaving is no way round the scope
         since = last_event_id or after
+        if tree:
+            return await self._tree_events(record, since)
         if record.over and since >= record.last_event:
             return Response(status_code=204)  # a browser resumes after every end but this
-        return self._desk.streams.open(record, since)
+        return self._desk.streams.open(RunView(record), min(since, record.last_event))
+
+    async def _tree_events(self, record: RunRecord, since: int) -> Response:
+        # A place of another store, or of none, is answered from the end: nobody has seen what has not happened.
+        tail = await self._desk.supervisor.store.tail(since, 1, below=record.id)
+        if record.over and not tail.events:
+            return Response(status_code=204)
+        return self._desk.streams.open(TreeView(record), min(since, tail.place))
 
 
 def _receipt(record: RunRecord) -> Any:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.types import Scope
 
-from stoppable.records import RunRecord
 from stoppable.server.reader import Reader
+from stoppable.server.views import View
 
 if TYPE_CHECKING:
     from stoppable.server.streams import Streams
@@ -47,8 +47,8 @@ class StreamConnection(Reader, asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, streams: Streams, record: RunRecord, after: int) -> None:
-        super().__init__(streams, record, after)
+    def __init__(self, streams: Streams, view: View, after: int) -> None:
+        super().__init__(streams, view, after)
         self._task: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._cut: asyncio.TimerHandle | None = None
@@ -116,7 +116,7 @@ class StreamConnection(Reader, asyncio.Protocol):
                 raise
             last = self._too_slow()
         except Exception:
-            _logger.exception("a stream of run %s failed", self.run_id)
+            _logger.exception("a stream of %s failed", self.view.name)
             self._transport.abort()
             return
         self._task = None

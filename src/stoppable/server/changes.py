@@ -1,0 +1,293 @@
+"""What changes in any run, for lists that are live: one look at the store serves every page that is open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from stoppable._core.state import Status
+from stoppable.errors import RunNotFound, StoppableError
+from stoppable.records import EventType, Filter, RunRecord, RunSummary
+from stoppable.server.feed import Feed, message
+from stoppable.server.views import Behind, Piece, View
+from stoppable.stores.base import Store
+from stoppable.stores.listeners import ANY
+from stoppable.stores.rules import is_answered
+from stoppable.supervisor import Supervisor
+from stoppable.supervisor.flights import in_flight
+
+_logger = logging.getLogger("stoppable.server")
+
+_RECORD = (EventType.STATUS, EventType.DONE, EventType.LATE)
+_BOUNDARY = (EventType.ENTERED, EventType.LEFT, EventType.TRUNCATED)
+_LIVE = frozenset(status for status in Status if not status.terminal)
+
+_PAUSE = 0.1  # seconds between two looks, however much happens
+_LOOK_SECONDS = 5.0  # even without news: being told is speed, the store is the truth
+_AT_ONCE = 5_000  # events of one look
+_PAGE = 1_000
+_UNSETTLED = 200  # runs that are looked at again because their stop was not acknowledged
+_REPLAYED = 200_000  # events: whoever was away for more begins anew
+_BATCHES = 1_000
+_BATCH_BYTES = 16_000_000
+
+Flight = tuple[str, ...] | None
+
+
+class Batch:
+    """What one look found, encoded once; the runs in the order of their places."""
+
+    __slots__ = ("_flights", "_runs", "_told", "size")
+
+    def __init__(
+        self, runs: Sequence[tuple[str | None, bytes]], flights: Mapping[str, tuple[str | None, Flight]]
+    ) -> None:
+        self._runs = runs
+        self._flights = flights
+        self._told: dict[str | None, bytes] = {}
+        self.size = sum(len(chunk) for _, chunk in runs) + 100 * len(flights)
+
+    def told(self, owner: str | None) -> bytes:
+        """Return what is sent to whoever sees the runs of an owner, or of all."""
+        if owner not in self._told:
+            chunks = [chunk for whose, chunk in self._runs if owner in {None, whose}]
+            flights = {run_id: now for run_id, (whose, now) in self._flights.items() if owner in {None, whose}}
+            if flights:
+                chunks.append(message("flight", {"all": False, "runs": flights}))
+            self._told[owner] = b"".join(chunks)
+        return self._told[owner]
+
+
+class ChangesFeed(Feed):
+    """Looks at the store when it has news, and keeps what it found for its readers, for a while."""
+
+    __slots__ = (
+        "_batches",
+        "_bytes",
+        "_live",
+        "_news",
+        "_supervisor",
+        "_task",
+        "_unsettled",
+        "end",
+        "is_open",
+        "lock",
+        "place",
+    )
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._news = asyncio.Event()
+        self.lock = asyncio.Lock()
+        """Held while the store is looked at: what is told later is never older."""
+        self.is_open = False
+        self.place = 0
+        self.end = 0  # how many batches there were
+        self._batches: deque[Batch] = deque()
+        self._bytes = 0
+        self._live: dict[str, RunSummary] = {}
+        self._unsettled: dict[str, None] = {}
+        super().__init__(supervisor.store, ANY)
+        # It belongs to no request.
+        self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
+
+    def close(self) -> None:
+        """Look no longer."""
+        super().close()
+        self._task.cancel()
+
+    def wake_all(self) -> None:
+        """Look; the readers are woken when there is something for them."""
+        self._is_woken = False
+        self._news.set()
+
+    def since(self, number: int) -> list[Batch]:
+        """Return the batches after so many."""
+        if number < self.end - len(self._batches):
+            raise Behind
+        return list(self._batches)[len(self._batches) - (self.end - number) :] if number < self.end else []
+
+    def flights(self, owner: str | None) -> dict[str, Flight]:
+        """Return what is in flight in the live runs of an owner, or of all, where anything is."""
+        return {
+            run.id: run.in_flight for run in self._live.values() if run.in_flight != () and owner in {None, run.owner}
+        }
+
+    async def _follow(self) -> None:
+        is_failing = False
+        while True:
+            try:
+                async with self.lock:
+                    if not self.is_open:
+                        await self._open()
+                    self._keep(await self._look())
+                is_failing = False
+            except StoppableError as error:
+                if not is_failing:
+                    _logger.warning("changes of runs cannot be told for now: %s", error)
+                is_failing = True
+            except Exception:
+                _logger.exception("changes of runs cannot be told for now")
+            for reader in list(self.readers):
+                reader.wake()
+            await asyncio.sleep(_PAUSE)
+            try:
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+            self._news.clear()
+
+    async def _open(self) -> None:
+        """See what is live now."""
+        place = (await self._store.tail(2**62, 0)).place
+        cursor, live = None, dict[str, RunSummary]()
+        while True:
+            page = await self._store.query(Filter(status=_LIVE), cursor, _PAGE)
+            live |= {record.id: RunSummary.of(record) for record in page.runs}
+            cursor = page.cursor
+            if cursor is None:
+                break
+        now = await in_flight(self._supervisor._desk, list(live))
+        self._live = {run_id: replace(run, in_flight=now.get(run_id, ())) for run_id, run in live.items()}
+        self.place, self.is_open = place, True
+
+    @property
+    def _store(self) -> Store:
+        return self._supervisor.store
+
+    async def _look(self) -> Batch:
+        changed: dict[str, int | None] = {}
+        moved: dict[str, None] = {}
+        place, has_more = self.place, True
+        while has_more:
+            tail = await self._store.tail(place, _AT_ONCE, types=(*_RECORD, *_BOUNDARY))
+            for at, event in tail.events:
+                if event.type in _RECORD:
+                    changed.pop(event.run_id, None)  # so that the order is that of the last places
+                    changed[event.run_id] = at
+                else:
+                    moved[event.run_id] = None
+            place, has_more = tail.place, tail.has_more
+        records = await self._records(list(changed))
+        # What changes without an event: a run that has not begun, and a gate that is closed.
+        again = [run_id for run_id in list(self._unsettled)[:_UNSETTLED] if run_id not in records]
+        others = await self._records(again)
+        pending = await self._store.query(Filter(status=frozenset({Status.PENDING})), None, _PAGE)
+        others |= {record.id: record for record in pending.runs if record.id not in records}
+        now = await in_flight(self._supervisor._desk, _live_of([*records.values(), *others.values()]) | moved.keys())
+        self.place = place
+        return self._batch({**others, **records}, changed, now)
+
+    async def _records(self, run_ids: Collection[str]) -> dict[str, RunRecord]:
+        found: dict[str, RunRecord] = {}
+        for run_id, reply in [(run_id, self._store.get(run_id)) for run_id in run_ids]:
+            try:
+                found[run_id] = await reply
+            except RunNotFound:
+                self._forget(run_id)  # purged
+        return found
+
+    def _batch(
+        self, records: Mapping[str, RunRecord], places: Mapping[str, int | None], now: Mapping[str, Flight]
+    ) -> Batch:
+        runs: list[tuple[str | None, bytes]] = []
+        for run_id, record in records.items():
+            summary = replace(RunSummary.of(record), in_flight=now.get(run_id, ()))
+            if self._live.get(run_id) != summary:
+                runs.append((record.owner, message("run", summary, places.get(run_id))))
+            self._forget(run_id)
+            if not record.over:
+                self._live[run_id] = summary
+                if not is_answered(record):
+                    self._unsettled[run_id] = None
+        flights: dict[str, tuple[str | None, Flight]] = {}
+        for run_id, flight in now.items():
+            live = self._live.get(run_id)
+            if live is not None and live.in_flight != flight:
+                self._live[run_id] = replace(live, in_flight=flight)
+                flights[run_id] = live.owner, flight
+        return Batch(runs, flights)
+
+    def _forget(self, run_id: str) -> None:
+        self._live.pop(run_id, None)
+        self._unsettled.pop(run_id, None)
+
+    def _keep(self, batch: Batch) -> None:
+        if not batch.size:
+            return
+        self._batches.append(batch)
+        self._bytes += batch.size
+        self.end += 1
+        while len(self._batches) > _BATCHES or (self._bytes > _BATCH_BYTES and len(self._batches) > 1):
+            self._bytes -= self._batches.popleft().size
+
+    async def since_place(self, after: int, owner: str | None) -> list[bytes] | None:
+        """Return the runs that changed after a place, by their last changes, or None if that was too long ago.
+
+        The caller holds the lock.
+        """
+        if after > self.place:  # somebody else's feed was faster
+            self._keep(await self._look())
+        if not self.place - _REPLAYED <= after <= self.place:
+            return None
+        changed: dict[str, int] = {}
+        while after < self.place:
+            tail = await self._store.tail(after, _AT_ONCE, types=_RECORD)
+            for at, event in tail.events:
+                changed.pop(event.run_id, None)
+                changed[event.run_id] = at
+            after = tail.place
+        records = await self._records(list(changed))
+        now = await in_flight(self._supervisor._desk, _live_of(records.values()))
+        return [
+            message("run", replace(RunSummary.of(record), in_flight=now.get(run_id, ())), changed[run_id])
+            for run_id, record in records.items()
+            if owner in {None, record.owner}
+        ]
+
+
+def _live_of(records: Collection[RunRecord]) -> dict[str, None]:
+    return {record.id: None for record in records if not record.over}
+
+
+class ChangesView(View):
+    """The changed runs of an owner, or of all."""
+
+    __slots__ = ("_at", "_owner", "_resumes", "_supervisor")
+
+    def __init__(self, supervisor: Supervisor, owner: str | None, *, resumes: bool) -> None:
+        self.name, self.run_id = ANY, ""
+        self.is_replay = self.stops_run = False
+        self._supervisor = supervisor
+        self._owner = owner
+        self._resumes = resumes
+        self._at: int | None = None
+
+    def make_feed(self, store: Store) -> Feed:  # noqa: ARG002 - it needs more than that
+        """Return the one look for all."""
+        return ChangesFeed(self._supervisor)
+
+    async def read(self, store: Store, feed: Feed, after: int) -> Piece:  # noqa: ARG002 - the feed has read it
+        """Return what the feed found, or how things stand at first."""
+        assert isinstance(feed, ChangesFeed), "it made it"
+        if self._at is None:
+            return await self._greet(feed, after)
+        chunk = b"".join(batch.told(self._owner) for batch in feed.since(self._at))
+        self._at = feed.end
+        return Piece(chunk, feed.place)
+
+    async def _greet(self, feed: ChangesFeed, after: int) -> Piece:
+        async with feed.lock:
+            if not feed.is_open:
+                return Piece(b"", after)  # it wakes us
+            missed = await feed.since_place(after, self._owner) if self._resumes else None
+            hello = {"place": feed.place, "now": self._supervisor.store.now(), "reset": missed is None}
+            flights = {"all": True, "runs": feed.flights(self._owner)}
+            chunks = [message("hello", hello), *(missed or ()), message("flight", flights, feed.place)]
+            self._at = feed.end
+            return Piece(b"".join(chunks), feed.place)

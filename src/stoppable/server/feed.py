@@ -1,0 +1,82 @@
+"""What streams follow together: they are woken together, and an event is encoded once for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from stoppable.records import Event
+from stoppable.server.encoding import dumps, one_line
+from stoppable.stores.base import Store
+
+if TYPE_CHECKING:
+    from stoppable.server.reader import Reader
+
+_ENCODED_KEPT = 512
+
+
+class Feed:
+    """News of a run, or of all of them, for the readers that want it."""
+
+    __slots__ = ("_encoded", "_is_woken", "_loop", "_pause", "_subscription", "readers")
+
+    def __init__(self, store: Store, name: str, pause: float = 0.0) -> None:
+        """Wake readers on news of a name, at most once in ``pause`` seconds."""
+        self.readers: list[Reader] = []
+        self._loop = asyncio.get_running_loop()
+        self._is_woken = False
+        self._pause = pause
+        self._encoded: dict[int, bytes] = {}
+        self._subscription = store.watch(name, self._wake)
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._subscription.close()
+
+    def encode(self, event: Event, place: int) -> bytes:
+        """Return an event as it is sent, with the number that a client resumes after."""
+        if len(self.readers) == 1:
+            return _encode(event, place)
+        encoded = self._encoded.get(place)
+        if encoded is None:
+            if len(self._encoded) >= _ENCODED_KEPT:
+                self._encoded.clear()
+            encoded = self._encoded[place] = _encode(event, place)
+        return encoded
+
+    def _wake(self) -> None:
+        if not self._is_woken:  # once for many events
+            self._is_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        if self._pause:
+            self._loop.call_later(self._pause, self.wake_all)
+        else:
+            self.wake_all()
+
+    def wake_all(self) -> None:
+        """Let every reader look."""
+        self._is_woken = False
+        for reader in self.readers:
+            reader.wake()
+
+
+def _encode(event: Event, place: int) -> bytes:
+    kind = event.type._value_  # before 3.12, .value takes longer than a call
+    return message(
+        kind, {"runId": event.run_id, "seq": event.seq, "at": event.at, "type": kind, "data": event.data}, place
+    )
+
+
+def message(kind: str, data: object, place: int | None = None) -> bytes:
+    """Return an event of a stream; without a place a client that resumes does not count it."""
+    text = dumps(data)
+    if not text.isascii():
+        text = one_line(text)
+    # JSON has no line breaks, so nothing that an agent emits can end the event early.
+    if place is None:
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), text)
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (place, kind.encode(), text)

@@ -1,0 +1,113 @@
+"""What a stream shows: a run, a run with all its descendants, or what changes anywhere (changes.py)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from stoppable.records import Event, EventType, RunRecord
+from stoppable.server.feed import Feed
+from stoppable.stores.listeners import ANY
+
+if TYPE_CHECKING:
+    from stoppable.stores.base import Store
+
+_READ = 200  # events at a time
+_SEND_BYTES = 262_144  # an event may have a megabyte: not many of them in one piece
+_TREE_PAUSE = 0.05  # seconds: whoever follows a tree is woken by every run of the store
+
+
+class Piece(NamedTuple):
+    """What is sent next, the number that a client has then, and whether the stream ends with it."""
+
+    chunk: bytes
+    after: int
+    is_last: bool = False
+
+
+class Behind(Exception):
+    """A reader has to begin again: what comes next for it is not kept."""
+
+
+class View(ABC):
+    """What one reader follows."""
+
+    __slots__ = ("is_replay", "name", "run_id", "stops_run")
+
+    name: str
+    """Whoever follows the same shares a feed."""
+    run_id: str
+    is_replay: bool
+    """Whether nothing comes any more."""
+    stops_run: bool
+    """Whether the run is stopped once all such readers have left."""
+
+    @abstractmethod
+    def make_feed(self, store: Store) -> Feed:
+        """Return what wakes the readers of this."""
+
+    @abstractmethod
+    async def read(self, store: Store, feed: Feed, after: int) -> Piece:
+        """Return what comes after a number; nothing, if there is nothing yet."""
+
+
+class RunView(View):
+    """The log of one run."""
+
+    __slots__ = ()
+
+    def __init__(self, record: RunRecord) -> None:
+        self.name = self.run_id = record.id
+        self.is_replay = record.over
+        self.stops_run = record.on_disconnect == "stop"
+
+    def make_feed(self, store: Store) -> Feed:
+        """Return what wakes those who follow this run."""
+        return Feed(store, self.run_id)
+
+    async def read(self, store: Store, feed: Feed, after: int) -> Piece:
+        """Return events as they are in the log."""
+        events = await store.read(self.run_id, after, _READ)
+        return _joined(((event.seq, event) for event in events), feed, after, self.run_id)
+
+
+class TreeView(View):
+    """The logs of a run and all its descendants, as they came; numbers are places in the store."""
+
+    __slots__ = ()
+
+    def __init__(self, record: RunRecord) -> None:
+        self.run_id = record.id
+        self.name = tree_name(record.id)
+        self.is_replay = record.over
+        self.stops_run = record.on_disconnect == "stop"
+
+    def make_feed(self, store: Store) -> Feed:
+        """Return what wakes those who follow this tree."""
+        return Feed(store, ANY, _TREE_PAUSE)
+
+    async def read(self, store: Store, feed: Feed, after: int) -> Piece:
+        """Return events as they came."""
+        tail = await store.tail(after, _READ, below=self.run_id)
+        return _joined(tail.events, feed, after, self.run_id)
+
+
+def tree_name(run_id: str) -> str:
+    """Return the name of the feed of a tree; no run has it."""
+    return f"{run_id}/tree"
+
+
+def _joined(events: Iterable[tuple[int, Event]], feed: Feed, after: int, run_id: str) -> Piece:
+    """Return events as they are sent, as many as fit into one piece, up to the end of the run."""
+    chunks: list[bytes] = []
+    size = 0
+    for place, event in events:
+        chunks.append(feed.encode(event, place))
+        size += len(chunks[-1])
+        after = place
+        if event.type is EventType.DONE and event.run_id == run_id:
+            return Piece(b"".join(chunks), after, is_last=True)
+        if size >= _SEND_BYTES:
+            break
+    return Piece(b"".join(chunks), after)

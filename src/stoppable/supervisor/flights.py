@@ -1,0 +1,33 @@
+"""What is in flight in live runs at this moment, wherever they are executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from stoppable._core.gate import Role
+from stoppable._core.run import Run
+from stoppable.supervisor.desk import Desk
+
+
+async def in_flight(desk: Desk, run_ids: Iterable[str]) -> Mapping[str, tuple[str, ...] | None]:
+    """Return the open boundaries of live runs, each without those of its children; None if that is not known.
+
+    Runs of this process tell it themselves; of all others their logs do, as far as they are kept.
+    """
+    found: dict[str, tuple[str, ...] | None] = {}
+    elsewhere: list[str] = []
+    for run_id in run_ids:
+        log = desk.recorder.logs.get(run_id)
+        if log is None:
+            elsewhere.append(run_id)
+        else:
+            found[run_id] = open_in(log.run)
+    if elsewhere:
+        found |= await desk.store.in_flight(elsewhere)
+    return found
+
+
+def open_in(run: Run) -> tuple[str, ...]:
+    """Return the open boundaries of a run of this process."""
+    members = list(run._members or ())
+    return tuple(member.label for member in members if member.role is Role.BOUNDARY)  # type: ignore[attr-defined]
