@@ -40,6 +40,8 @@ class Arrivals:
 
     def forget(self, run_ids: Collection[str]) -> None:
         """Let go of the events of runs."""
+        if not run_ids:
+            return
         self._events = [None if event is None or event.run_id in run_ids else event for event in self._events]
         kept = next((number for number, event in enumerate(self._events) if event is not None), len(self._events))
         self._first += kept

@@ -496,6 +496,5 @@ class MemoryStore:
                 forgotten.update(node.record.id for node in tree)
         for run_id in forgotten:
             del self._runs[run_id]
-        if forgotten:
-            self._arrivals.forget(forgotten)
+        self._arrivals.forget(forgotten)
         return len(forgotten)
