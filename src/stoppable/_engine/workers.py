@@ -80,7 +80,7 @@ class Worker(Process):
         packed = pack(request)
         ours, theirs = socket.socketpair()
         group = new_id()
-        with theirs:
+        with theirs, context.detached():  # a participant of its own, not one of the run's plain processes
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                     [sys.executable, "-m", "stoppable._engine.worker", str(theirs.fileno())],

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import concurrent.futures.thread
+import os
+import subprocess
 import threading
 from collections.abc import Iterable
 from types import ModuleType
 
-from stoppable._engine.plain import executors, patches, threads, whose
+from stoppable._engine.plain import executors, patches, pools, processes, spawning, threads, whose
 
 
-def instrument(*, include: Iterable[str] = ()) -> None:
+def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> None:
     """Make the threads, executor calls and processes that a run's code starts take part in the run.
 
     They are listed in the receipt, a stop ends them where that is possible, and the run is not ``stopped`` before they
     have ended; after a stop none is started, except by clean-up. Outside runs and in ``detached()`` everything is as it
     was. A thread takes part if it executes the user's code; ``include`` names installed modules that count as that.
+    ``spare`` names programs that a command may start for everybody (``"tmux: server"``, ``"gpg-agent"``): they live on.
     """
     whose.include(include)
+    processes.spare(spare)
     patches.switch(on=True)
     patches.put(threading.Thread, "start", threads.start_of)
     patches.put(concurrent.futures.thread.ThreadPoolExecutor, "submit", executors.submit_of)
-    patches.when_imported("anyio._backends._asyncio", _anyio)
+    patches.put(subprocess.Popen, "__init__", spawning.popen_of)
+    for name, make in (("fork", spawning.fork_of), ("forkpty", spawning.forkpty_of)):
+        if hasattr(os, name):
+            patches.put(os, name, make)
+    for module, install in _LATER.items():
+        patches.when_imported(module, install)
 
 
 def uninstrument() -> None:
@@ -33,3 +42,32 @@ def uninstrument() -> None:
 
 def _anyio(module: ModuleType) -> None:
     patches.put(module.AsyncIOBackend, "run_sync_in_worker_thread", executors.run_sync_of)
+
+
+def _uvloop(module: ModuleType) -> None:
+    for name in ("subprocess_exec", "subprocess_shell"):
+        patches.put(module.Loop, name, spawning.uvloop_spawn_of)
+
+
+def _multiprocessing(module: ModuleType) -> None:
+    patches.put(module.BaseProcess, "start", spawning.process_start_of)
+
+
+def _multiprocessing_pool(module: ModuleType) -> None:
+    for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
+        patches.put(module.Pool, name, pools.thread_pool_method_of)
+
+
+def _process_pool(module: ModuleType) -> None:
+    patches.put(module.ProcessPoolExecutor, "__init__", pools.init_of)
+    patches.put(module.ProcessPoolExecutor, "submit", pools.submit_of)
+
+
+_LATER = {
+    "anyio._backends._asyncio": _anyio,
+    "concurrent.futures.process": _process_pool,
+    "multiprocessing.pool": _multiprocessing_pool,
+    "multiprocessing.process": _multiprocessing,
+    "uvloop": _uvloop,
+}
+"""What is not part of every program, and is seen to when it is imported."""

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 _installed: dict[tuple[object, str], tuple[Any, Any]] = {}
-"""Our function and the one that it calls, by the owner and the name of the attribute."""
+"""Our function and what it replaced, None for an inherited one, by the owner and the name of the attribute."""
 _on = False
 
 
@@ -29,9 +29,10 @@ def switch(*, on: bool) -> None:
 def put(owner: object, name: str, make: Callable[[Any], Any]) -> None:
     """Put a function in the place of an attribute; ``make`` is given the one that is there."""
     if (owner, name) not in _installed:
-        original = vars(owner)[name]
+        is_inherited = name not in vars(owner)
+        original = getattr(owner, name) if is_inherited else vars(owner)[name]
         ours = make(original)
-        _installed[owner, name] = ours, original
+        _installed[owner, name] = ours, None if is_inherited else original
         setattr(owner, name, ours)
 
 
@@ -39,7 +40,10 @@ def take_away() -> None:
     """Put everything back; what somebody else has wrapped since is left in place, and does nothing."""
     for (owner, name), (ours, original) in list(_installed.items()):
         if vars(owner)[name] is ours:
-            setattr(owner, name, original)
+            if original is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
             del _installed[owner, name]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import weakref
@@ -22,8 +23,10 @@ from stoppable.errors import AgentStopped
 
 _get = context.current.get
 
-_beside: weakref.WeakKeyDictionary[Run, weakref.WeakSet[threading.Thread]] = weakref.WeakKeyDictionary()
+_beside: weakref.WeakKeyDictionary[threading.Thread, weakref.ref[Run]] = weakref.WeakKeyDictionary()
 """The threads of libraries that were started in a run: a stop does not wait for them."""
+
+_POOLS = ("multiprocessing.pool", "concurrent.futures.process")
 
 
 class PlainThread(Participant):
@@ -76,9 +79,29 @@ def start_of(original: Callable[[threading.Thread], None]) -> Callable[[threadin
 def _start_beside(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
     run = scope._run_here()
     assert run is not None, "started in a run"
-    _beside.setdefault(run, weakref.WeakSet()).add(thread)
+    _beside[thread] = weakref.ref(run)
+    if _keeps_pool(thread):
+        thread.run = functools.partial(_until_stopped, thread.run)  # type: ignore[method-assign]
     with detached():
         original(thread)
+
+
+def _keeps_pool(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    return (getattr(target, "__module__", None) or type(thread).__module__) in _POOLS
+
+
+def _until_stopped(run: Callable[[], None]) -> None:
+    with contextlib.suppress(AgentStopped):
+        run()
+
+
+def pool_of_run() -> Run | None:
+    """Return the run whose pool the calling thread keeps: the processes that it starts anew are that run's too."""
+    thread = threading.current_thread()
+    started_in = _beside.get(thread)
+    run = None if started_in is None or not _keeps_pool(thread) else started_in()
+    return None if run is None or (run._outcome is not None and run._stop is None) else run
 
 
 def _start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
@@ -129,4 +152,6 @@ def _guard_timer(timer: threading.Timer, scope: Scope) -> None:
 
 def beside(run: Run) -> list[str]:
     """Return the names of the libraries' threads that were started in a run and are alive."""
-    return sorted(thread.name for thread in list(_beside.get(run, ())) if thread.is_alive())
+    return sorted(
+        thread.name for thread, started_in in list(_beside.items()) if started_in() is run and thread.is_alive()
+    )

@@ -204,6 +204,14 @@ def environ(pid: int) -> bytes:
     return _read(f"{_PROC}/{pid}/environ")
 
 
+def name(pid: int) -> str:
+    """Return what a process calls itself, or a question mark if it is gone."""
+    try:
+        return _read(f"{_PROC}/{pid}/comm").decode(errors="replace").strip()
+    except OSError:
+        return "?"
+
+
 def _is_zombie(fields: list[bytes]) -> bool:
     # Also in state Z: a program whose main thread ended before the others, which work on.
     return fields[_STATE] in b"ZX" and fields[_THREADS] in b"01"

@@ -32,14 +32,20 @@ Look: TypeAlias = Callable[[], float | None]
 class Family(table.Members):
     """Processes known by pid and start time, whoever bears their cookie, and what all of them started."""
 
-    __slots__ = ()
+    __slots__ = ("_added", "_spared")
 
-    def __init__(self, cookie: str) -> None:
+    def __init__(self, cookie: str, spared: tuple[str, ...] = ()) -> None:
         super().__init__(cookie, session=-1)
         self.forget_session()
+        self._spared = spared  # how the names of programs begin that are left alone, unless they were added
+        self._added: set[int] = set()
 
     def add(self, pid: int) -> bool:
         """Count a process in; False if there is none with that pid."""
+        self._added.add(pid)
+        return self._note(pid)
+
+    def _note(self, pid: int) -> bool:
         with contextlib.suppress(OSError, IndexError):
             self._known[pid] = table.started(pid)
             return True
@@ -52,9 +58,12 @@ class Family(table.Members):
         is_growing = bool(found)
         while is_growing:  # children without the cookie: a fork, `env -i`
             children = {pid for pid, parent in parents.items() if parent in found} - found
-            found |= {pid for pid in children if self.add(pid)}
+            found |= {pid for pid in children if self._note(pid)}
             is_growing = bool(children & found)
-        return sorted(pid for pid in found if self.has(pid))
+        return sorted(pid for pid in found if self.has(pid) and not self._is_spared(pid))
+
+    def _is_spared(self, pid: int) -> bool:
+        return bool(self._spared) and pid not in self._added and table.name(pid).startswith(self._spared)
 
     def strike(self, signum: signal.Signals) -> list[int]:
         """Signal everybody who is alive, and return who that was."""

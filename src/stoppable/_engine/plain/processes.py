@@ -1,0 +1,187 @@
+"""Plain processes as participants: known by their pids and a cookie, signalled one by one, never as a group."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterable, Mapping
+
+from stoppable._core.boundary import Boundary
+from stoppable._core.context import Scope
+from stoppable._core.gate import lock
+from stoppable._core.ids import new_id
+from stoppable._core.port import Participant
+from stoppable._core.run import Run
+from stoppable._core.state import Rung
+from stoppable._engine.plain import scopes
+from stoppable._engine.processes import table
+from stoppable._engine.processes.keeper import Force
+from stoppable._engine.processes.watch import Family, watcher
+
+_SHORT, _LONG = 0.02, 0.2
+
+_spared: tuple[str, ...] = ()
+
+
+def spare(programs: Iterable[str]) -> None:
+    """Leave programs alone that a command started for everybody, known by how their names begin."""
+    global _spared
+    _spared = tuple(programs)
+
+
+class Processes(Participant):
+    """The plain processes of one run and of the runs below it, with everything they started.
+
+    Two for each run that has any: clean-up has its own, which CANCEL spares and only KILL ends.
+    """
+
+    __slots__ = ("_cut", "_family", "_force", "_is_clear", "_is_told", "_open", "_pause", "_run", "id", "is_cleanup")
+
+    def __init__(self, run: Run, *, is_cleanup: bool) -> None:
+        self.id = new_id()
+        self.is_cleanup = is_cleanup
+        self._run = run
+        self._family = Family(self.id, _spared)
+        self._open: dict[Boundary, int | None] = {}  # those that this run's code started, with their pids
+        self._force = Force.NONE
+        self._is_told = False  # TERM was sent: once, since a second one breaks a clean-up
+        self._is_clear = False  # the run's body has ended, and nothing was found
+        self._cut: set[int] = set()  # whom we told to end
+        self._pause = 0.0
+
+    @classmethod
+    def of(cls, run: Run, *, is_cleanup: bool) -> Processes:
+        """Return those of a run."""
+        with lock:
+            for found in run._list(cls):
+                if found.is_cleanup is is_cleanup:
+                    return found
+            made = cls(run, is_cleanup=is_cleanup)
+            run._admit(made)
+            return made
+
+    # As a participant
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+        """Send TERM at CANCEL, though not to what clean-up has started, and KILL at KILL."""
+        for processes in targets:
+            assert isinstance(processes, cls)
+            if rung > Rung.CANCEL:
+                processes._force = Force.KILL
+            elif not processes.is_cleanup:
+                processes._force = max(processes._force, Force.TERM)
+            watcher.call(processes._look)
+
+    def alive(self) -> bool:
+        """Return whether one is alive that counts: after a stop, also what those left behind that have ended."""
+        if self._open:
+            return True
+        if self._run._stop is None or self._is_clear:
+            return False
+        watcher.call(self._look)  # it says so when nothing is left
+        return True
+
+    def describe(self) -> str:
+        """Name the processes."""
+        found = ", ".join(f"{pid} ({table.name(pid)})" for pid in self._family.find())
+        return f"processes {found or 'that are gone by now'}"
+
+    # Their beginning and end
+
+    def begin(self, entered: Boundary) -> None:
+        """Count a process in that is about to be started."""
+        self._open[entered] = None
+        self._is_clear = False
+        entered.holder = self
+        self._run._admit(self)  # it may have been found clear just now
+
+    def started(self, entered: Boundary, pid: int) -> None:
+        """Follow a process."""
+        self._open[entered] = pid
+        self._family.add(pid)
+        watcher.watch(pid, lambda: self.ended(entered))
+        # Published first, the rung read afterwards: CANCEL and KILL find it, or it finds them.
+        rung = self._run._rung
+        if rung is not None and (rung > Rung.CANCEL or (rung is Rung.CANCEL and not self.is_cleanup)):
+            self._cut.add(pid)
+            self._family.signal(pid, signal.SIGKILL if rung > Rung.CANCEL else signal.SIGTERM)
+
+    def ended(self, entered: Boundary, error: type[BaseException] | None = None) -> None:
+        """Note the end of one, or that it was not started."""
+        if self._open.get(entered) in self._cut:
+            error = asyncio.CancelledError
+        # Alive until the boundary is left, which notes its fate: the run must not end before that.
+        entered.__exit__(error, None, None)
+        del self._open[entered]
+        if self._run._ended is not None:
+            self._run._settle()
+
+    def _look(self) -> float | None:
+        """Signal what is to be signalled, and see whether anything is left; on the watcher's thread."""
+        if self._force is Force.KILL:
+            left = self._family.strike(signal.SIGKILL)  # again and again: one may have been forked meanwhile
+            self._cut.update(left)
+        elif self._force is Force.TERM:
+            left = self._terminate()
+        elif self._run._ended is None or self._open:
+            return None  # the end of the body, or of one of them, comes back here
+        else:
+            left = self._family.find()
+        if left or self._open:
+            self._pause = min(self._pause * 2 + 0.001, _SHORT if self._force is Force.KILL else _LONG)
+            return self._pause
+        if self._run._ended is not None:
+            self._is_clear = True
+            self._run._withdraw(self)
+            self._run._settle()
+        return None
+
+    def _terminate(self) -> list[int]:
+        """Send TERM to everybody, and later to those alone that were forked in that moment by one that is gone.
+
+        Once to each, since a second one breaks a clean-up; and not to what one that is alive has started to clean up.
+        """
+        if not self._is_told:
+            self._is_told = True
+            left = self._family.strike(signal.SIGTERM)
+            self._cut.update(left)
+            self._pause = 0.0
+            return left
+        left = self._family.find()
+        parents = table.parents()
+        for pid in left:
+            if pid not in self._cut and parents.get(pid) not in left:
+                self._cut.add(pid)
+                self._family.signal(pid, signal.SIGTERM)
+        return left
+
+
+class Start:
+    """A process that plain code starts: the boundary is entered, and the cookies are made."""
+
+    def __init__(self, scope: Scope, name: str) -> None:
+        run = scope._run_here()
+        assert run is not None, "started in a run"
+        self._boundary = scopes.enter(scope, "spawn", name)
+        is_cleanup = scopes.is_cleanup(scope)
+        # A stop of any run around it must find what the process leaves behind when it ends.
+        runs = [run, *(outer for outer in run._lineage() if outer is not run and outer._outcome is None)]
+        everyone = [Processes.of(each, is_cleanup=is_cleanup) for each in runs]
+        self._processes = everyone[0]
+        self._run_id = run.id
+        self._cookie = ":".join(each.id for each in reversed(everyone))
+        self._processes.begin(self._boundary)
+
+    def environment(self, given: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the environment of the process, with the cookies by which it and what it starts are found."""
+        # Without the one that names this process: what a run left behind that completed must outlive us.
+        return table.environment(given, self._run_id, self._cookie, None)
+
+    def started(self, pid: int) -> None:
+        """Follow the process."""
+        self._processes.started(self._boundary, pid)
+
+    def failed(self, error: BaseException) -> None:
+        """Give up: there is no process."""
+        self._processes.ended(self._boundary, type(error))

@@ -1,0 +1,145 @@
+"""The ways in which plain code starts processes: subprocess, asyncio, uvloop, multiprocessing, fork."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from contextvars import Token
+from typing import Any
+
+from stoppable._core import context
+from stoppable._core.context import OUTSIDE, Outside, Scope
+from stoppable._engine.plain import scopes, threads
+from stoppable._engine.plain.patches import is_on
+from stoppable._engine.plain.processes import Start
+
+_get, _set = context.current.get, context.current.set
+_ENV = 9  # where `env` is among the positional arguments of Popen after the first
+
+
+def _here() -> Scope | None:
+    return None if type(_get()) is Outside or not is_on() else scopes.current()
+
+
+def popen_of(original: Callable[..., None]) -> Callable[..., None]:
+    """Return ``Popen.__init__`` for processes that take part; asyncio starts its own with it too."""
+
+    @functools.wraps(original)
+    def init(self: Any, args: Any, *rest: Any, **options: Any) -> None:
+        scope = _here()
+        if scope is None:
+            original(self, args, *rest, **options)
+            return
+        start = Start(scope, _program(args))
+        if len(rest) > _ENV:
+            rest = (*rest[:_ENV], start.environment(rest[_ENV]), *rest[_ENV + 1 :])
+        else:
+            options["env"] = start.environment(options.get("env"))
+        try:
+            original(self, args, *rest, **options)
+        except BaseException as error:
+            start.failed(error)
+            raise
+        start.started(self.pid)
+
+    return init
+
+
+def _program(args: Any) -> str:
+    """Return what a command is listed as: the name of its program."""
+    if not isinstance(args, str | bytes | os.PathLike):
+        args = next(iter(args), "")
+    try:
+        words = os.fsdecode(args).split(None, 1)
+    except TypeError:
+        return "?"  # which Popen is about to refuse
+    return os.path.basename(words[0]) if words else "?"  # noqa: PTH119 - it need not be a path
+
+
+def uvloop_spawn_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return uvloop's ``subprocess_exec`` or ``subprocess_shell`` for processes that take part."""
+
+    @functools.wraps(original)
+    async def spawn(self: Any, protocol_factory: Any, program: Any, *args: Any, **options: Any) -> Any:
+        scope = _here()
+        if scope is None:
+            return await original(self, protocol_factory, program, *args, **options)
+        start = Start(scope, _program([program]))
+        options["env"] = start.environment(options.get("env"))
+        try:
+            transport, protocol = await original(self, protocol_factory, program, *args, **options)
+        except BaseException as error:
+            start.failed(error)  # one that was cancelled half-way is found by its cookie
+            raise
+        start.started(transport.get_pid())
+        return transport, protocol
+
+    return spawn
+
+
+def fork_of(original: Callable[[], int]) -> Callable[[], int]:
+    """Return ``os.fork`` for processes that take part."""
+
+    @functools.wraps(original)
+    def fork() -> int:
+        pid: int = _forked(original, lambda pid: pid)
+        return pid
+
+    return fork
+
+
+def forkpty_of(original: Callable[[], tuple[int, int]]) -> Callable[[], tuple[int, int]]:
+    """Return ``os.forkpty``, which ``pty`` and everything on top of that uses, for processes that take part."""
+
+    @functools.wraps(original)
+    def forkpty() -> tuple[int, int]:
+        pair: tuple[int, int] = _forked(original, lambda pair: pair[0])
+        return pair
+
+    return forkpty
+
+
+def _forked(original: Callable[[], Any], pid_of: Callable[[Any], int]) -> Any:
+    scope = _here()
+    if scope is None:
+        return original()
+    start = Start(scope, "fork")
+    cookies = start.environment({})
+    try:
+        result = original()
+    except BaseException as error:
+        start.failed(error)
+        raise
+    if pid_of(result) == 0:
+        os.environ.update(cookies)  # of what it starts: it has our own environment, and is known by its pid
+        _set(OUTSIDE)  # a fork has no run
+    else:
+        start.started(pid_of(result))
+    return result
+
+
+def process_start_of(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return ``multiprocessing``'s ``Process.start`` for processes that take part, in whatever way they are started."""
+
+    @functools.wraps(original)
+    def start(self: Any) -> None:
+        scope: Scope | None = _here()
+        if scope is None and is_on():
+            scope = threads.pool_of_run()
+        if scope is None:
+            original(self)
+            return
+        process = Start(scope, self.name)
+        # Outside: a fork has no run, and multiprocessing's own servers, which this may start, are nobody's.
+        reset: Token[Scope] = _set(OUTSIDE)
+        try:
+            original(self)
+        except BaseException as error:
+            process.failed(error)
+            raise
+        finally:
+            context.current.reset(reset)
+        process.started(self.pid)
+
+    return start
