@@ -22,8 +22,10 @@ from stoppable._engine.plain.install import instrument, uninstrument
 from stoppable._engine.processes.calls import ProcessResult, open_process, run_process
 from stoppable._engine.processes.errors import CommandNotFound, ProcessFailed, ProcessNotStarted
 from stoppable._engine.processes.process import Process
+from stoppable._engine.remote import RemoteNode, remote
 from stoppable._engine.runner import run
 from stoppable._engine.streaming.stream import stream
+from stoppable._engine.telling import RemoteStop
 from stoppable._engine.threads import ThreadPoolExecutor, bind, to_thread
 from stoppable._engine.waits import sleep
 from stoppable._engine.workers import WorkerDied
@@ -71,6 +73,8 @@ __all__ = [
     "Reason",
     "ReasonKind",
     "Receipt",
+    "RemoteNode",
+    "RemoteStop",
     "Run",
     "RunConflict",
     "RunEnded",
@@ -105,6 +109,7 @@ __all__ = [
     "on_stop",
     "open_process",
     "open_run",
+    "remote",
     "run",
     "run_process",
     "set_partial",

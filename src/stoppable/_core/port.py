@@ -34,6 +34,9 @@ class Participant(Member):
     """A lock that the thread of that loop holds for ever and nobody else ever takes: to ask a lock whether the caller
     owns it is the cheapest way to know a thread."""
 
+    is_listed: ClassVar[bool] = True
+    """Whether the receipt of a lost run names it; otherwise a boundary that it holds does."""
+
     can_be_cut: ClassVar[bool] = False
     """Whether CANCEL hits its code where it stands, be it in a clean-up."""
 

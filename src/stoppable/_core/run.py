@@ -367,7 +367,8 @@ class Run(Annotated):
     def _lose(self, abandoned: Sequence[str] | None = None) -> None:
         """Give up: something of it may still be alive, and the receipt names it."""
         if abandoned is None:
-            abandoned = [participant.describe() for participant in self._participants() if participant.alive()]
+            alive = [participant for participant in self._participants() if participant.alive()]
+            abandoned = [participant.describe() for participant in alive if participant.is_listed]
         if self._conclude(_LOST, abandoned) and self.parent is not None:
             self.parent._settle()
 

@@ -137,13 +137,13 @@ def _async_generator_agent(function: Callable[..., Any], options: RunOptions) ->
 
 def _passed_on(run: Run) -> bool:
     """Pass somebody else's cancel on to a run that is read or waited for, as it would hit a plain call (G9)."""
-    if _is_our_cancel():
+    if is_our_cancel():
         return False
     run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
     return True
 
 
-def _is_our_cancel() -> bool:
+def is_our_cancel() -> bool:
     """Return whether the cancel that the current task has got is one that we issued, and no other came as well."""
     participant = tasks.current()
     if participant is None or not participant.issued:

@@ -22,7 +22,7 @@ from stoppable._engine.waits import ended, wait_for_end
 from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
 
 _COMPLETED = Status.COMPLETED
-_OUTSIDERS = (CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
+OUTSIDERS = (CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 _KINDS: dict[type[BaseException], ReasonKind] = {
     CancelledError: ReasonKind.EXTERNAL,
     GeneratorExit: ReasonKind.DISCONNECT,
@@ -106,7 +106,7 @@ class _Edge:
         for child in self.run._offspring():
             if child._main is not None:
                 child._main.left_behind()
-        if isinstance(error, (AgentStopped, *_OUTSIDERS)):
+        if isinstance(error, (AgentStopped, *OUTSIDERS)):
             return  # a stop is on its way to them, or will be, and the ladder waits for them
         while children := _live_below(self.run):
             for child in children if error is not None else ():
@@ -421,11 +421,11 @@ def _sort(error: BaseException | None, late: BaseException | None = None) -> Sor
         return None, None, None
     if isinstance(error, AgentStopped):
         return error, None, None
-    if isinstance(error, _OUTSIDERS):
+    if isinstance(error, OUTSIDERS):
         return None, error, None
     if isinstance(error, BaseExceptionGroup):
         stops, others = error.split(AgentStopped)
-        outsiders, rest = (None, None) if others is None else others.split(_OUTSIDERS)
+        outsiders, rest = (None, None) if others is None else others.split(OUTSIDERS)
         return _leaf(stops), _leaf(outsiders), rest
     return None, None, error
 

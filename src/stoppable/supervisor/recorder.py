@@ -16,7 +16,7 @@ from stoppable._core.hooks import Callback, Moment
 from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
-from stoppable._core.state import Mode, Status
+from stoppable._core.state import Fate, Mode, Status
 from stoppable._core.stop import Answer, Receipt, Stop
 from stoppable.errors import RunConflict, StoreError
 from stoppable.records import Draft, EventType, OutcomeRecord, StopIntent
@@ -176,7 +176,7 @@ class Recorder(Sink):
             return
         log.is_over = True  # in its turn: the runs below it ended first
         if log.run.status is Status.LOST and (receipt := log.run.receipt) is not None:
-            left = [node.name for node in receipt.nodes if node.kind == "participant"]
+            left = [node.name for node in receipt.nodes if node.kind != "run" and node.fate in _LEFT]
             _logger.warning("run %s (%s) is lost: could not be ended: %s", log.run.id, log.run.name, ", ".join(left))
         parent = log.run.parent
         log.above = None if parent is None else self._log_of(parent)
@@ -427,6 +427,7 @@ def _not_kept(log: Log) -> StoreError:
     return StoreError(f"run {log.run.id}: its end is not kept: the supervisor was closed")
 
 
+_LEFT = (Fate.ABANDONED, Fate.UNREACHABLE)
 _KEPT: Reply[None] = Reply.of(lambda: None)
 
 

@@ -1,0 +1,258 @@
+"""A node in another service: told of every stop, and alive here until that service says how it ended."""
+
+from __future__ import annotations
+
+import inspect
+from asyncio import CancelledError
+from collections.abc import Mapping
+from types import TracebackType
+
+from stoppable._core.boundary import Boundary
+from stoppable._core.callables import code_of
+from stoppable._core.gate import lock
+from stoppable._core.policy import Policy
+from stoppable._core.port import Participant, RemoteParticipant
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.run import Run
+from stoppable._core.shield import shielded
+from stoppable._core.state import Fate, Mode, Rung
+from stoppable._core.stop import Stop
+from stoppable._engine import tasks
+from stoppable._engine.agents import is_our_cancel
+from stoppable._engine.bells import Bell, block
+from stoppable._engine.open_run import open_run
+from stoppable._engine.scope import OUTSIDERS
+from stoppable._engine.telling import Line, Tell, end_of
+from stoppable.errors import InvalidArgument
+
+_MODES = {Rung.CANCEL: Mode.IMMEDIATE, Rung.KILL: Mode.KILL}
+_BY_ITSELF = (Fate.FINISHED, Fate.SKIPPED)
+
+
+class RemoteNode:
+    """What ``remote()`` gives its block: the place of something that another service executes."""
+
+    __slots__ = ("_seat", "name", "run")
+
+    def __init__(self, run: Run, seat: _Seat) -> None:
+        self.run = run
+        self.name = run.name
+        self._seat = seat
+
+    @property
+    def fate(self) -> Fate | None:
+        """What the remote said of its end, or None as long as it has not."""
+        return self._seat.said
+
+    def identify(self, **ref: object) -> None:
+        """Say how the remote is addressed, once that is known: a stop that came before is told now.
+
+        It is noted in the record of the run (``Run.annotate``), so that the remote can be found after a crash.
+        """
+        self.run.annotate(**ref)
+        self._seat.line.open()
+
+    def ended(self, fate: str = Fate.FINISHED) -> None:
+        """Note what the remote said of its end: ``finished``, or what the stop did to it; the first word counts."""
+        self._seat.end(end_of(fate) or Fate.FINISHED)
+
+    def __repr__(self) -> str:
+        return f"<RemoteNode {self.name!r} {self.fate or 'not ended'}>"
+
+
+class _Effect(Boundary):
+    """The remote as it is listed in flight; its fate is what the remote said, whatever happened here."""
+
+    __slots__ = ("seat",)
+
+    def __init__(self, name: str, seat: _Seat) -> None:
+        self.kind = "remote"
+        self.name = name
+        self.seat = seat
+        self._run = None
+
+    @property
+    def fate(self) -> Fate | None:
+        found = super().fate
+        if found is None and self.seat.said is None and self.seat.run.outcome is not None:
+            found = self._fate = self.seat.fate_of_lost()
+        return found
+
+    def _note_fate(self, run: Run, error: type[BaseException] | None) -> None:  # noqa: ARG002 - the remote's word counts
+        if run._outcome is None and self.seat.said is not None:
+            self._fate = self.seat.said
+
+
+class _Seat(RemoteParticipant):
+    """Whatever executes the node there."""
+
+    __slots__ = ("bell", "effect", "line", "run", "said")
+
+    is_listed = False  # its boundary is
+
+    def __init__(self, run: Run, tell: Tell, *, is_open: bool) -> None:
+        self.run = run
+        self.said: Fate | None = None
+        self.bell = Bell()
+        self.line = Line(run, tell, self.end, is_open=is_open)
+        self.effect = _Effect(run.name, self)
+
+    def enter(self) -> None:
+        """Take part in the run, from before anything is started there; raises AgentStopped if it was told to stop."""
+        self.run._admit(self)
+        try:
+            self.effect.__enter__()
+        except BaseException:
+            self.said = Fate.SKIPPED
+            self.line.close()
+            self.run._withdraw(self)
+            raise
+        self.effect.holder = self
+        self.run._when_ended(self._given_up)
+
+    def tell(self, stop: Stop) -> None:
+        """Pass a stop on."""
+        self.line.pass_on(stop)
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+        """Tell it harder; nothing here can force it."""
+        for seat in targets:
+            assert isinstance(seat, cls)
+            seat.line.want(_MODES[rung])
+
+    def alive(self) -> bool:
+        """Return whether the remote has not said that it ended."""
+        return self.said is None
+
+    def describe(self) -> str:
+        """Name it."""
+        return f"remote {self.run.name}"
+
+    def end(self, fate: Fate) -> None:
+        """Note how it ended; the first word counts, and one that comes after the run was given up is told as late."""
+        run = self.run
+        with lock:
+            if self.said is not None:
+                return
+            self.said = fate
+            if fate not in _BY_ITSELF:
+                run._deliver()  # there, where the run is executed
+        self.line.close()
+        run._forget(self._given_up)
+        self.effect.__exit__(None, None, None)
+        run._withdraw(self)
+        if run._ended is not None:
+            run._settle()
+        self.bell.ring()
+
+    def fate_of_lost(self) -> Fate:
+        """Return what became of it as far as anybody knows: it was told and goes on, or could not be told."""
+        return Fate.ABANDONED if self.line.is_told else Fate.UNREACHABLE
+
+    def _given_up(self) -> None:
+        _ = self.effect.fate  # stays what it is now: a final receipt does not change
+        self.line.close()
+        self.bell.ring()
+
+    async def gone(self, *, blocking: bool) -> None:
+        """Wait until it has ended, or was given up."""
+        await self.bell.wait(lambda: self.said is not None or self.run.outcome is not None, blocking=blocking)
+
+
+class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as node:`
+    """Make something that another service executes a node of the tree: a child run whose end only the remote knows.
+
+    ``tell`` passes a stop on: it is called with a ``RemoteStop`` when the run is told to stop, again for every harder
+    mode and when the ladder climbs (CANCEL as ``immediate``, KILL as ``kill``), again if it raised, and again once the
+    block was left, until it says the end. It returns what the remote said of its end, or None if the remote was told
+    and its end is yet to come; raising means that it could not be told. An async one is called on the event loop of the
+    block, a plain one on a thread of ours.
+
+    ``ref`` is how the remote is addressed. If that is known only later, leave it out and call ``node.identify(…)``:
+    nothing is told before.
+
+    Whoever learns of the end says so with ``node.ended(fate)``. Leaving the block without an error means that the
+    remote finished. Left by an error, the remote is told to stop, immediately. What was told to stop is waited for
+    until it has ended, or until the ladder ends: then the run is ``lost``, and the fate of the node is ``abandoned`` if
+    the remote had been told, otherwise ``unreachable``. A rung that was climbed here says nothing about the remote.
+    """
+
+    __slots__ = ("_edge", "_ref", "_seat", "_tell")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tell: Tell,
+        ref: Mapping[str, object] | None = None,
+        labels: Mapping[str, str] | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        if not callable(tell):
+            raise InvalidArgument(f"tell is {tell!r:.40}: use a function that passes a stop on to the remote")
+        self._tell = tell
+        self._ref = ref
+        self._edge = open_run(name, labels=labels, policy=policy)
+
+    async def __aenter__(self) -> RemoteNode:
+        run = await self._edge.__aenter__()
+        try:
+            return self._entered(run)
+        except BaseException as error:
+            await self._edge.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    def __enter__(self) -> RemoteNode:
+        if inspect.iscoroutinefunction(code_of(self._tell)):
+            raise InvalidArgument(f"{self._tell!r} is async: use `async with remote(…)`, or a plain function")
+        run = self._edge.__enter__()
+        try:
+            return self._entered(run)
+        except BaseException as error:
+            self._edge.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def _entered(self, run: Run) -> RemoteNode:
+        self._seat = _Seat(run, self._tell, is_open=self._ref is not None)
+        self._seat.enter()
+        if self._ref is not None:
+            run.annotate(**self._ref)
+        return RemoteNode(run, self._seat)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        if self._is_to_be_awaited(error):
+            try:
+                with shielded(_as_long_as_the_ladder(self._seat.run)):
+                    await self._seat.gone(blocking=False)
+            except CancelledError as cancel:
+                if not is_our_cancel():  # ours is KILL: the edge pays it back
+                    return await self._edge.__aexit__(CancelledError, cancel, cancel.__traceback__)
+        return await self._edge.__aexit__(kind, error, tb)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        if self._is_to_be_awaited(error) and tasks.current() is None:  # a loop's thread cannot wait
+            block(self._seat.gone(blocking=True))
+        return self._edge.__exit__(kind, error, tb)
+
+    def _is_to_be_awaited(self, error: BaseException | None) -> bool:
+        seat, run = self._seat, self._seat.run
+        if error is None:
+            seat.end(Fate.FINISHED)
+        elif isinstance(error, OUTSIDERS) and not (isinstance(error, CancelledError) and is_our_cancel()):
+            seat.line.listen()
+            return False  # it goes on at once; the edge stops the run, and the ladder sees to the remote
+        elif run._stop is None:
+            if not seat.line.is_open:
+                seat.end(Fate.SKIPPED)  # nobody was there to be told
+            else:
+                run.stop(Mode.IMMEDIATE, Reason.of(f"its block failed: {error!r}", kind=ReasonKind.PARENT))
+        seat.line.listen()
+        return seat.said is None
+
+
+def _as_long_as_the_ladder(run: Run) -> float:
+    grace = max((stop.grace or 0.0 for stop in run._stops()), default=0.0)
+    return run.policy.total(Mode.GRACEFUL) + grace

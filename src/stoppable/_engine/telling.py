@@ -1,0 +1,226 @@
+"""How a remote is told of a stop: by the function that was given, one call for each mode, again until one succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from asyncio import AbstractEventLoop, CancelledError, Task
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from stoppable._core import clock, context
+from stoppable._core.callables import code_of
+from stoppable._core.gate import lock
+from stoppable._core.reason import Reason
+from stoppable._core.run import Run
+from stoppable._core.state import Fate, Mode
+from stoppable._core.stop import Stop
+from stoppable._engine import control
+from stoppable._engine.threads import pool
+from stoppable.errors import InvalidArgument
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_NO_END = (Fate.ABANDONED, Fate.UNREACHABLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteStop:
+    """A stop as a remote is told of it: ``grace`` are the seconds that are left of it, None if nothing limits it."""
+
+    mode: Mode
+    reason: Reason
+    grace: float | None
+
+
+Tell: TypeAlias = Callable[[RemoteStop], Awaitable[str | None] | str | None]
+"""Passes a stop on to a remote; see ``remote``."""
+
+
+class Line:
+    """The way to one remote. Nothing here waits: calls are made on the loop or on threads, decisions under the lock."""
+
+    __slots__ = (
+        "_asked",
+        "_context",
+        "_ended",
+        "_is_closed",
+        "_is_only_way",
+        "_loop",
+        "_pause",
+        "_run",
+        "_stops",
+        "_tasks",
+        "_tell",
+        "_told",
+        "_wanted",
+        "is_open",
+    )
+
+    def __init__(self, run: Run, tell: Tell, ended: Callable[[Fate], None], *, is_open: bool) -> None:
+        self._run = run
+        self._tell: Callable[[RemoteStop], Any] = tell
+        self._ended = ended
+        self.is_open = is_open  # it is known how the remote is addressed
+        self._is_closed = False
+        self._is_only_way = False  # to hear of the remote: its block was left
+        self._loop: AbstractEventLoop | None = asyncio._get_running_loop()
+        self._context = contextvars.copy_context()
+        self._context.run(context.current.set, context.DETACHED)  # telling outlives the gate of the run
+        self._tasks: set[Task[None]] = set()
+        self._stops: list[Stop] = []  # not acknowledged
+        self._wanted: Mode | None = None
+        self._asked: set[Mode] = set()  # modes that a call is under way for, or was
+        self._told: Mode | None = None
+        self._pause = _FIRST_PAUSE
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the remote is known to have been told of a stop."""
+        return self._told is not None
+
+    def pass_on(self, stop: Stop) -> None:
+        """Tell of a stop and acknowledge it then; from any thread and from a signal handler."""
+        with lock:
+            self._stops.append(stop)
+        control.get().call_at(clock.now(), partial(self.want, stop.mode))
+
+    def want(self, mode: Mode) -> None:
+        """Tell of a mode, unless a harder one was told or is about to be."""
+        with lock:
+            if self._wanted is None or self._wanted < mode:
+                self._wanted = mode
+        self._advance()
+
+    def open(self) -> None:
+        """Note that it is known how the remote is addressed."""
+        self.is_open = True
+        self._advance()
+
+    def listen(self) -> None:
+        """Ask again and again from now on: nobody else would hear of the end."""
+        with lock:
+            self._is_only_way = True
+            mode = self._told
+        if mode is not None:
+            self._ask_again(mode)
+
+    def close(self) -> None:
+        """Tell nothing any more: it has ended, or was given up."""
+        with lock:
+            self._is_closed = True
+            stops = self._take_stops(Mode.KILL) if self._run.outcome is None else []
+        for stop in stops:
+            stop.acknowledge()
+        if self._loop is not None and self._tasks and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel_calls)
+
+    def _cancel_calls(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _advance(self) -> None:
+        with lock:
+            mode = self._wanted
+            if mode is None or not self.is_open or self._is_closed or mode in self._asked:
+                return
+            self._asked.add(mode)
+        order = RemoteStop(mode=mode, reason=self._run.token.reason or Reason(), grace=self._grace_left(mode))
+        if self._loop is None or not inspect.iscoroutinefunction(code_of(self._tell)):
+            pool.submit(partial(self._context.copy().run, self._call, order))
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._start, order, context=self._context)
+        except RuntimeError as error:  # the loop was closed
+            self._failed(mode, error)
+
+    def _grace_left(self, mode: Mode) -> float | None:
+        """Return how long the remote may take before INTERRUPT, by the stop that leaves it the least time."""
+        left = []
+        for stop in self._run._stops():
+            if stop.mode is mode:
+                first = next(iter(stop.target.policy.schedule(mode, stop.grace)), None)
+                left += [] if first is None else [max(0.0, stop.requested_at + first[1] - clock.now())]
+        if left:
+            return min(left)
+        return None if mode is Mode.COOPERATIVE else 0.0
+
+    # One call
+
+    def _start(self, order: RemoteStop, answer: Any = None) -> None:
+        assert self._loop is not None, "called on it"
+        task = self._loop.create_task(self._call_async(order, answer), name=f"stoppable tells {self._run.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call_async(self, order: RemoteStop, answer: Any) -> None:
+        try:
+            end = end_of(await (answer or self._tell(order)))
+        except CancelledError as gone:  # the remote has ended, or the loop is about to
+            self._failed(order.mode, gone)
+            raise
+        except Exception as error:
+            self._failed(order.mode, error)
+        else:
+            self._answered(order.mode, end)
+
+    def _call(self, order: RemoteStop) -> None:
+        try:
+            answer: Any = self._tell(order)
+            if self._loop is not None and inspect.isawaitable(answer):  # of a lambda around an async function
+                self._loop.call_soon_threadsafe(self._start, order, answer, context=self._context)
+                return
+            end = end_of(answer)
+        except BaseException as error:  # on a thread of ours nobody else could do anything about it
+            self._failed(order.mode, error)
+        else:
+            self._answered(order.mode, end)
+
+    def _answered(self, mode: Mode, end: Fate | None) -> None:
+        with lock:
+            if self._told is None or self._told < mode:
+                self._told = mode
+            stops = self._take_stops(mode)
+        for stop in stops:
+            stop.acknowledge()
+        self._note(mode, end or "told")
+        if end is not None:
+            self._ended(end)
+        elif self._is_only_way:
+            self._ask_again(mode)
+
+    def _take_stops(self, mode: Mode) -> list[Stop]:
+        taken = [stop for stop in self._stops if stop.mode <= mode]
+        self._stops = [stop for stop in self._stops if stop.mode > mode]
+        return taken
+
+    def _failed(self, mode: Mode, error: BaseException) -> None:
+        if self._is_closed:
+            return
+        self._note(mode, f"{type(error).__name__}: {error}")
+        if not (isinstance(error, CancelledError) or (self._loop is not None and self._loop.is_closed())):
+            self._ask_again(mode)
+
+    def _ask_again(self, mode: Mode) -> None:
+        with lock:
+            self._asked.discard(mode)
+            pause, self._pause = self._pause, min(self._pause * 2, _LONGEST_PAUSE)
+        control.get().call_at(clock.now() + pause, self._advance)
+
+    def _note(self, mode: Mode, answer: str) -> None:
+        if self._run._sink is not None:
+            self._run._sink.event(self._run, "remote", {"mode": mode.value, "answer": answer})
+
+
+def end_of(fate: str | None) -> Fate | None:
+    """Return how a remote ended, by the name of its fate; None if it has not."""
+    if fate is None:
+        return None
+    if fate not in _ENDS:
+        raise InvalidArgument(f"{fate!r:.40} is not the end of a remote: use {', '.join(_ENDS)}")
+    return Fate(fate)
+
+
+_ENDS = tuple(fate for fate in Fate if fate not in _NO_END)
