@@ -129,7 +129,8 @@ class Line:
             self._asked.add(mode)
         order = RemoteStop(mode=mode, reason=self._run.token.reason or Reason(), grace=self._grace_left(mode))
         if self._loop is None or not inspect.iscoroutinefunction(code_of(self._tell)):
-            pool.submit(partial(self._context.copy().run, self._call, order))
+            called = self._context.copy()  # a context can be entered by one thread at a time
+            pool.submit(lambda: called.run(self._call, order))
             return
         try:
             self._loop.call_soon_threadsafe(self._start, order, context=self._context)
