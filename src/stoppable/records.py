@@ -105,6 +105,14 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Climb:
+    """A rung of the ladder, and when it is climbed, or was."""
+
+    rung: Rung
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """One run in a list: what it is and how it goes, without what it produced, which its record has."""
 
@@ -128,6 +136,8 @@ class RunSummary:
     delivered_at: float | None
     in_flight: tuple[str, ...] | None
     """What is open in it, as far as whoever made the summary knows; None if that is not known."""
+    ladder: tuple[Climb, ...]
+    """When the rungs of its stop are climbed, once that is known; those that were, once it is over."""
     rung: Rung | None
     clean: bool | None
     error: str | None
@@ -159,6 +169,7 @@ class RunSummary:
             acknowledged_at=None if receipt is None else receipt.acknowledged_at,
             delivered_at=None if receipt is None else receipt.delivered_at,
             in_flight=() if receipt is None or record.over else receipt.in_flight,
+            ladder=() if receipt is None else _climbs(receipt),
             rung=None if outcome is None else outcome.rung,
             clean=None if outcome is None else outcome.clean,
             error=None if error is None else f"{error.type}: {error.message}"[:_ERROR_LENGTH],
@@ -168,6 +179,11 @@ class RunSummary:
     def over(self) -> bool:
         """Whether its status is terminal."""
         return self.status.terminal
+
+
+def _climbs(receipt: Receipt) -> tuple[Climb, ...]:
+    began = receipt.requested_at
+    return () if began is None else tuple(Climb(rung=step.rung, at=began + step.after) for step in receipt.ladder)
 
 
 _FIELDS = tuple(one.name for one in fields(RunRecord))

@@ -178,9 +178,13 @@ async def test_an_acknowledged_stop_is_told_though_the_run_is_still_in_flight():
             await stream.until(is_in("running", run_id))
             await stream.client.post(f"/runs/{run_id}/stop", json={"grace": 60})
             await stream.until(lambda _: stream.runs[run_id]["acknowledgedAt"] is not None)
-            assert stream.runs[run_id]["status"] == "stopping"
+            told = stream.runs[run_id]
+            assert told["status"] == "stopping"
+            after = [(step["rung"], round(step["at"] - told["stopRequestedAt"])) for step in told["ladder"]]
+            assert after == [("interrupt", 60), ("cancel", 61), ("kill", 66), ("lost", 68)]
             await stream.client.post(f"/runs/{run_id}/stop", json={"mode": "kill"})
             await stream.until(lambda _: stream.runs[run_id]["endedAt"] is not None)
+            assert {step["rung"] for step in stream.runs[run_id]["ladder"]} >= {"interrupt", "cancel"}
 
 
 async def test_nobody_is_told_of_runs_of_another_owner():

@@ -27,7 +27,7 @@ async def test_events_are_dense_and_can_be_resumed_anywhere(store):
             "status", "progress", "entered", "left", "partial", "status", "done",
         ]  # fmt: skip
         assert events[1].data == {"name": "thinking", "data": {"about": "it"}}
-        assert events[2].data == {"kind": "llm", "name": "model"}
+        assert events[2].data == events[3].data == {"kind": "llm", "name": "model", "boundary": 1}
         assert events[4].data == {"value": "so far"}
         for after in range(len(events) + 3):
             assert [event async for event in supervisor.events(handle.id, after)] == events[after:]
@@ -85,3 +85,22 @@ async def test_a_lost_run_is_logged_with_what_is_left_and_that_it_has_died_is_an
             await asyncio.sleep(0.001)
         assert last.data == {"status": "stopped"}
         assert (await supervisor.get(handle.id)).status == "lost"
+
+
+async def test_the_end_of_a_boundary_has_the_number_of_its_beginning(store):
+    """Two calls of one name at the same time are two bars of a time line."""
+
+    async def ask(seconds):
+        async with stoppable.boundary("llm", "ask"):
+            await asyncio.sleep(seconds)
+
+    async def agent():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ask(0.05))
+            await asyncio.sleep(0)
+            group.create_task(ask(0))
+
+    async with Supervisor(store) as supervisor:
+        handle = await supervisor.start(agent)
+        told = [(event.type, event.data["boundary"]) async for event in handle.events() if "boundary" in event.data]
+    assert told == [("entered", 1), ("entered", 2), ("left", 2), ("left", 1)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from operator import is_
 from typing import TYPE_CHECKING
 
-from stoppable._core.state import Fate, Rung, Status
-from stoppable._core.stop import Answer, Node, Receipt, Stop
+from stoppable._core.policy import Policy
+from stoppable._core.state import Fate, Mode, Rung, Status
+from stoppable._core.stop import Answer, Node, Receipt, Step, Stop
 
 if TYPE_CHECKING:
     from stoppable._core.boundary import Boundary
@@ -41,7 +42,29 @@ def write(run: Run, answer: Answer) -> Receipt:
         acknowledged_at=stops[0].acknowledged_at,
         delivered_at=run._delivered_at,
         ended_at=ended_at,
+        ladder=_ladder(run, stops, is_final=status.terminal),
     )
+
+
+def _ladder(run: Run, stops: list[Stop], *, is_final: bool) -> tuple[Step, ...]:
+    first, climbed = stops[0], run._climbs
+    if not climbed and len(stops) == 1 and not is_final:  # nearly always, and the same for many runs
+        return _plan(first.target.policy, first.mode, first.grace)
+    steps = tuple(Step(rung=rung, after=at - first.requested_at) for rung, at in climbed)
+    if is_final:
+        return steps
+    planned: dict[Rung, float] = {}
+    for stop in stops:
+        for rung, seconds in stop.target.policy.schedule(stop.mode, stop.grace):
+            after = stop.requested_at - first.requested_at + seconds
+            planned[rung] = min(after, planned.get(rung, after))
+    so_far = {step.rung for step in steps}
+    return (*steps, *(Step(rung=rung, after=after) for rung, after in planned.items() if rung not in so_far))
+
+
+@lru_cache(64)
+def _plan(policy: Policy, mode: Mode, grace: float | None) -> tuple[Step, ...]:
+    return tuple(Step(rung=rung, after=after) for rung, after in policy.schedule(mode, grace))
 
 
 def _within(run: Run, stops: list[Stop]) -> Callable[[Run], bool]:

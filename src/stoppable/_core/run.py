@@ -38,6 +38,7 @@ class Run(Annotated):
     __slots__ = (
         "__weakref__",
         "_budget",
+        "_climbs",
         "_cut",
         "_delivered_at",
         "_ended",
@@ -82,6 +83,7 @@ class Run(Annotated):
         self._raised = False  # its code was told to stop, by AgentStopped or an answer: it may be unwinding
         self._cut = False  # force may have hit a clean-up
         self._rung: Rung | None = None
+        self._climbs: tuple[tuple[Rung, float], ...] = ()
         self._ended: tuple[object, BaseException | None] | None = None
         self._outcome: Outcome[Any] | None = None
         self._on_end: list[Callable[[], None]] = []
@@ -301,6 +303,7 @@ class Run(Annotated):
                 return False
             self._rung = rung
             if self._outcome is None:
+                self._climbs = (*self._climbs, (rung, clock.now()))
                 # A cancel that comes while the code is unwinding may hit a clean-up; a kill does not ask.
                 hits = rung is Rung.CANCEL and self._raised and any(p.can_be_cut for p in self._participants())
                 self._cut = self._cut or rung > Rung.CANCEL or hits

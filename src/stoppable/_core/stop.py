@@ -48,6 +48,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A rung above SIGNAL, and its seconds after the stop was requested."""
+
+    rung: Rung
+    after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """The honest answer to a stop: what was in flight and, once ``final``, what happened to every node."""
 
@@ -64,6 +72,8 @@ class Receipt:
     acknowledged_at: float | None = None
     delivered_at: float | None = None
     ended_at: float | None = None
+    ladder: tuple[Step, ...] = ()
+    """The rungs that were climbed and, until it is final, those that will be."""
 
     @property
     def final(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import threading
@@ -49,6 +50,7 @@ class Log:
         "above",
         "acknowledged",
         "acknowledging",
+        "boundaries",
         "drafts",
         "dropped",
         "epoch",
@@ -61,6 +63,7 @@ class Log:
         "is_registered",
         "key",
         "known_mode",
+        "numbers",
         "offset",
         "outcome",
         "run",
@@ -82,6 +85,8 @@ class Log:
         self.above: Log | None = None  # of its parent, once it has ended
         self.unkept_below = 0  # children that have ended, and whose ends the store does not have
         self.drafts: list[Draft] = []
+        self.boundaries: dict[Boundary, int] = {}  # that are open, with their numbers
+        self.numbers = itertools.count(1)
         self.dropped = 0
         self.known_mode: Mode | None = None  # of the stop that the store has
         self.acknowledging: Mode | None = None  # the hardest stop whose closed gate was told, or is about to be
@@ -187,6 +192,9 @@ class Recorder(Sink):
     def entered(self, run: Run, boundary: Boundary) -> None:
         """Note a boundary."""
         data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
+        log = self._log_of(run)
+        if log is not None:
+            data["boundary"] = log.boundaries[boundary] = next(log.numbers)
         if run._closed:
             data["afterStop"] = True
         self._note(run, Draft(type=EventType.ENTERED, data=data, at=self._store.now()))
@@ -194,6 +202,9 @@ class Recorder(Sink):
     def left(self, run: Run, boundary: Boundary) -> None:
         """Note the end of a boundary, and its fate if it was open at a stop."""
         data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
+        log = self._log_of(run)
+        if log is not None and (number := log.boundaries.pop(boundary, None)) is not None:
+            data["boundary"] = number
         if boundary.fate is not None:
             data["fate"] = boundary.fate.value
         self._note(run, Draft(type=EventType.LEFT, data=data, at=self._store.now()))
