@@ -19,6 +19,7 @@ from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import open_run
 from stoppable._engine.plain.install import instrument, uninstrument
+from stoppable._engine.processes.adopted import AdoptedProcess, adopt_process
 from stoppable._engine.processes.calls import ProcessResult, open_process, run_process
 from stoppable._engine.processes.errors import CommandNotFound, ProcessFailed, ProcessNotStarted
 from stoppable._engine.processes.process import Process
@@ -50,6 +51,7 @@ from stoppable.supervisor import BulkStop, Supervisor
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdoptedProcess",
     "AgentStopped",
     "Answer",
     "BulkStop",
@@ -94,6 +96,7 @@ __all__ = [
     "ThreadPoolExecutor",
     "Token",
     "WorkerDied",
+    "adopt_process",
     "agent",
     "append_partial",
     "bind",

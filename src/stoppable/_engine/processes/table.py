@@ -70,6 +70,26 @@ def parents() -> dict[int, int]:
     return found
 
 
+def ancestors() -> list[int]:
+    """Return the processes above this one."""
+    above, found = parents(), [os.getppid()]
+    while (parent := above.get(found[-1], 0)) > 0:
+        found.append(parent)
+    return found
+
+
+def in_group(pgid: int) -> list[int]:
+    """Return the processes of a process group."""
+    return [pid for pid in listed() if _group_of(pid) == pgid]
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None  # it is gone
+
+
 class Members:
     """The processes of one group that are alive now; zombies are dead."""
 

@@ -1,0 +1,222 @@
+"""Processes that somebody else started, as participants: a terminal's shell, a tmux pane, a daemon's child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from stoppable._core import clock, context
+from stoppable._core.boundary import boundary
+from stoppable._core.gate import lock
+from stoppable._core.ids import new_id
+from stoppable._core.port import Participant
+from stoppable._core.run import Run
+from stoppable._core.shield import shielded
+from stoppable._core.state import Rung
+from stoppable._engine import control
+from stoppable._engine.processes import table
+from stoppable._engine.processes.keeper import Force
+from stoppable._engine.processes.watch import Family, watcher
+from stoppable.errors import InvalidArgument
+
+_SHORT, _LONG = 0.02, 0.2
+
+
+class AdoptedProcess:
+    """What ``adopt_process`` returns; as a context manager it is released at the end of the block."""
+
+    __slots__ = ("_seat",)
+
+    def __init__(self, seat: _Adopted | None) -> None:
+        self._seat = seat
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes part in a run and has not ended."""
+        return self._seat is not None and self._seat.alive()
+
+    def release(self) -> None:
+        """Let it go: it belongs to the run no more, and goes on."""
+        if self._seat is not None:
+            self._seat.over()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()
+
+
+def adopt_process(*, pid: int | None = None, pgid: int | None = None, name: str | None = None) -> AdoptedProcess:
+    """Make a process that we did not start, or a process group, with all that it starts, a part of the current run.
+
+    It is listed as in flight until it ends. A stop sends it TERM at CANCEL and KILL at KILL, and the run is not
+    ``stopped`` before it is dead. In a run that was told to stop it is ended, and AgentStopped is raised. A run that
+    ends without a stop leaves it alone, and so does ``release()``. One that has ended already is no error. Outside a
+    run it does nothing.
+    """
+    number = _checked(pid, pgid)
+    run = context.current_run()
+    if run is None:
+        return AdoptedProcess(None)
+    seat = _Adopted(run, number, name or f"{'pid' if pgid is None else 'group'} {number}", is_group=pgid is not None)
+    seat.begin()
+    return AdoptedProcess(seat)
+
+
+def _checked(pid: int | None, pgid: int | None) -> int:
+    given = [number for number in (pid, pgid) if number is not None]
+    if len(given) != 1 or isinstance(given[0], bool) or not isinstance(given[0], int) or given[0] < 2:
+        raise InvalidArgument(f"pid is {pid!r}, pgid is {pgid!r}: give one of them, a whole number from 2 up")
+    number = given[0]
+    if number == (os.getpgrp() if pid is None else os.getpid()) or (pid is not None and number in table.ancestors()):
+        raise InvalidArgument(f"{number} is this process, its group or one that started it: a stop would end this one")
+    return number
+
+
+class _Adopted(Participant):
+    """One process or group; all but ``begin`` and ``over`` happens on the watcher's thread."""
+
+    __slots__ = (
+        "_boundary",
+        "_family",
+        "_force",
+        "_group",
+        "_is_cut",
+        "_is_leaving",
+        "_is_over",
+        "_is_told",
+        "_name",
+        "_pause",
+        "_run",
+        "_shields",
+        "_watched",
+    )
+
+    def __init__(self, run: Run, number: int, name: str, *, is_group: bool) -> None:
+        self._run = run
+        self._name = name
+        self._family = Family(new_id())  # a cookie that nobody bears
+        self._group = number if is_group else None
+        self._watched: set[int] = set()
+        self._force = Force.NONE
+        self._is_told = False  # TERM was sent: once, since a second one breaks a clean-up
+        self._is_cut = False
+        self._is_over = self._is_leaving = False
+        self._pause = 0.0
+        self._shields: list[shielded] = []
+        self._boundary = boundary("spawn", name)
+        for pid in [number] if self._group is None else table.in_group(number):
+            self._family.add(pid)
+
+    def begin(self) -> None:
+        """Take part in the run; raises AgentStopped, and ends the process, if it was told to stop."""
+        self._run._admit(self)
+        try:
+            self._boundary.__enter__()
+        except BaseException:
+            self._end()
+            raise
+        self._boundary.holder = self
+        scope = context.current.get()
+        if isinstance(scope, shielded):
+            scope._protect(self)
+        self._run._when_ended(self._run_ended)
+        # Published first, the rung read afterwards: CANCEL and KILL find it, or it finds them.
+        if self._run._rung is not None and self._run._rung >= Rung.CANCEL:
+            self._climb(self._run._rung)
+        watcher.call(self._look)
+
+    # As a participant
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+        """Send TERM at CANCEL, though not while whoever adopted it is in a shield, and KILL at KILL."""
+        for adopted in targets:
+            assert isinstance(adopted, cls)
+            adopted._climb(rung)
+
+    def _climb(self, rung: Rung) -> None:
+        shielded_until = max((shield._ends_at() for shield in list(self._shields)), default=0.0)
+        if rung is Rung.CANCEL and shielded_until > clock.now():
+            control.get().call_at(shielded_until, lambda: self._climb(rung))
+            return
+        self._force = max(self._force, Force.TERM if rung is Rung.CANCEL else Force.KILL)
+        watcher.call(self._look)
+
+    def shield_entered(self, shield: shielded) -> None:
+        """Hold CANCEL back."""
+        self._shields.append(shield)
+
+    def shield_left(self, shield: shielded) -> None:
+        """Let a CANCEL through that was held back."""
+        self._shields.remove(shield)
+        if self._run._rung is Rung.CANCEL:
+            self._climb(Rung.CANCEL)
+
+    def alive(self) -> bool:
+        """Return whether anything of it may be alive."""
+        return not self._is_over
+
+    def describe(self) -> str:
+        """Name it."""
+        return f"adopted process {self._name}"
+
+    # Its end
+
+    def _end(self) -> None:
+        """End it: the run that it was adopted by had been told to stop."""
+        self._force = max(self._force, Force.TERM)
+        control.get().call_at(clock.now() + self._run.policy.cancel, lambda: self._climb(Rung.KILL))
+        watcher.call(self._look)
+
+    def _look(self) -> float | None:
+        """Signal what is to be signalled, and see whether anything is left."""
+        if self._is_over:
+            return None
+        left = self._strike()
+        if not left:
+            self.over()
+            return None
+        for pid in set(left) - self._watched:
+            self._watched.add(pid)
+            watcher.watch(pid, lambda: watcher.call(self._look))
+        if self._force is Force.NONE:
+            return None  # the end of one of them comes back here
+        longest = _SHORT if self._force is Force.KILL and self._run.outcome is None else _LONG
+        self._pause = min(self._pause * 2 + 0.001, longest)
+        return self._pause
+
+    def _strike(self) -> list[int]:
+        left = self._family.find()
+        if self._group is not None and left:  # while one is alive, nobody else can have the group's number
+            for pid in set(table.in_group(self._group)) - set(left):
+                self._family.add(pid)
+            left = self._family.find()
+        if self._force is Force.KILL or (self._force is Force.TERM and not self._is_told):
+            self._is_told = True
+            self._is_cut = self._is_cut or bool(left)
+            left = self._family.strike(signal.SIGKILL if self._force is Force.KILL else signal.SIGTERM)
+        return left
+
+    def _run_ended(self) -> None:
+        if self._run._stop is None:
+            self.over()  # it is nobody's any more
+
+    def over(self) -> None:
+        """Be no part of the run any more: it has ended, or is let go."""
+        with lock:
+            if self._is_leaving:
+                return
+            self._is_leaving = True
+        self._run._forget(self._run_ended)
+        # Alive until the boundary is left, which notes its fate: the run must not end before that.
+        self._boundary.__exit__(asyncio.CancelledError if self._is_cut else None, None, None)
+        self._is_over = True
+        self._run._withdraw(self)
+        if self._run._ended is not None:
+            self._run._settle()
