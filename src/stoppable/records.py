@@ -82,6 +82,12 @@ class RunRecord:
     on_disconnect: str = "keep"
     limits: Limits | None = None
     policy: Policy = field(default_factory=Policy)
+    input: Any = None
+    """The arguments that it was started with, by name, as far as they were kept."""
+    omitted: Mapping[str, str] = field(default_factory=dict)
+    """Why an argument is not in the input."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What it is in other systems, as noted with ``Run.annotate``."""
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
@@ -122,7 +128,7 @@ class RunSummary:
     root_id: str
     owner: str | None
     labels: Mapping[str, str]
-    key: str | None
+    key: str | None = None
     status: Status
     worker: str
     created_at: float
@@ -231,6 +237,13 @@ class Event:
     at: float
     type: EventType
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeEvent(Event):
+    """One line of the logs of a tree, in the order in which they came; ``place`` is where a reader goes on."""
+
+    place: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,7 @@ def test_a_stop_of_many_previews_and_needs_a_yes(stoppable, client, unique):
     assert done.stdout.count("■ stopped") == 2
     assert "2 runs told to stop" in done.stderr
     assert "nothing to stop" in stoppable("stop", "--owner", unique).stderr
-    assert stoppable.json("stop", "--owner", unique) == {"receipts": [], "hold": None}
+    assert stoppable.json("stop", "--owner", unique) == {"receipts": [], "hold": None, "waitsUntil": None}
 
 
 def test_holds_refuse_starts_until_they_are_released(stoppable, unique):
@@ -292,3 +292,15 @@ def test_run_ids_and_agents_are_completed(served, client, monkeypatch):
     assert options._complete_agents("lon") == ["long_call"]
     monkeypatch.setenv("STOPPABLE_URL", "http://127.0.0.1:1")
     assert options._complete_runs("") == options._complete_agents("") == []
+
+
+def test_a_conversation_is_stopped_by_its_key_without_asking_and_also_before_it_starts(stoppable, client, unique):
+    run_id = running(client, "waiting", key=unique)
+    assert [one["id"] for one in stoppable.json("ls", "--key", unique)] == [run_id]
+    done = stoppable("stop", "--key", unique, "--wait", "20")
+    assert (done.stdout.count("■ stopped"), client.get(run_id).status) == (1, "stopped")
+    early = stoppable("stop", "--key", f"{unique} 2")
+    assert "one that starts within" in early.stderr
+    started = stoppable.json("start", "waiting", "--key", f"{unique} 2")
+    assert (started["status"], started["key"]) == ("stopped", f"{unique} 2")
+    assert stoppable.json("stop", "--key", unique, "--dry-run") == []

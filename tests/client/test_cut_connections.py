@@ -250,14 +250,14 @@ def test_a_key_that_no_header_carries_is_refused(key):
         Client("http://example.test", api_key=key)
     client, seen = answering(httpx.Response(200, json={"receipts": []}))
     with client, pytest.raises(stoppable.InvalidArgument, match="white space"):
-        client.stop_where(all=True, key=key)
+        client.stop_where(all=True, idempotency_key=key)
     assert seen == []
 
 
 def test_a_key_may_be_in_any_script():
     client, seen = answering(httpx.Response(200, json={"receipts": []}))
     with client:
-        client.stop_where(all=True, key="ключ")
+        client.stop_where(all=True, idempotency_key="ключ")
     assert (b"Idempotency-Key", "ключ".encode()) in seen[0].headers.raw
     with Client("http://example.test", api_key="ключ-от-сервера") as other:
         assert (b"Authorization", "Bearer ключ-от-сервера".encode()) in other._http.headers.raw

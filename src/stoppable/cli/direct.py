@@ -54,6 +54,7 @@ class StoreClient:
         owner: str | None,
         labels: Mapping[str, str],
         agent: str | None,
+        key: str | None,
         all: bool,  # noqa: A002 - as the client has it
         mode: str,
         reason: str | None,
@@ -66,6 +67,7 @@ class StoreClient:
             owner=owner,
             labels=labels,
             name=agent,
+            key=key,
             all=all,
             mode=mode,
             reason=reason,
@@ -73,6 +75,7 @@ class StoreClient:
             grace=grace,
             hold=hold,
             dry_run=dry_run,
+            if_unknown_hold=key is not None and owner is None and agent is None and not labels,
         )
 
     def holds(self) -> tuple[Hold, ...]:
@@ -106,11 +109,12 @@ class StoreClient:
         agent: str | None = None,
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
+        key: str | None = None,
         cursor: str | None = None,
         limit: int = 100,
     ) -> Summaries:
         """Return the runs that match, newest first."""
-        wanted = Filter(status=frozenset(status), name=agent, owner=owner, labels=labels or {})
+        wanted = Filter(status=frozenset(status), name=agent, owner=owner, labels=labels or {}, key=key)
         page = self._supervisor.list(wanted, cursor=cursor, limit=limit)
         return Summaries(runs=tuple(map(RunSummary.of, page.runs)), cursor=page.cursor)
 

@@ -26,6 +26,7 @@ def ls(
     agent: Annotated[str | None, typer.Option("--agent", help="Only runs of this agent.")] = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Only runs of this owner.")] = None,
     label: Labels = None,
+    key: Annotated[str | None, typer.Option("--key", help="Only the turns of this conversation.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 20,
     url: Url = None,
     store: Direct = None,
@@ -33,7 +34,7 @@ def ls(
 ) -> None:
     """List runs, newest first."""
     with options.connect(url, store) as client:
-        records, more = _listed(client, Wanted(status or [], agent, owner, options.labels(label)), limit)
+        records, more = _listed(client, Wanted(status or [], agent, owner, options.labels(label), key), limit)
     if as_json:
         screen.print_json(records)
     elif records:
@@ -51,6 +52,7 @@ class Wanted(NamedTuple):
     agent: str | None
     owner: str | None
     labels: dict[str, str]
+    key: str | None
 
 
 def _listed(client: Connected, wanted: Wanted, limit: int) -> tuple[list[RunSummary], bool]:
@@ -72,6 +74,7 @@ def start(
     run_id: Annotated[str | None, typer.Option("--id", help="Its id; the same id again is the same run.")] = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Whose run it is.")] = None,
     label: Labels = None,
+    key: Annotated[str | None, typer.Option("--key", help="The conversation that it is a turn of; any text.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Stop it after so long.")] = None,
     isolation: Annotated[str | None, typer.Option("--isolation", help="auto, task, thread or process.")] = None,
     is_followed: Annotated[bool, typer.Option("--follow", "-f", help="Show it until it is over.")] = False,
@@ -86,6 +89,7 @@ def start(
             run_id=run_id,
             owner=owner,
             labels=options.labels(label) or None,
+            key=key,
             limits=None if seconds is None else Limits(seconds=seconds),
             isolation=isolation,
         )

@@ -35,6 +35,9 @@ def stop(
     owner: Annotated[str | None, typer.Option("--owner", help="Every run of this owner.")] = None,
     label: Labels = None,
     agent: Annotated[str | None, typer.Option("--agent", help="Every run of this agent.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="What runs of this conversation, or its next run if none does.")
+    ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Every run there is.")] = False,
     mode: Annotated[
         Mode | None, typer.Option("--mode", help="graceful at first; pressing again without it sends the next mode.")
@@ -56,20 +59,20 @@ def stop(
     """Stop a run with everything it started, or many runs.
 
     Pressing again without --mode sends the next one: graceful, immediate, kill. A stop of many shows whom it means and
-    asks, unless --yes says not to.
+    asks, unless --yes says not to; one of a --key alone asks nobody, as one of a run.
     """
-    selected = owner is not None or label or agent is not None or is_all
+    selected = owner is not None or label or agent is not None or key is not None or is_all
     if (run is None) == (not selected):
-        raise CommandError("say which run: its id, or one of --owner, --label, --agent, --all")
+        raise CommandError("say which run: its id, or one of --owner, --label, --agent, --key, --all")
     if run is not None and (hold or dry_run):
-        raise CommandError("--hold and --dry-run are for many runs: use them with --owner, --label or --agent")
+        raise CommandError("--hold and --dry-run are for many runs: use them with --owner, --label, --agent or --key")
     press = _Press(mode=mode, reason=reason, grace=grace, wait=wait, yes=yes, as_json=as_json)
     with options.connect(url, store) as client:
         try:
             if run is not None:
                 code = _stop_one(client, run, press)
             else:
-                selector = Selector(owner=owner, labels=options.labels(label), name=agent, all=is_all)
+                selector = Selector(owner=owner, labels=options.labels(label), name=agent, key=key, all=is_all)
                 code = _Bulk(client, selector, press, hold=hold).stop(dry_run=dry_run)
         except KeyboardInterrupt:
             if wait is not None:
@@ -167,7 +170,8 @@ class _Bulk:
 
     def stop(self, *, dry_run: bool) -> Exit:
         """Show whom it means, ask, and stop them."""
-        if (dry_run or not self._press.yes) and not self._previewed(dry_run=dry_run):
+        is_asked = not self._press.yes and not self._selector.is_conversation
+        if (dry_run or is_asked) and not self._previewed(dry_run=dry_run):
             return Exit.DONE
         stopped = self._send(dry_run=False)
         hold_id = None if stopped.hold is None else stopped.hold.id
@@ -176,9 +180,12 @@ class _Bulk:
             deadline = clock.now() + self._press.wait
             receipts = [_wait_for(self._client, one, max(0.0, deadline - clock.now())) for one in receipts]
         if self._press.as_json:
-            screen.print_json({"receipts": receipts, "hold": hold_id})
+            screen.print_json({"receipts": receipts, "hold": hold_id, "waitsUntil": stopped.waits_until})
         else:
             self._report(receipts, hold_id)
+            if stopped.waits_until is not None:
+                seconds = max(0.0, stopped.waits_until - wall_clock())
+                screen.say(f"no run of this key is live: one that starts within {seconds:.0f} s is stopped at once")
         codes = [_code_of_wait(one) for one in receipts] if self._press.wait is not None else []
         return max(codes, default=Exit.DONE)
 
@@ -191,7 +198,7 @@ class _Bulk:
         if not preview and not self._hold:
             screen.say("no run matches: nothing to stop")
             if self._press.as_json:
-                screen.print_json({"receipts": [], "hold": None})
+                screen.print_json({"receipts": [], "hold": None, "waitsUntil": None})
             return False
         self._show(preview)
         if not dry_run:
@@ -204,6 +211,7 @@ class _Bulk:
             owner=self._selector.owner,
             labels=self._selector.labels,
             agent=self._selector.name,
+            key=self._selector.key,
             all=self._selector.all,
             mode=self._mode,
             reason=self._press.reason,

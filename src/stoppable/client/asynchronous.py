@@ -93,6 +93,7 @@ class AsyncClient:
         run_id: str | None = None,
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
+        key: str | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
         isolation: str | None = None,
@@ -103,6 +104,7 @@ class AsyncClient:
             run_id=run_id or new_id(),
             owner=owner,
             labels=labels,
+            key=key,
             limits=limits,
             policy=policy,
             isolation=isolation,
@@ -119,6 +121,7 @@ class AsyncClient:
         run_id: str | None = None,
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
+        key: str | None = None,
         limits: Limits | None = None,
         policy: Policy | None = None,
         isolation: str | None = None,
@@ -129,6 +132,7 @@ class AsyncClient:
             run_id=run_id or new_id(),
             owner=owner,
             labels=labels,
+            key=key,
             limits=limits,
             policy=policy,
             isolation=isolation,
@@ -177,17 +181,35 @@ class AsyncClient:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         agent: str | None = None,
+        key: str | None = None,
         all: bool = False,  # noqa: A002 - reads as what it means
         mode: str = Mode.GRACEFUL,
         reason: str | None = None,
         grace: float | None = None,
         hold: bool = False,
         dry_run: bool = False,
-        key: str | None = None,
+        wait: float | None = None,
+        if_unknown_hold: bool = True,
+        idempotency_key: str | None = None,
     ) -> BulkStop:
-        """Stop every run that matches all that is given; ``dry_run`` only says which, ``hold`` refuses new ones too."""
-        selector = Selector(owner=owner, labels=labels or {}, name=agent, all=all)
-        return await self._do(self._calls.stop_where(selector, mode, reason, grace, key, hold=hold, dry_run=dry_run))
+        """Stop every run that matches all that is given; ``dry_run`` only says which, ``hold`` refuses new ones too.
+
+        With a ``key`` it stops a conversation: its live runs or, if there is none and ``if_unknown_hold`` is not False,
+        the next one. With ``wait`` it returns when all are over, or after so many seconds.
+        """
+        selector = Selector(owner=owner, labels=labels or {}, name=agent, key=key, all=all)
+        call = self._calls.stop_where(
+            selector,
+            mode,
+            reason,
+            grace,
+            idempotency_key,
+            wait,
+            hold=hold,
+            dry_run=dry_run,
+            if_unknown_hold=if_unknown_hold,
+        )
+        return await self._do(call)
 
     async def holds(self) -> tuple[Hold, ...]:
         """Return the holds that are in force."""
@@ -219,12 +241,22 @@ class AsyncClient:
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
         parent: str | None = None,
+        key: str | None = None,
+        roots: bool = False,
         cursor: str | None = None,
         limit: int = 100,
     ) -> Summaries:
         """Return the runs that match, newest first, each in short, and where the next page begins."""
         wanted = Wanted(
-            status=status, agent=agent, owner=owner, labels=labels or {}, parent=parent, cursor=cursor, limit=limit
+            status=status,
+            agent=agent,
+            owner=owner,
+            labels=labels or {},
+            parent=parent,
+            key=key,
+            roots=roots,
+            cursor=cursor,
+            limit=limit,
         )
         return await self._do(self._calls.list(wanted))
 

@@ -184,10 +184,12 @@ class Calls:
         mode: str,
         reason: str | None,
         grace: float | None,
-        key: str | None,
+        idempotency_key: str | None,
+        wait: float | None,
         *,
         hold: bool,
         dry_run: bool,
+        if_unknown_hold: bool,
     ) -> Plan[BulkStop]:
         """Stop every run that a selector matches."""
         body = {
@@ -197,9 +199,17 @@ class Calls:
             "grace": grace,
             "hold": hold,
             "dryRun": dry_run,
+            "ifUnknown": None if if_unknown_hold else "ignore",
         }
-        headers = {"Idempotency-Key": key or new_id()}
-        reply = yield from self.send(Request(method="POST", path="/stops", body=_given(body), headers=headers))
+        request = Request(
+            method="POST",
+            path="/stops",
+            params=[("wait", str(checked_seconds(wait, "wait")))] if wait else [],
+            body=_given(body),
+            headers={"Idempotency-Key": idempotency_key or new_id()},
+            patience=wait or 0.0,
+        )
+        reply = yield from self.send(request)
         return reply.read(_bulk_stop)
 
     def holds(self) -> Plan[tuple[Hold, ...]]:
@@ -259,6 +269,7 @@ class Start:
     run_id: str
     owner: str | None = None
     labels: Mapping[str, str] | None = None
+    key: str | None = None
     limits: Limits | None = None
     policy: Policy | None = None
     isolation: str | None = None
@@ -274,6 +285,7 @@ class Start:
                     "runId": self.run_id,
                     "owner": self.owner,
                     "labels": None if self.labels is None else dict(self.labels),
+                    "key": self.key,
                     "limits": None if self.limits is None else to_json(self.limits),
                     "policy": None if self.policy is None else to_json(self.policy),
                     "isolation": self.isolation,
@@ -292,6 +304,8 @@ class Wanted:
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
+    key: str | None = None
+    roots: bool = False
     cursor: str | None = None
     limit: int = 100
 
@@ -303,6 +317,8 @@ class Wanted:
             "agent": self.agent,
             "owner": self.owner,
             "parent": self.parent,
+            "key": self.key,
+            "roots": "true" if self.roots else None,
             "cursor": self.cursor,
             "limit": str(self.limit),
         }
@@ -318,6 +334,7 @@ def _bulk_stop(body: Any) -> BulkStop:
     return BulkStop(
         (_wire.load(Receipt, one) for one in answers.listed(body, "receipts")),
         None if placed is None else answers.hold(placed),
+        body.get("waitsUntil"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -25,6 +26,7 @@ RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
 
 RunId: TypeAlias = Annotated[str, StringConstraints(pattern=RUN_ID)]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Key: TypeAlias = Annotated[str, StringConstraints(max_length=4096)]
 LabelText: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
 Labels: TypeAlias = Annotated[dict[LabelText, LabelText], Field(max_length=32)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=_MONTH, allow_inf_nan=False)]
@@ -91,6 +93,7 @@ class StartBody(_Body):
     owner: Text | None = None
     labels: Labels = {}
     run_id: RunId | None = None
+    key: Key | None = None
     limits: LimitsBody | None = None
     isolation: Literal["auto", "task", "thread", "process"] = "auto"
     on_disconnect: Literal["keep", "stop"] = "keep"
@@ -116,6 +119,7 @@ class SelectorBody(_Body):
                 {"required": ["owner"], "properties": {"owner": {"type": "string"}}},
                 {"required": ["labels"], "properties": {"labels": {"minProperties": 1}}},
                 {"required": ["agent"], "properties": {"agent": {"type": "string"}}},
+                {"required": ["key"], "properties": {"key": {"type": "string"}}},
                 {"required": ["all"], "properties": {"all": {"const": True}}},
             ]
         }
@@ -124,23 +128,27 @@ class SelectorBody(_Body):
     owner: Text | None = None
     labels: Labels = {}
     agent: Text | None = None
+    key: Key | None = None
     all: bool = False
 
     def to_selector(self, owner: str | None) -> Selector:
         """Return it as the store takes it, kept to one owner if one is given."""
-        chosen = Selector(owner=self.owner, labels=self.labels, name=self.agent, all=self.all)
-        if owner is None:
-            return chosen
-        return Selector(owner=owner, labels=chosen.labels, name=chosen.name, all=chosen.all)
+        chosen = Selector(owner=self.owner, labels=self.labels, name=self.agent, key=self.key, all=self.all)
+        return chosen if owner is None else replace(chosen, owner=owner)
 
 
 class StopsBody(_Body):
-    """A stop of every run that a selector matches; with ``dryRun`` a preview of it."""
+    """A stop of every run that a selector matches; with ``dryRun`` a preview of it.
+
+    A stop of a ``key`` (and an owner at most) that finds no live run waits for the next one, unless ``ifUnknown`` says
+    ``ignore``.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"selector": {"labels": {"team": "physics"}}, "dryRun": True},
+                {"selector": {"key": "chat:ada/42"}, "reason": "enough"},
                 {"selector": {"owner": "ada"}, "mode": "immediate", "reason": "budget is used up", "hold": True},
             ]
         }
@@ -152,3 +160,4 @@ class StopsBody(_Body):
     grace: Seconds | None = None
     dry_run: bool = False
     hold: bool = False
+    if_unknown: Literal["hold", "ignore"] = "hold"

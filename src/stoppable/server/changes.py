@@ -18,7 +18,6 @@ from stoppable.stores.base import Store
 from stoppable.stores.listeners import ANY
 from stoppable.stores.rules import is_answered
 from stoppable.supervisor import Supervisor
-from stoppable.supervisor.flights import in_flight
 
 _logger = logging.getLogger("stoppable.server")
 
@@ -152,7 +151,7 @@ class ChangesFeed(Feed):
             cursor = page.cursor
             if cursor is None:
                 break
-        now = await in_flight(self._supervisor._desk, list(live))
+        now = await self._supervisor.in_flight(list(live))
         self._live = {run_id: replace(run, in_flight=now.get(run_id, ())) for run_id, run in live.items()}
         self.place, self.is_open = place, True
 
@@ -179,7 +178,7 @@ class ChangesFeed(Feed):
         others = await self._records(again)
         pending = await self._store.query(Filter(status=frozenset({Status.PENDING})), None, _PAGE)
         others |= {record.id: record for record in pending.runs if record.id not in records}
-        now = await in_flight(self._supervisor._desk, _live_of([*records.values(), *others.values()]) | moved.keys())
+        now = await self._supervisor.in_flight(_live_of([*records.values(), *others.values()]) | moved.keys())
         self.place = place
         return self._batch({**others, **records}, changed, now)
 
@@ -243,7 +242,7 @@ class ChangesFeed(Feed):
                 changed[event.run_id] = at
             after = tail.place
         records = await self._records(list(changed))
-        now = await in_flight(self._supervisor._desk, _live_of(records.values()))
+        now = await self._supervisor.in_flight(_live_of(records.values()))
         return [
             message("run", replace(RunSummary.of(record), in_flight=now.get(run_id, ())), changed[run_id])
             for run_id, record in records.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,18 +17,17 @@ from stoppable.server.principal import Principal
 from stoppable.server.problems import Problem
 from stoppable.server.registry import Registry
 from stoppable.server.streams import Streams
-from stoppable.supervisor import Supervisor
-from stoppable.supervisor.jobs import Job, Options
+from stoppable.supervisor import Prepared, StartOptions, Supervisor
 
 _logger = logging.getLogger("stoppable.server")
 
 
-def _launch(job: Job) -> None:
+def _launch(prepared: Prepared[Any]) -> None:
     """Let a run begin that is in the store; if it cannot, its record says so."""
     try:
-        job.launch()
+        prepared.launch()
     except Exception:
-        _logger.exception("run %s could not begin", job.run.id)
+        _logger.exception("run %s could not begin", prepared.id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,19 +51,23 @@ class FrontDesk:
             raise RunNotFound(run_id)
         return record
 
-    async def start(self, name: str, arguments: Any, options: Options) -> tuple[str, bool]:
+    async def start(self, name: str, arguments: Any, options: StartOptions) -> tuple[str, bool]:
         """Start an agent, and return its run's id and whether it is new; does not wait for the loop of the agents."""
-        if self.is_draining or self.supervisor._desk.is_closing:
-            raise Problem(503, "shutting_down", "the server shuts down: start it elsewhere", {"Retry-After": "5"})
         agent, args = self.registry.bound(name, arguments)
-        job = Job.of(agent, args, options, in_loop=True)
-        if not await self.supervisor._register(job):
-            return job.run.id, False
-        if self.agent_loop is None:
-            _launch(job)
-        else:
-            self.agent_loop.call(_launch, job)
-        return job.run.id, True
+        return await self.start_agent(agent, args, options)
+
+    async def start_agent(
+        self, agent: Callable[..., Any], args: tuple[Any, ...], options: StartOptions
+    ) -> tuple[str, bool]:
+        """Start any agent where those of this server are executed."""
+        if self.is_draining or self.supervisor.is_draining:
+            raise Problem(503, "shutting_down", "the server shuts down: start it elsewhere", {"Retry-After": "5"})
+        prepared = await self.supervisor.prepare(agent, *args, **options)
+        if prepared.is_new and self.agent_loop is None:
+            _launch(prepared)
+        elif prepared.is_new and self.agent_loop is not None:
+            self.agent_loop.call(_launch, prepared)
+        return prepared.id, prepared.is_new
 
     async def drain(self) -> None:
         """Take no new runs, stop those of this process, then end the streams that are left."""
@@ -73,11 +77,11 @@ class FrontDesk:
 
     def hurry(self, mode: Mode) -> float:
         """Stop the runs of this process, and return the seconds until each has its end; also from a signal handler."""
-        return self.supervisor._desk.shut_down(mode)
+        return self.supervisor.shut_down(mode)
 
     async def is_ready(self, seconds: float = 2.0) -> bool:
         """Return whether the store can be read and written and new runs are taken."""
-        if self.is_draining or not self.supervisor._desk.lease.is_current:
+        if self.is_draining or not self.supervisor.is_current:
             return False
         try:
             async with asyncio.timeout(seconds):

@@ -24,8 +24,7 @@ from stoppable.server.problems import Problem
 from stoppable.server.registry import NOTHING
 from stoppable.server.views import RunView, TreeView
 from stoppable.stores.rules import receipt_of
-from stoppable.supervisor.flights import in_flight
-from stoppable.supervisor.jobs import Options
+from stoppable.supervisor import StartOptions
 
 RunIdPath = Annotated[str, Path(description="The id of a run.", examples=["3f2a"], pattern=RUN_ID)]
 Label = Annotated[str, StringConstraints(pattern=r"^[^:]{0,256}:", max_length=513)]
@@ -126,11 +125,12 @@ class RunRoutes:
         caller = caller_of(request, Scope.START)
         if not caller.sees(body.owner) and body.owner is not None:
             raise Problem(403, "foreign_owner", "you may start runs of your own only: leave the owner out")
-        options = Options(
+        options = StartOptions(
             name=body.agent,
             owner=body.owner if caller.owner is None else caller.owner,
             labels=body.labels,
             run_id=body.run_id,
+            key=body.key,
             limits=None if body.limits is None else body.limits.to_limits(),
             policy=None if body.policy is None else body.policy.to_policy(),
             isolation=body.isolation,
@@ -152,6 +152,8 @@ class RunRoutes:
         ] = None,
         parent: Annotated[str | None, Query(pattern=RUN_ID, description="Children of this run.")] = None,
         owner: Annotated[str | None, Query(max_length=256)] = None,
+        key: Annotated[str | None, Query(max_length=4096, description="The turns of this conversation.")] = None,
+        roots: Annotated[bool, Query(description="Only runs that no other run started.")] = False,  # noqa: FBT002 - a query
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="From the part before.")] = None,
     ) -> Response:
@@ -163,11 +165,13 @@ class RunRoutes:
             status=frozenset(status or ()),
             name=agent,
             owner=caller.owner if owner is None else owner,
-            labels={key: value for key, _, value in (one.partition(":") for one in label or ())},
+            labels={name: value for name, _, value in (one.partition(":") for one in label or ())},
             parent_id=parent,
+            key=key,
+            roots=roots,
         )
         page = await self._desk.supervisor.list(wanted, cursor=cursor, limit=limit)
-        now = await in_flight(self._desk.supervisor._desk, [record.id for record in page.runs if not record.over])
+        now = await self._desk.supervisor.in_flight([record.id for record in page.runs if not record.over])
         runs = (replace(RunSummary.of(record), in_flight=now.get(record.id, ())) for record in page.runs)
         return json_response(Summaries(runs=tuple(runs), cursor=page.cursor))
 

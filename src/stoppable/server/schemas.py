@@ -95,11 +95,14 @@ class Stopped(BaseModel):
 
 
 class BulkStopped(BaseModel):
-    """The receipts of every run that was named, and the hold that was placed."""
+    """The receipts of the runs that were meant, topmost only, and the hold that was placed."""
 
     dryRun: bool  # noqa: N815 - as on the wire
     receipts: list[RunReceipt]
     hold: PlacedHold | None
+    waitsUntil: float | None = Field(  # noqa: N815 - as on the wire
+        description="If there was no live run of a key: until then, the next one is born stopped."
+    )
 
 
 class Holds(BaseModel):

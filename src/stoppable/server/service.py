@@ -32,8 +32,7 @@ from stoppable.server.protocol import bounded_protocol
 from stoppable.server.registry import Agents
 from stoppable.server.router import PrincipalDependency
 from stoppable.stores.base import Store
-from stoppable.supervisor import Supervisor
-from stoppable.supervisor.desk import SHUTDOWN_MARGIN
+from stoppable.supervisor import SHUTDOWN_MARGIN, Supervisor
 
 _logger = logging.getLogger("stoppable.server")
 

@@ -123,6 +123,9 @@ class StopRoutes:
         idempotency_key: Annotated[
             str | None, Header(min_length=1, max_length=256, description="The same request again gets the same answer.")
         ] = None,
+        wait: Annotated[
+            Seconds, Query(le=_WAIT_LIMIT, description="Answer when all runs are over, or after so many seconds.")
+        ] = 0.0,
     ) -> Response:
         """Stop every run that matches, with preview (`dryRun`) and admission gate (`hold`)."""
         caller = caller_of(request, Scope.STOP)
@@ -136,6 +139,7 @@ class StopRoutes:
             owner=selector.owner,
             labels=selector.labels,
             name=selector.name,
+            key=selector.key,
             all=selector.all,
             mode=body.mode,
             reason=body.reason,
@@ -143,11 +147,14 @@ class StopRoutes:
             grace=body.grace,
             hold=body.hold,
             dry_run=body.dry_run,
+            if_unknown_hold=body.if_unknown == "hold" and selector.is_conversation,
+            wait=wait or None,
             idempotency_key=None if idempotency_key is None else _key(caller, idempotency_key, body),
             within=caller.owner,
         )
         hold = None if stopped.hold is None else _told_hold(stopped.hold)
-        return json_response({"dryRun": body.dry_run, "receipts": stopped, "hold": hold})
+        told = {"dryRun": body.dry_run, "receipts": stopped, "hold": hold, "waitsUntil": stopped.waits_until}
+        return json_response(told)
 
     async def holds(self, request: Request) -> Response:
         """List the holds that are in force."""

@@ -223,8 +223,8 @@ class Store(Protocol):
     def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> Reply[int]:
         """Add to a run's log and return the sequence number of the last; raises Fenced with an old epoch.
 
-        A ``status`` event moves the record along the transition table. Once EVENTS_KEPT are there, one ``truncated``
-        is added and only statuses are kept.
+        A ``status`` event moves the record along the transition table, an ``annotated`` one adds to its metadata.
+        Once EVENTS_KEPT are there, one ``truncated`` is added and only statuses are kept.
         """
         ...
 

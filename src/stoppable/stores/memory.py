@@ -370,12 +370,12 @@ class MemoryStore:
     def _add(self, kept: Kept, drafts: Sequence[Draft]) -> int:
         log, now = kept.events, self.now()
         for draft in drafts:
+            if draft.type in rules.MOVES and not kept.record.over:
+                kept.record = rules.moved(kept.record, draft, now)
             if len(log) >= self._events_kept and draft.type not in rules.ALWAYS_KEPT:
                 if any(event.type is EventType.TRUNCATED for event in log[self._events_kept :]):
                     continue
                 draft = Draft(type=EventType.TRUNCATED)  # noqa: PLW2901 - in its place
-            if draft.type is EventType.STATUS and not kept.record.over:
-                kept.record = rules.moved(kept.record, draft, now)
             at = now if draft.at is None else draft.at
             log.append(Event(run_id=kept.record.id, seq=len(log) + 1, at=at, type=draft.type, data=dict(draft.data)))
             self._arrivals.add(log[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,12 @@ from stoppable.stores.base import NEXT_TURN_SECONDS, TOMBSTONE_SECONDS
 
 ALWAYS_KEPT = frozenset({EventType.STATUS, EventType.DONE, EventType.LATE, EventType.TRUNCATED})
 """The events of which a run has few: they are kept however long its log is."""
+
+MOVES = frozenset({EventType.STATUS, EventType.ANNOTATED})
+"""The events that change a record."""
+
+FACTS_KEPT = 64
+"""How many names the metadata of a run has at most."""
 
 _CURSOR_DIGITS = 18  # of the numbers that 64 bits hold
 
@@ -143,7 +150,17 @@ def parent_is_over(parent: RunRecord, now: float) -> StopIntent:
 
 
 def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:
-    """Return a record after a status event: along the transition table, and never to an end, which has its own call."""
+    """Return a record after an event that changes it.
+
+    A status moves it along the transition table, and never to an end, which has its own call. Facts join those that are
+    known of the run; of too many names the first ones are kept.
+    """
+    if draft.type is EventType.ANNOTATED:
+        facts = draft.data.get("metadata")
+        if not isinstance(facts, Mapping):
+            return record
+        known = {**record.metadata, **facts}
+        return changed(record, metadata=dict(itertools.islice(known.items(), FACTS_KEPT)))
     status = _status_of(draft)
     if status.terminal or (status is not record.status and status not in record.status.followers):
         return record

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from stoppable._core.boundary import check
 from stoppable._core.context import detached
@@ -20,15 +20,32 @@ from stoppable._core.stop import Receipt
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import edge_around
 from stoppable._engine.threads import to_thread
-from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector, StopIntent
+from stoppable.records import (
+    AuditEntry,
+    Event,
+    EventType,
+    Filter,
+    Hold,
+    Page,
+    RunRecord,
+    Selector,
+    StopIntent,
+    TreeEvent,
+)
 from stoppable.stores.base import Store
 from stoppable.supervisor.bulk import BulkStop, StopRequest, live_of
-from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
-from stoppable.supervisor.handles import StoredHandle, SupervisedHandle
-from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
+from stoppable.supervisor.desk import SHUTDOWN_MARGIN, Desk, is_acknowledged, is_over
+from stoppable.supervisor.flights import in_flight
+from stoppable.supervisor.following import Listener, tree_events
+from stoppable.supervisor.handles import StoredHandle
+from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options, StartOptions
+from stoppable.supervisor.prepared import Prepared
 from stoppable.supervisor.recorder import Log
 from stoppable.supervisor.signals import shutdown_on_sigterm
 from stoppable.supervisor.waiting import events, record_when, records_when
+
+if TYPE_CHECKING:
+    from stoppable.supervisor import blocking
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -38,12 +55,21 @@ class Supervisor:
     """Starts agents as runs that are kept in a store, and stops any run of that store by its id.
 
     Without a URL the runs are kept in memory; ``sqlite:///runs.db`` keeps them in a file that several processes may
-    share. Leaving the block stops the runs that this process still executes, with the reason ``shutdown``; so does
-    SIGTERM, unless somebody else handles it.
+    share. The arguments of a start are kept in its record, up to 100 kB of JSON, unless ``keep_input`` is False.
+
+    Leaving the block stops the runs that this process still executes, with the reason ``shutdown``; so does SIGTERM,
+    unless somebody else handles it.
     """
 
-    def __init__(self, store: str | Store | None = None, *, ttl: float = 30.0, keep_days: float | None = None) -> None:
-        self._desk = Desk(store, ttl=ttl, keep_days=keep_days)
+    def __init__(
+        self,
+        store: str | Store | None = None,
+        *,
+        ttl: float = 30.0,
+        keep_days: float | None = None,
+        keep_input: bool = True,
+    ) -> None:
+        self._desk = Desk(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input)
         self._signals = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
@@ -72,6 +98,23 @@ class Supervisor:
         """Whether it holds a lease: it was opened, and not closed since."""
         return self._desk.lease.is_open
 
+    @property
+    def is_current(self) -> bool:
+        """Whether its lease is renewed in time: it can reach the store."""
+        return self._desk.lease.is_current
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it takes no new runs because it shuts down."""
+        return self._desk.is_closing
+
+    @property
+    def blocking(self) -> blocking.Supervisor:
+        """The same supervisor for blocking code on other threads: the runs, handles and calls of ``stoppable.sync``."""
+        from stoppable.supervisor.blocking import Shared  # noqa: PLC0415 - it is made of the same parts
+
+        return Shared(self._desk)
+
     async def close(self) -> None:
         """Stop the runs that this process still executes, wait for their end, and disconnect.
 
@@ -86,6 +129,13 @@ class Supervisor:
     async def drain(self) -> None:
         """Stop the runs that this process still executes, with the reason ``shutdown``, and wait for their end."""
         await _detached(self._desk.wait_for_end, self._desk.shut_down())
+
+    def shut_down(self, mode: str = Mode.GRACEFUL) -> float:
+        """Take no new runs, tell those of this process to stop, and return the seconds after which each has its end.
+
+        Returns at once, and may be called by a signal handler; again with a harder mode it escalates.
+        """
+        return self._desk.shut_down(Mode.of(mode))
 
     # Starting
 
@@ -149,9 +199,18 @@ class Supervisor:
             isolation=isolation,
             on_disconnect=on_disconnect,
         )
-        job = Job.of(agent, args, options, in_loop=True)
-        log = await self._register(job)
-        return self.handle(job.run.id) if log is None else SupervisedHandle(self, job.launch(), log)
+        return (await self._prepare(agent, args, options)).launch()
+
+    async def prepare(self, agent: Callable[..., Any], *args: Any, **options: Unpack[StartOptions]) -> Prepared[Any]:
+        """Do the first half of ``start``: the run is in the store when this returns, and begins when it is launched.
+
+        For whoever takes requests on one event loop and executes agents on another: ``launch`` is called on that one.
+        """
+        return await self._prepare(agent, args, Options(**options))
+
+    async def _prepare(self, agent: Callable[..., Any], args: tuple[Any, ...], options: Options) -> Prepared[Any]:
+        job = self._desk.job(agent, args, options, in_loop=True)
+        return Prepared(self, job, await self._register(job))
 
     @contextlib.asynccontextmanager
     async def open_run(
@@ -282,6 +341,7 @@ class Supervisor:
         hold: bool = False,
         dry_run: bool = False,
         wait: float | None = None,
+        if_unknown_hold: bool = False,
         idempotency_key: str | None = None,
         within: str | None = None,
     ) -> BulkStop:
@@ -293,11 +353,18 @@ class Supervisor:
         With ``hold`` new starts that match are refused from before the runs are listed, until ``release``. With
         ``dry_run`` nothing is stopped: the receipts tell what would be. An empty selector is an error; every run needs
         ``all=True``. ``within`` keeps it to the runs of one owner; the same ``idempotency_key`` again returns the same
-        answer.
+        answer; ``if_unknown_hold`` lets a stop of a ``key`` wait, as that of ``stop`` does.
         """
         intent = self._desk.intent(mode, reason, actor, grace)
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
-        request = StopRequest(selector, owner=within, hold=hold, dry_run=dry_run, idempotency_key=idempotency_key)
+        request = StopRequest(
+            selector,
+            owner=within,
+            hold=hold,
+            dry_run=dry_run,
+            if_unknown_hold=if_unknown_hold,
+            idempotency_key=idempotency_key,
+        )
         return await self._stop_all(request, intent, wait)
 
     async def _stop_all(self, request: StopRequest, intent: StopIntent, wait: float | None) -> BulkStop:
@@ -351,9 +418,34 @@ class Supervisor:
         """Return what holds any run of the store."""
         return StoredHandle(self, run_id)
 
-    def events(self, run_id: str, after: int = 0) -> AsyncIterator[Event]:
-        """Yield the events of a run after a sequence number: those that are there, then live, until it is over."""
+    @overload
+    def events(self, run_id: str, after: int = ..., *, tree: Literal[False] = ...) -> AsyncIterator[Event]: ...
+    @overload
+    def events(self, run_id: str, after: int = ..., *, tree: Literal[True]) -> AsyncIterator[TreeEvent]: ...
+    def events(
+        self, run_id: str, after: int = 0, *, tree: bool = False
+    ) -> AsyncIterator[Event] | AsyncIterator[TreeEvent]:
+        """Yield the events of a run after a sequence number: those that are there, then live, until it is over.
+
+        With ``tree`` those of the runs below it too, as they come. Each has a ``place``, which ``after`` means then.
+        """
+        if tree:
+            return tree_events(self._desk.store, run_id, after)
         return events(self._desk.store, run_id, after)
+
+    def listen(
+        self,
+        call: Callable[[TreeEvent], object],
+        run_id: str | None = None,
+        *,
+        types: Collection[EventType] = (),
+    ) -> Listener:
+        """Call a function with each event of all runs from now on, or of one run and those below it, of some types.
+
+        It is called on a thread of its own, one event after the other, until what is returned is closed or this
+        supervisor is. An error that it raises is logged.
+        """
+        return self._desk.listen(call, run_id, types)
 
     async def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Return the runs that match, newest first."""
@@ -362,6 +454,10 @@ class Supervisor:
     async def tree(self, run_id: str) -> Sequence[RunRecord]:
         """Return a run and all its descendants, parents before children."""
         return await self._desk.store.tree(run_id)
+
+    async def in_flight(self, run_ids: Iterable[str]) -> Mapping[str, tuple[str, ...] | None]:
+        """Return the open boundaries of live runs, each without those of its children; None if that is not known."""
+        return await in_flight(self._desk, run_ids)
 
     async def holds(self) -> Sequence[Hold]:
         """Return the holds that are in force."""
@@ -378,4 +474,4 @@ async def _detached(call: Callable[[*Ts], object], *args: *Ts) -> None:
         await to_thread(call, *args)
 
 
-__all__ = ["BulkStop", "Supervisor"]
+__all__ = ["SHUTDOWN_MARGIN", "BulkStop", "Listener", "Prepared", "StartOptions", "Supervisor"]

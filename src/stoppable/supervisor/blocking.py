@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, TypeVarTuple, overload
+from typing import Any, Generic, Literal, Self, TypeVar, TypeVarTuple, overload
 
 from stoppable._core.outcome import Outcome
 from stoppable._core.policy import Limits, Policy
@@ -18,10 +18,22 @@ from stoppable._engine.blocking import BlockingHandle
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import edge_around
 from stoppable.errors import InvalidArgument
-from stoppable.records import AuditEntry, Event, Filter, Hold, Page, RunRecord, Selector, StopIntent
+from stoppable.records import (
+    AuditEntry,
+    Event,
+    EventType,
+    Filter,
+    Hold,
+    Page,
+    RunRecord,
+    Selector,
+    StopIntent,
+    TreeEvent,
+)
 from stoppable.stores.base import Store
 from stoppable.supervisor.bulk import BulkStop, StopRequest, live_of
 from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
+from stoppable.supervisor.following import Listener, tree_events_sync
 from stoppable.supervisor.handles import Elsewhere, raise_unless_completed
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
 from stoppable.supervisor.recorder import Log
@@ -37,8 +49,15 @@ Ts = TypeVarTuple("Ts")
 class Supervisor:
     """``stoppable.Supervisor`` for blocking code: the same names, and every call waits on its thread."""
 
-    def __init__(self, store: str | Store | None = None, *, ttl: float = 30.0, keep_days: float | None = None) -> None:
-        self._desk = Desk(store, ttl=ttl, keep_days=keep_days)
+    def __init__(
+        self,
+        store: str | Store | None = None,
+        *,
+        ttl: float = 30.0,
+        keep_days: float | None = None,
+        keep_input: bool = True,
+    ) -> None:
+        self._desk = Desk(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input)
         self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -115,7 +134,7 @@ class Supervisor:
             isolation=isolation,
             on_disconnect=on_disconnect,
         )
-        job = Job.of(agent, args, options, in_loop=False)
+        job = self._desk.job(agent, args, options, in_loop=False)
         log = self._register(job)
         if log is None:
             return self.handle(job.run.id)
@@ -242,13 +261,21 @@ class Supervisor:
         hold: bool = False,
         dry_run: bool = False,
         wait: float | None = None,
+        if_unknown_hold: bool = False,
         idempotency_key: str | None = None,
         within: str | None = None,
     ) -> BulkStop:
         """Stop every run that matches all that is given, with their subtrees, and return their receipts."""
         intent = self._desk.intent(mode, reason, actor, grace)
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
-        request = StopRequest(selector, owner=within, hold=hold, dry_run=dry_run, idempotency_key=idempotency_key)
+        request = StopRequest(
+            selector,
+            owner=within,
+            hold=hold,
+            dry_run=dry_run,
+            if_unknown_hold=if_unknown_hold,
+            idempotency_key=idempotency_key,
+        )
         return self._stop_all(request, intent, wait)
 
     def _stop_all(self, request: StopRequest, intent: StopIntent, wait: float | None) -> BulkStop:
@@ -303,9 +330,32 @@ class Supervisor:
         """Return what holds any run of the store."""
         return StoredHandle(self, run_id)
 
-    def events(self, run_id: str, after: int = 0) -> Iterator[Event]:
-        """Yield the events of a run after a sequence number: those that are there, then live, until it is over."""
+    @overload
+    def events(self, run_id: str, after: int = ..., *, tree: Literal[False] = ...) -> Iterator[Event]: ...
+    @overload
+    def events(self, run_id: str, after: int = ..., *, tree: Literal[True]) -> Iterator[TreeEvent]: ...
+    def events(self, run_id: str, after: int = 0, *, tree: bool = False) -> Iterator[Event] | Iterator[TreeEvent]:
+        """Yield the events of a run after a sequence number: those that are there, then live, until it is over.
+
+        With ``tree`` those of the runs below it too, as they come. Each has a ``place``, which ``after`` means then.
+        """
+        if tree:
+            return tree_events_sync(self._desk.store, run_id, after)
         return events_sync(self._desk.store, run_id, after)
+
+    def listen(
+        self,
+        call: Callable[[TreeEvent], object],
+        run_id: str | None = None,
+        *,
+        types: Collection[EventType] = (),
+    ) -> Listener:
+        """Call a function with each event of all runs from now on, or of one run and those below it, of some types.
+
+        It is called on a thread of its own, one event after the other, until what is returned is closed or this
+        supervisor is. An error that it raises is logged.
+        """
+        return self._desk.listen(call, run_id, types)
 
     def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Page:
         """Return the runs that match, newest first."""
@@ -322,6 +372,22 @@ class Supervisor:
     def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
         """Return who stopped, held and released what."""
         return self._desk.store.audit(after, limit).result()
+
+
+class Shared(Supervisor):
+    """A view of a supervisor that is opened and closed elsewhere (``Supervisor.blocking``)."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._signals = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """Refuse: it is open as long as the supervisor that it belongs to."""
+        raise InvalidArgument("this view needs no block: it is open as long as the supervisor that it belongs to")
+
+    def close(self) -> None:
+        """Refuse: others use it."""
+        raise InvalidArgument("this is a view: close the supervisor that it belongs to")
 
 
 class _Kept(BlockingHandle[T_co], Generic[T_co]):

@@ -7,11 +7,11 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stoppable._core import clock
 from stoppable._core.policy import seconds
@@ -23,12 +23,13 @@ from stoppable._core.stop import CHANGES, Answer, Receipt, Stop
 from stoppable._engine import control, inherited
 from stoppable._engine.processes.orphans import end_orphans
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
-from stoppable.records import RunRecord, Selector, StopAnswer, StopIntent, StopResult
+from stoppable.records import EventType, RunRecord, Selector, StopAnswer, StopIntent, StopResult, TreeEvent
 from stoppable.stores.base import Intent, Registered, Store
 from stoppable.stores.reply import Reply, settle
 from stoppable.stores.rules import receipt_of
 from stoppable.supervisor.bulk import BulkStop, StopRequest
-from stoppable.supervisor.jobs import Job
+from stoppable.supervisor.following import Listener
+from stoppable.supervisor.jobs import Job, Options
 from stoppable.supervisor.lease import Lease
 from stoppable.supervisor.recorder import Log, Recorder
 from stoppable.supervisor.translate import shifted, shifted_reason, so_far
@@ -37,6 +38,8 @@ from stoppable.supervisor.urls import store_of
 _logger = logging.getLogger("stoppable")
 
 SHUTDOWN_MARGIN = 5.0
+"""Seconds that a shutdown waits, after the runs have ended, until their ends are kept."""
+
 _ACKNOWLEDGE_SECONDS = 1.0
 _PURGE_SECONDS = 3600.0
 _PURGED_AT_ONCE = 1000
@@ -53,7 +56,9 @@ class Asked(NamedTuple):
 class Desk:
     """The store, the lease of this process, and the runs that it executes."""
 
-    def __init__(self, store: str | Store | None, *, ttl: float, keep_days: float | None) -> None:
+    def __init__(
+        self, store: str | Store | None, *, ttl: float, keep_days: float | None, keep_input: bool = True
+    ) -> None:
         if not seconds(ttl, "ttl"):
             raise InvalidArgument("ttl is 0: a lease must last, 30 seconds are usual")
         self.store = store_of(store)
@@ -66,7 +71,9 @@ class Desk:
         )
         self.recorder = Recorder(self.store, lambda: self.lease.worker)
         self._keep_days = None if keep_days is None else seconds(keep_days, "keep_days", "days")
+        self._keep_input = keep_input
         self._purged_at = -math.inf
+        self._listeners: list[Listener] = []
         self._starting: dict[Log, Reply[Registered]] = {}
         self.is_closing = False
         self._opening = threading.Lock()
@@ -106,6 +113,8 @@ class Desk:
                 if alive:
                     _logger.error("still alive, and lost once the lease has run out: %s", ", ".join(alive))
                 inherited.remove(self._inherited)
+                for listener in self._listeners:
+                    listener.close()
                 self.store.close()
                 self.recorder.close()
 
@@ -117,7 +126,17 @@ class Desk:
     def _inherited(self) -> tuple[int, ...]:
         return self.store.inherited
 
+    def listen(self, call: Callable[[TreeEvent], object], run_id: str | None, types: Collection[EventType]) -> Listener:
+        """Call a function with events from now on, until it is closed, or the supervisor is."""
+        listener = Listener(self.store, call, run_id, types)
+        self._listeners = [known for known in self._listeners if known.is_open] + [listener]
+        return listener
+
     # Starting
+
+    def job(self, agent: Callable[..., Any], args: tuple[Any, ...], options: Options, *, in_loop: bool) -> Job:
+        """Return a start, or raise an error that says what is wrong with it."""
+        return Job.of(agent, args, options, in_loop=in_loop, keep_input=self._keep_input)
 
     def register(self, job: Job) -> tuple[Log, Reply[Registered]]:
         """Keep a run that is about to start. It can be stopped from now on, though it has not begun.

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import Any, Literal, Never, get_args
+from typing import Any, Literal, Never, TypedDict, get_args
 
 from stoppable._core import context
 from stoppable._core.boundary import check
@@ -25,7 +25,7 @@ from stoppable._engine.options import asked, name_of
 from stoppable._engine.workers import as_worker_body
 from stoppable.errors import InvalidArgument, RunStopped
 from stoppable.records import RunRecord, check_key
-from stoppable.supervisor.translate import digest, outcome_of
+from stoppable.supervisor.translate import digest, input_of, outcome_of
 
 Isolation = Literal["auto", "task", "thread", "process"]
 OnDisconnect = Literal["keep", "stop"]
@@ -67,10 +67,24 @@ class Options:
             raise InvalidArgument(f"an owner is a text of up to {LABEL_LENGTH} characters")
 
 
+class StartOptions(TypedDict, total=False):
+    """What ``Supervisor.start`` takes besides an agent and its arguments."""
+
+    name: str | None
+    owner: str | None
+    labels: Mapping[str, str] | None
+    run_id: str | None
+    key: str | None
+    limits: Limits | None
+    policy: Policy | None
+    isolation: Isolation
+    on_disconnect: OnDisconnect
+
+
 class Job:
     """One start."""
 
-    __slots__ = ("_launch", "options", "record", "request", "run")
+    __slots__ = ("_launch", "input", "omitted", "options", "record", "request", "run")
 
     def __init__(
         self, name: str, options: Options, request: str, launch: Callable[[Run], RunHandle[Any]] | None = None
@@ -78,6 +92,8 @@ class Job:
         check()
         self.options = options
         self.request = request
+        self.input: dict[str, Any] | None = None
+        self.omitted: Mapping[str, str] = {}
         self._launch = launch
         self.run = Run(
             name,
@@ -90,7 +106,15 @@ class Job:
         )
 
     @classmethod
-    def of(cls, agent: Callable[..., Any], args: tuple[Any, ...], options: Options, *, in_loop: bool) -> Job:
+    def of(
+        cls,
+        agent: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: Options,
+        *,
+        in_loop: bool,
+        keep_input: bool = True,
+    ) -> Job:
         """Return the start of an agent, or raise an error that says what is wrong with it."""
         body = body_of(agent)
         _check_arguments(body, args)
@@ -99,7 +123,13 @@ class Job:
         options = replace(options, labels=own.labels, policy=own.policy)
         name = own.name or name_of(agent)
         bound = body if isinstance(body, functools.partial) else functools.partial(body)
-        return cls(name, options, digest(name, (*bound.args, *args), bound.keywords), launch)
+        given = (*bound.args, *args)
+        # Only a start with an id of its own can be repeated; to tell two apart takes long if they carry much.
+        request = new_id() if options.run_id is None else digest(name, given, bound.keywords)
+        job = cls(name, options, request, launch)
+        if keep_input:
+            job.input, job.omitted = input_of(bound.func, given, bound.keywords)
+        return job
 
     @classmethod
     def around(cls, name: str, options: Options) -> Job:
@@ -126,6 +156,8 @@ class Job:
             on_disconnect=options.on_disconnect,
             limits=options.limits,
             policy=run.policy,
+            input=self.input,
+            omitted=self.omitted,
         )
 
     def launch(self) -> RunHandle[Any]:

@@ -26,6 +26,7 @@ from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.rules import status_event
 from stoppable.supervisor.outbox import Outbox
 from stoppable.supervisor.translate import (
+    METADATA_BYTES,
     VALUE_BYTES,
     record_at_once,
     record_elsewhere,
@@ -216,7 +217,9 @@ class Recorder(Sink):
 
     def annotated(self, run: Run, metadata: dict[str, object]) -> None:
         """Note facts about a run."""
-        self._note(run, Draft(type=EventType.ANNOTATED, data=_kept("metadata", metadata), at=self._store.now()))
+        self._note(
+            run, Draft(type=EventType.ANNOTATED, data=_kept("metadata", metadata, METADATA_BYTES), at=self._store.now())
+        )
 
     def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
         """Note progress."""
@@ -452,6 +455,6 @@ def _is_kept(reply: Reply[Registered], worker: str) -> bool:
         return True  # its worker is fenced: the next call says so
 
 
-def _kept(name: str, value: object) -> dict[str, Any]:
-    plain, omitted = _wire.plain(value, VALUE_BYTES)
+def _kept(name: str, value: object, limit: int = VALUE_BYTES) -> dict[str, Any]:
+    plain, omitted = _wire.plain(value, limit)
     return {name: plain} if omitted is None else {name: None, "omitted": omitted}

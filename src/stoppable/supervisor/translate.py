@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import pickle
 import traceback
@@ -25,6 +26,12 @@ from stoppable.records import ErrorRecord, OutcomeRecord, RunRecord
 
 VALUE_BYTES = 1_000_000
 """The largest result, partial or event that is kept."""
+
+METADATA_BYTES = 16_384
+"""The largest set of facts that one call of ``Run.annotate`` can have kept."""
+
+INPUT_BYTES = 100_000
+"""The largest input that is kept of a run, as JSON."""
 
 VALUE_SECONDS = 3.0
 """How long the end of a run waits for the form of its result: less than a shutdown waits for the ends."""
@@ -160,6 +167,34 @@ def outcome_of(record: RunRecord) -> Outcome[Any]:
     return Outcome(
         kept.status, kept.reason, kept.rung, kept.clean, kept.result, kept.partial, error, record.ended_at or 0.0
     )
+
+
+def input_of(
+    agent: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the JSON form of the arguments of a start, by name, and why some have none."""
+    named = _named(agent, args, kwargs)
+    whole, why = _wire.plain(named, INPUT_BYTES)
+    if why is None:
+        return whole, {}
+    kept: dict[str, Any] = {}
+    omitted: dict[str, str] = {}
+    for name, value in named.items():
+        found, why = _wire.plain(value, INPUT_BYTES // len(named))
+        if why is None:
+            kept[name] = found
+        else:
+            omitted[name] = why
+    return kept, omitted
+
+
+def _named(agent: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    if not args:
+        return dict(kwargs)
+    try:
+        return dict(inspect.signature(agent).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):  # one written in C that does not tell
+        return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
 
 
 class _Hash:

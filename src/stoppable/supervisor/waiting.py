@@ -13,7 +13,7 @@ from stoppable.errors import RunNotFound
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.stores.base import Store
 
-_LOOK_SECONDS = 2.0  # even without news: being told is speed, the store is the truth
+LOOK_SECONDS = 2.0  # even without news: being told is speed, the store is the truth
 
 
 async def record_when(
@@ -21,10 +21,10 @@ async def record_when(
 ) -> RunRecord:
     """Return the record once something is so, or as it is when the time is over."""
     deadline = None if seconds is None else clock.now() + seconds
-    with _news(store, run_id) as news:
+    with watching(store, run_id) as news:
         while True:
             record = await store.get(run_id)
-            left = _LOOK_SECONDS if deadline is None else min(_LOOK_SECONDS, deadline - clock.now())
+            left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - clock.now())
             if is_so(record) or left <= 0:
                 return record
             await news.wait(left)
@@ -41,7 +41,7 @@ def record_when_sync(
         while True:
             news.clear()
             record = store.get(run_id).result()
-            left = _LOOK_SECONDS if deadline is None else min(_LOOK_SECONDS, deadline - clock.now())
+            left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - clock.now())
             if is_so(record) or left <= 0:
                 return record
             news.wait(left)
@@ -59,7 +59,7 @@ async def records_when(
     deadline = clock.now() + seconds
     found: dict[str, RunRecord] = {}
     waited = dict.fromkeys(run_ids)
-    with _news(store, *run_ids) as news:
+    with watching(store, *run_ids) as news:
         changed: Iterable[str] = run_ids
         while True:
             for run_id, reply in [(run_id, store.get(run_id)) for run_id in changed]:
@@ -74,7 +74,7 @@ async def records_when(
             left = deadline - clock.now()
             if not waited or left <= 0:
                 return found
-            told = await news.wait(min(left, _LOOK_SECONDS))
+            told = await news.wait(min(left, LOOK_SECONDS))
             changed = [run_id for run_id in told or tuple(waited) if run_id in waited]
 
 
@@ -95,7 +95,7 @@ async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[Eve
 
     A reader that is slow or goes away holds up nobody: it reads what is kept.
     """
-    with _news(store, run_id) as news:
+    with watching(store, run_id) as news:
         while True:
             record = await store.get(run_id)
             found = await store.read(run_id, after)
@@ -107,7 +107,7 @@ async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[Eve
             if not found:
                 if record.over and after >= record.last_event:
                     return  # asked for what comes after the end
-                await news.wait(_LOOK_SECONDS)
+                await news.wait(LOOK_SECONDS)
 
 
 def events_sync(store: Store, run_id: str, after: int = 0) -> Iterator[Event]:
@@ -127,12 +127,12 @@ def events_sync(store: Store, run_id: str, after: int = 0) -> Iterator[Event]:
             if not found:
                 if record.over and after >= record.last_event:
                     return
-                news.wait(_LOOK_SECONDS)
+                news.wait(LOOK_SECONDS)
     finally:
         subscription.close()
 
 
-class _News:
+class News:
     """Which of some runs may have changed, told by whatever thread to one task."""
 
     def __init__(self) -> None:
@@ -141,6 +141,7 @@ class _News:
         self._event = asyncio.Event()
 
     def tell(self, run_id: str) -> None:
+        """Say that a run may have changed; from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._tell, run_id)
 
@@ -159,8 +160,9 @@ class _News:
 
 
 @contextlib.contextmanager
-def _news(store: Store, *run_ids: str) -> Iterator[_News]:
-    news = _News()
+def watching(store: Store, *run_ids: str) -> Iterator[News]:
+    """Have a task told when runs may have changed."""
+    news = News()
     subscriptions = [store.watch(run_id, partial(news.tell, run_id)) for run_id in run_ids]
     try:
         yield news

@@ -27,7 +27,7 @@ def append_all(tx: Transaction, calls: Iterable[Append]) -> list[int | Stoppable
     tails, kept, now = tx.tails, tx.events_kept, tx.now()
     for run_id, epoch, lines in calls:
         tail = tails.get(run_id)
-        if tail is None or tail[1] != epoch or lines.statuses or tail[2] + len(lines.rows) > kept:
+        if tail is None or tail[1] != epoch or lines.moves or tail[2] + len(lines.rows) > kept:
             _write(tx, waiting)  # first: it looks into the file
             waiting = []
             try:
@@ -52,33 +52,37 @@ def _write(tx: Transaction, waiting: list[Row]) -> None:
 
 def append(tx: Transaction, run_id: str, epoch: int, lines: Lines) -> int:
     """Add to a run's log."""
-    if lines.statuses:
-        rules.check_statuses(lines.statuses)
+    if lines.moves:
+        rules.check_statuses(lines.moves)
     row = tx.one(_STATE, (run_id,))
     if row is None:
         raise RunNotFound(run_id)
     number, known, is_live, last = row
     if known != epoch or not is_live:
         raise Fenced(run_id)
-    if lines.statuses:
-        _move(tx, number, lines.statuses)
+    if lines.moves:
+        _move(tx, number, lines.moves)
     last = add(tx, number, last, lines)
     tx.appended(run_id, (number, epoch, last))
     return last
 
 
-def _move(tx: Transaction, number: int, statuses: Sequence[Draft]) -> None:
+def _move(tx: Transaction, number: int, moves: Sequence[Draft]) -> None:
     row = tx.one(f"SELECT {rows.RECORD} FROM runs WHERE number = ?", (number,))  # noqa: S608 - our own names
     assert row is not None, "it was there"
     before = rows.record(row)
-    after = moved(before, statuses, tx.now())
+    after = moved(before, moves, tx.now())
     if after is not before:
-        tx.run("UPDATE runs SET status = ?, started_at = ? WHERE number = ?", (after.status, after.started_at, number))
+        facts = rows.encode(after.metadata) if after.metadata else None
+        tx.run(
+            "UPDATE runs SET status = ?, started_at = ?, metadata = ? WHERE number = ?",
+            (after.status, after.started_at, facts, number),
+        )
 
 
-def moved(record: RunRecord, statuses: Iterable[Draft], now: float) -> RunRecord:
-    """Return a record after its status events."""
-    for draft in statuses:
+def moved(record: RunRecord, moves: Iterable[Draft], now: float) -> RunRecord:
+    """Return a record after events that change it."""
+    for draft in moves:
         record = rules.moved(record, draft, now)
     return record
 

@@ -15,6 +15,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.errors import InvalidArgument
 from stoppable.records import SETTERS, Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
+from stoppable.stores import rules
 from stoppable.stores.sqlite.transaction import Row
 
 
@@ -41,25 +42,24 @@ def array(numbers: Iterable[int]) -> str:
 
 
 MODES = tuple(Mode)
-_STATUS = EventType.STATUS
 _STATUSES = {status.value: status for status in Status}
 _TYPES = {kind.value: kind for kind in EventType}
 
 RECORD = """id, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
- mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key,
+ mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, input, metadata,
  (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""
 """What ``record`` wants of a row of runs."""
 
 _COLUMNS = (
     "id, request, parent, parent_id, root_id, name, owner, labels, spec, created_at, worker, status, epoch, started_at,"
-    " ended_at, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key"
+    " ended_at, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, metadata, key, input"
 )
-INSERT = f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 23)}) RETURNING number"  # noqa: S608 - our own names
+INSERT = f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 25)}) RETURNING number"  # noqa: S608 - our own names
 """Takes what ``values`` returns."""
 
 UPDATE = (
     "UPDATE runs SET status = ?, epoch = ?, started_at = ?, ended_at = ?, mode = ?, grace = ?, reason = ?,"
-    " stop_requested_at = ?, acknowledged = ?, outcome = ?, receipt = ? WHERE number = ?"
+    " stop_requested_at = ?, acknowledged = ?, outcome = ?, receipt = ?, metadata = ? WHERE number = ?"
 )
 """Takes what ``changing`` returns, and the number."""
 
@@ -68,16 +68,17 @@ def record(row: Row) -> RunRecord:
     """Return the record of a row with the columns RECORD."""
     (
         id_, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
-        mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, last_event, _,
+        mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, given, facts, last_event, _,
     ) = row  # fmt: skip
     isolation, on_disconnect, limits, policy, version = _spec_of(spec)
+    given, omitted = (None, {}) if given is None else decode(given)
     made = object.__new__(RunRecord)
     for set_, value in zip(
         SETTERS.values(),
         (
             id_, name, parent_id, root_id, owner, dict(_labels_of(labels)), None if key is None else decode(key),
             _STATUSES[status], worker, epoch, isolation, on_disconnect, limits, policy,
-            created_at, started_at, ended_at,
+            given, omitted, {} if facts is None else decode(facts), created_at, started_at, ended_at,
             None if mode < 0 else stop_of(mode, grace, reason),
             stop_requested_at,
             None if acknowledged < 0 else MODES[acknowledged],
@@ -129,6 +130,7 @@ def values(record: RunRecord, request: str, parent: int | None) -> Row:
         encode(record.labels) if record.labels else "{}",
         spec, record.created_at, record.worker, status, epoch, *rest,
         None if record.key is None else encode(record.key),
+        None if record.input is None and not record.omitted else encode((record.input, record.omitted)),
     )  # fmt: skip
 
 
@@ -145,6 +147,7 @@ def changing(record: RunRecord) -> Row:
         -1 if record.acknowledged is None else record.acknowledged.rank,
         None if record.outcome is None else encode(record.outcome),
         None if record.receipt is None else encode(record.receipt),
+        encode(record.metadata) if record.metadata else None,
     )
 
 
@@ -157,19 +160,19 @@ def event(run_id: str, row: Row) -> Event:
 class Lines:
     """Events that are ready to be written; made by the caller, so that one that has no JSON form fails alone."""
 
-    __slots__ = ("rows", "statuses")
+    __slots__ = ("moves", "rows")
 
     def __init__(self, drafts: Sequence[Draft]) -> None:
         self.rows: list[tuple[float | None, EventType, str]] = []
-        self.statuses: list[Draft] = []
+        self.moves: list[Draft] = []
         for draft in drafts:
             kind, data = draft.type, draft.data
             try:
                 self.rows.append((draft.at, kind, encode(data) if data else "{}"))
             except (TypeError, ValueError, RecursionError) as error:
                 raise InvalidArgument(f"the data of a {kind} event has no JSON form: {error}") from error
-            if kind is _STATUS:
-                self.statuses.append(draft)
+            if kind in rules.MOVES:
+                self.moves.append(draft)
 
     def then(self, more: Lines) -> Lines:
         """Return these and more."""

@@ -96,7 +96,7 @@ def finish(
 ) -> RunRecord:
     """Write the terminal status, if there is none."""
     row = row_of(tx, run_id)
-    rules.check_end(outcome, lines.statuses)
+    rules.check_end(outcome, lines.moves)
     number, last = events.last_of(row)
     record = rows.record(row)
     if record.over or record.epoch != epoch:
@@ -104,7 +104,7 @@ def finish(
         late = Lines([rules.late_event(outcome)])
         return changed(record, last_event=events.add(tx, number, last, late))
     now = tx.now()
-    record = events.moved(record, lines.statuses, now)
+    record = events.moved(record, lines.moves, now)
     return end(tx, number, last, rules.over(record, outcome, receipt, now), lines)
 
 

@@ -114,5 +114,10 @@ CREATE INDEX key_tombstones_by_key ON key_tombstones (key);
 ALTER TABLE answered ADD COLUMN waits_until REAL;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _KEYS)
+_FACTS = """
+ALTER TABLE runs ADD COLUMN input TEXT;
+ALTER TABLE runs ADD COLUMN metadata TEXT;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _KEYS, _FACTS)
 """The step from each version of the schema (``PRAGMA user_version``) to the next; a released one never changes."""

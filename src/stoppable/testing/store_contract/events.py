@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from stoppable._core.state import Mode, Status
 from stoppable.errors import Fenced, InvalidArgument, RunNotFound
-from stoppable.records import Draft, Event, EventType
+from stoppable.records import Draft, Event, EventType, OutcomeRecord
 from stoppable.stores.reply import Reply
+from stoppable.stores.rules import FACTS_KEPT
 from stoppable.testing.store_contract.harness import (
     ANSWERS_WITHIN,
     StoreHarness,
@@ -57,6 +58,38 @@ class Events(StoreHarness):
         kinds = [EventType.PROGRESS, EventType.PARTIAL, EventType.ENTERED, EventType.LEFT, EventType.LOG]
         self.append(record, *(Draft(type=kind, data=data) for kind in kinds))
         assert [(event.type, event.data) for event in self.log("a")] == [(kind, data) for kind in kinds]
+
+    # Facts about the run
+
+    def test_facts_join_the_metadata_of_the_record(self) -> None:
+        record = self.start("a")
+        assert record.metadata == {}
+        self.append(record, facts(task="t-1", url="a"), progress(), facts(url="b", deep={"er": [1]}))
+        assert self.get("a").metadata == {"task": "t-1", "url": "b", "deep": {"er": [1]}}
+        assert types_of(self.log("a")) == ["status", "annotated", "progress", "annotated"]
+        self.append(record, progress())
+        self.stop("a")
+        ended = answer(
+            self.store.finish("a", 1, OutcomeRecord(status=Status.STOPPED), None, [facts(task="t-2"), progress()])
+        )
+        assert ended.metadata == self.get("a").metadata == {"task": "t-2", "url": "b", "deep": {"er": [1]}}
+
+    def test_facts_that_were_left_out_change_nothing_and_too_many_are_not_kept(self) -> None:
+        record = self.start("a")
+        self.append(record, Draft(type=EventType.ANNOTATED, data={"metadata": None, "omitted": "too long"}))
+        assert self.get("a").metadata == {}
+        for number in range(100):
+            self.append(record, facts(**{f"fact {number}": number}))
+        assert len(self.get("a").metadata) == FACTS_KEPT
+        self.append(record, facts(**{"fact 0": "again"}))
+        assert self.get("a").metadata["fact 0"] == "again"
+
+    def test_facts_are_kept_also_if_the_log_is_full(self) -> None:
+        record = self.start("a")
+        self.append(record, *(progress() for _ in range(self.events_kept)))
+        self.append(record, facts(task="t-1"))
+        assert self.get("a").metadata == {"task": "t-1"}
+        assert "annotated" not in types_of(self.log("a"))
 
     # Read
 
@@ -228,3 +261,8 @@ class Events(StoreHarness):
         assert self.append(record, progress()) == 3
         for subscription in subscriptions:
             subscription.close()
+
+
+def facts(**metadata: object) -> Draft:
+    """Return the event that notes facts about a run."""
+    return Draft(type=EventType.ANNOTATED, data={"metadata": metadata})

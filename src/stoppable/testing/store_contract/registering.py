@@ -34,6 +34,9 @@ class Registering(StoreHarness):
             on_disconnect="stop",
             limits=Limits(seconds=9.5, boundaries={"llm": 3}),
             policy=Policy(grace=1.5),
+            input={"question": "why?", "depth": [1, {"x": None}]},
+            omitted={"client": "it has no JSON form"},
+            metadata={"task": "t-1"},
         )
         registered = answer(self.store.register(given, "r"))
         record = registered.record
@@ -42,6 +45,7 @@ class Registering(StoreHarness):
         assert (record.name, record.owner, record.labels, record.worker) == ("writer", "ann", {"team": "x"}, "w")
         assert (record.isolation, record.on_disconnect) == ("process", "stop")
         assert (record.limits, record.policy) == (given.limits, given.policy)
+        assert (record.input, record.omitted, record.metadata) == (given.input, given.omitted, given.metadata)
         assert record.created_at == self.store.now()
         assert self.get("a") == record
 

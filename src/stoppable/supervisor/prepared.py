@@ -1,0 +1,48 @@
+"""A start in two steps: the run is in the store, and begins where and when it is launched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._engine.handle import RunHandle
+from stoppable.supervisor.handles import SupervisedHandle
+from stoppable.supervisor.jobs import Job
+from stoppable.supervisor.recorder import Log
+
+if TYPE_CHECKING:
+    from stoppable.supervisor import Supervisor
+
+T = TypeVar("T")
+
+
+class Prepared(Generic[T]):
+    """A run that can be found and stopped, and has not begun.
+
+    ``is_new`` is False if it is not ours to begin: the same request had started it before, or its stop came first.
+    """
+
+    __slots__ = ("_job", "_log", "_supervisor", "id", "is_new")
+
+    def __init__(self, supervisor: Supervisor, job: Job, log: Log | None) -> None:
+        self._supervisor = supervisor
+        self._job = job
+        self._log = log
+        self.id = job.run.id
+        self.is_new = log is not None
+
+    def launch(self) -> RunHandle[T]:
+        """Let it begin, once, and return what holds it: an async agent on the running loop, another one on a thread.
+
+        If it cannot begin, its record says so, and the error is raised.
+        """
+        if self._log is None:
+            return self._supervisor.handle(self.id)
+        handle: RunHandle[Any] = SupervisedHandle(self._supervisor, self._job.launch(), self._log)
+        return handle
+
+    def abandon(self, reason: str = "it was never begun") -> None:
+        """End it, instead of a launch: it is ``stopped``, and its body never runs."""
+        if self._log is not None:
+            self._job.run.stop(reason=Reason.of(reason, kind=ReasonKind.EXTERNAL))
+            self._job.run._skip()
