@@ -9,9 +9,9 @@ SHELL := bash
 # where the coverage of the core and the engine comes from: measuring takes time
 MEASURED := tests/spec tests/unit tests/machine tests/cases
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/adapters/adk
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/adapters/adk --ignore tests/browser
 
-.PHONY: help demo test test-version test-versions test-mutants test-clients test-api test-frameworks test-adk test-lowest check model soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-clients test-api test-frameworks test-adk test-lowest test-ui check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -80,13 +80,31 @@ test-lowest: ## run the tests of the server, the client, the command line and th
 	$(call environment,.venv-lowest,dev)
 	.venv-lowest/bin/python -m pytest -q $(PARALLEL) tests/client tests/cli tests/server tests/stores/test_sqlite*.py
 
-check: ## lint, types, layers
+test-ui: ## open the web UI in a headless Chromium; needs chromium, and npm for the accessibility checker
+	$(call environment,.venv-ui,dev$(comma)ui)
+	$(call npm,axe-core)
+	.venv-ui/bin/python -m pytest -q tests/browser
+
+check: check-ui ## lint, types, layers
 	$(call environment,$(VENV),dev$(comma)check)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+# $(call npm,package): packages for tests, beside the environments; without npm that is said, and is no failure
+NPM := .venv-node
+define npm
+	@if command -v npm >/dev/null; then \
+		test -d $(NPM)/node_modules/$(firstword $(subst @, ,$(1))) || npm install --silent --no-fund --no-audit --prefix $(NPM) $(1); \
+	else echo "NPM IS MISSING: $(1) is not installed"; fi
+endef
+
+check-ui: ## check the types of the web UI, which is plain JavaScript; needs npm
+	$(call npm,typescript@5)
+	@if test -x $(NPM)/node_modules/.bin/tsc; then $(NPM)/node_modules/.bin/tsc -p tests/browser/tsconfig.json; \
+	else echo "THE TYPES OF THE WEB UI WERE NOT CHECKED: npm is missing"; fi
 
 model: ## model-check the control plane, and deliberate mistakes in it; needs spin and a C compiler
 	$(PYTHON) models/check.py

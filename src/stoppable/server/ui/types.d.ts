@@ -1,0 +1,139 @@
+// The JSON of the server, and what the parts of the page tell each other.
+export type Mode = "cooperative" | "graceful" | "immediate" | "kill";
+export type Status = "pending" | "running" | "stopping" | "completed" | "failed" | "stopped" | "lost";
+export type Rung = { rung: string; at: number };
+export type Reason = { kind: string; message: string; actor: string | null; at: number; cause: string | null };
+export type Policy = { grace: number; interrupt: number; cancel: number; kill: number };
+
+/** What the button shows. */
+export type Shown = {
+  id: string;
+  status: Status;
+  mode: Mode | null;
+  inFlight: readonly string[];
+  ladder: readonly Rung[];
+  policy: Policy | null;
+  grace: number | null;
+  stopRequestedAt: number | null;
+  endedAt: number | null;
+  actor: string | null;
+  left: readonly string[];
+  late: number | null;
+  error: string | null;
+};
+
+export type Summary = {
+  id: string;
+  name: string;
+  parentId: string | null;
+  rootId: string;
+  owner: string | null;
+  labels: Record<string, string>;
+  status: Status;
+  createdAt: number;
+  startedAt: number | null;
+  endedAt: number | null;
+  mode: Mode | null;
+  reason: Reason | null;
+  stopRequestedAt: number | null;
+  inFlight: readonly string[];
+  rung: string | null;
+  clean: boolean | null;
+  error: string | null;
+  ladder?: readonly Rung[];
+};
+
+export type Node = { runId: string; kind: string; name: string; fate: string };
+export type Receipt = {
+  runId: string;
+  answer: string;
+  status: Status;
+  mode: Mode | null;
+  reason: Reason | null;
+  inFlight: string[];
+  nodes: Node[];
+  enteredAfter: string[];
+  tooLate: boolean;
+  requestedAt: number | null;
+  acknowledgedAt: number | null;
+  deliveredAt: number | null;
+  endedAt: number | null;
+  ladder?: readonly Rung[];
+};
+export type Outcome = {
+  status: Status;
+  reason: Reason | null;
+  rung: string | null;
+  clean: boolean | null;
+  result: unknown;
+  partial: unknown;
+  error: { type: string; message: string; trace: string } | null;
+  omitted: Record<string, string>;
+};
+export type Run = {
+  id: string;
+  name: string;
+  parentId: string | null;
+  rootId: string;
+  owner: string | null;
+  labels: Record<string, string>;
+  status: Status;
+  isolation: string;
+  limits: object | null;
+  policy: Policy;
+  createdAt: number;
+  startedAt: number | null;
+  endedAt: number | null;
+  stop: { mode: Mode; reason: Reason; grace: number | null } | null;
+  stopRequestedAt: number | null;
+  outcome: Outcome | null;
+  receipt: Receipt | null;
+  lastEvent: number;
+  input?: unknown;
+  ladder?: readonly Rung[];
+};
+export type RunEvent = { runId: string; seq: number; at: number; type: string; data: any };
+
+export type Schema = {
+  type?: string | string[];
+  title?: string;
+  description?: string;
+  default?: unknown;
+  enum?: unknown[];
+  properties?: Record<string, Schema>;
+  required?: string[];
+  anyOf?: Schema[];
+};
+export type Agent = {
+  name: string;
+  description: string;
+  kind: string;
+  parameters: { name: string; type: string | null; required: boolean }[];
+  input?: Schema;
+};
+export type Selector = { owner?: string | null; labels?: Record<string, string>; agent?: string | null; all?: boolean };
+export type Hold = { id: string; selector: Selector; reason: Reason; createdAt: number };
+export type AuditEntry = {
+  id: number;
+  at: number;
+  action: string;
+  actor: string | null;
+  reason: string;
+  target: Record<string, any>;
+  result: Record<string, any>;
+};
+
+/** One bar of the time line. */
+export type Bar = {
+  runId: string;
+  kind: string;
+  name: string;
+  from: number;
+  to: number | null;
+  fate: string | null;
+  number: number | null;
+};
+export type Lane = { run: Run; depth: number; bars: Bar[] };
+
+/** A page: what it shows, and how it is left. */
+export type Page = { element: HTMLElement; title: string; close?: () => void; escape?: () => void };

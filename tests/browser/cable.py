@@ -1,0 +1,71 @@
+"""The connection between a page and its server, which a test pulls out and plugs in again."""
+
+import asyncio
+import contextlib
+import threading
+
+
+class Cable:
+    """Passes bytes on; while it is out, nothing listens and every connection is cut."""
+
+    def __init__(self, url):
+        self._upstream = url.rpartition(":")[2]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._writers = set()
+        self._server = None
+        self._port = 0
+
+    def __enter__(self):
+        self._thread.start()
+        self.plug_in()
+        self.url = f"http://127.0.0.1:{self._port}"
+        return self
+
+    def __exit__(self, *_):
+        self.pull_out()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def plug_in(self):
+        self._do(self._listen())
+
+    def pull_out(self):
+        self._do(self._close())
+
+    def _do(self, work):
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _listen(self):
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self):
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pass_on(self, reader, writer):
+        there, back = await asyncio.open_connection("127.0.0.1", int(self._upstream))
+        self._writers |= {writer, back}
+        try:
+            await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+        finally:
+            self._writers -= {writer, back}
+            writer.transport.abort()
+            back.transport.abort()
+
+    async def _pump(self, reader, writer):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()

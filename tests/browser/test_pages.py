@@ -1,0 +1,153 @@
+"""The pages besides the button: the list, offline, hostile text, owners, keys."""
+
+import json
+import re
+
+from playwright.sync_api import expect
+
+from stoppable._core.ids import new_id
+
+from .cable import Cable
+from .conftest import serving
+from .test_stop import LONG, button, chip, open_run
+
+REFUSED = "net::ERR_"
+
+
+def row(page, run_id):
+    return page.locator(f".row[data-run='{run_id}']")
+
+
+def test_a_run_appears_changes_and_ends_in_the_list_by_itself(shared, page):
+    label = f"t:{new_id()[:8]}"
+    page.goto(f"{shared.url}/#/?label={label}")
+    expect(page.get_by_text(re.compile("No run matches|No runs yet"))).to_be_visible()
+    run = shared.start("asker", input={"gate": label[2:]}, labels={"t": label[2:]})
+    expect(row(page, run).locator(".chip")).to_have_attribute("data-status", "running")
+    expect(row(page, run).locator(".doing")).to_have_text("llm ask")
+    row(page, run).get_by_role("button", name="Stop", exact=True).click()
+    expect(row(page, run).locator(".chip")).to_have_attribute("data-status", "stopping")
+    shared.open_gate(label[2:])
+    expect(row(page, run).locator(".chip")).to_have_attribute("data-status", "stopped")
+    expect(row(page, run).get_by_role("button", name="Stopped")).to_be_disabled()
+
+
+def test_the_filter_is_in_the_address(shared, page):
+    word = new_id()[:8]
+    one = shared.start("fails", labels={"w": word})
+    two = shared.start("asker", labels={"w": word}, policy=LONG)
+    page.goto(f"{shared.url}/#/?label=w:{word}")
+    expect(row(page, one)).to_be_visible()
+    expect(row(page, two)).to_be_visible()
+    page.locator(".chips [data-status='failed']").click()
+    expect(row(page, two)).to_have_count(0)
+    assert "status=failed" in page.url
+    page.reload()
+    expect(row(page, one)).to_be_visible()
+    expect(row(page, two)).to_have_count(0)
+
+
+def test_a_new_run_never_moves_a_row_under_the_pointer(shared, page):
+    word = new_id()[:8]
+    first = shared.start("asker", labels={"w": word}, policy=LONG)
+    page.goto(f"{shared.url}/#/?label=w:{word}")
+    row(page, first).hover()
+    before = row(page, first).bounding_box()
+    second = shared.start("asker", labels={"w": word}, policy=LONG)
+    expect(page.get_by_role("button", name="1 new run")).to_be_visible()
+    assert abs(row(page, first).bounding_box()["x"] - before["x"]) < 1
+    expect(row(page, second)).to_have_count(0)
+    page.get_by_role("button", name="1 new run").click()
+    expect(row(page, second)).to_be_visible()
+
+
+def test_a_stop_pressed_while_the_server_is_away_says_so_and_works_when_it_is_back(shared, watched):
+    page = watched.page
+    watched.allow(REFUSED)
+    run = shared.start("asker", policy=LONG)
+    with Cable(shared.url) as cable:
+        open_run(page, cable, run)
+        expect(page.get_by_text("in flight: llm ask")).to_be_visible()
+        cable.pull_out()
+        button(page, "Stop").click()
+        expect(page.get_by_text(re.compile("^Not sent: the server cannot be reached. Press again"))).to_be_visible()
+        expect(page.locator("#connection")).to_contain_text(re.compile(r"offline since \d\d:\d\d:\d\d"))
+        cable.plug_in()
+        expect(page.locator("#connection")).to_have_text("live")
+        button(page, "Stop").click()
+        expect(button(page, "Stop now")).to_be_visible()
+        button(page, "Stop now").click()
+        expect(chip(page)).to_have_attribute("data-status", "stopped")
+        page.goto("about:blank")
+
+
+def test_the_list_goes_on_after_a_restart_without_a_gap(own, watched):
+    page = watched.page
+    watched.allow(REFUSED)
+    page.goto(own.url)
+    expect(page.get_by_text("No runs yet")).to_be_visible()
+    expect(page.locator("#connection")).to_have_text("live")
+    own.close()
+    expect(page.locator("#connection")).to_have_text(re.compile("reconnecting|offline"))
+    own.open()
+    run = own.start("asker", policy=LONG)
+    expect(row(page, run).locator(".chip")).to_have_attribute("data-status", "running")
+    expect(page.locator("#connection")).to_have_text("live")
+
+
+def test_hostile_output_is_shown_as_text(shared, page):
+    run = shared.start("hostile")
+    open_run(page, shared, run)
+    output = page.locator(".output")
+    expect(output).to_contain_text("<script>window.pwned = true</script><img src=x onerror=")
+    expect(output).to_contain_text("bell ␇ escape ␛[31m null ␀ right-to-left ⟨202E⟩gnp.exe⟨202C⟩")
+    expect(page.get_by_text("characters before this are not shown")).to_be_visible()
+    page.get_by_role("tab", name="Events").click()
+    expect(page.get_by_text('<b>step</b> {"html":"<script>window.pwned = true</script>"}')).to_be_visible()
+    assert page.evaluate("window.pwned") is None
+    button(page, "Stop").click()
+    expect(chip(page)).to_have_attribute("data-status", "stopped")
+    assert page.evaluate("document.querySelectorAll('script').length") == 1
+
+
+def test_hostile_names_labels_and_reasons_are_text_too(shared, page):
+    word = new_id()[:8]
+    bad = "<img src=x onerror='window.pwned = true'>"
+    run = shared.start("asker", labels={"w": word, "bad": bad}, owner=bad)
+    shared.ask("POST", f"/runs/{run}/stop?wait=30", json={"reason": bad, "mode": "immediate"})
+    page.goto(f"{shared.url}/#/?label=w:{word}")
+    expect(row(page, run)).to_contain_text(f"bad:{bad}")
+    for address in (f"#/runs/{run}", "#/audit"):
+        page.goto(f"{shared.url}/{address}")
+        expect(page.get_by_text(bad).first).to_be_visible()
+    assert page.evaluate("window.pwned") is None
+
+
+def test_the_key_is_asked_for_and_kept_for_this_tab_only(tmp_path, watched):
+    page = watched.page
+    watched.allow("401")
+    with serving(tmp_path, STOPPABLE_API_KEY="a key of its own") as server:
+        run = server.start("asker", policy=LONG)
+        page.goto(f"{server.url}/#/runs/{run}")
+        page.get_by_label("Key").fill("a wrong key")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_text("That key was not accepted.")).to_be_visible()
+        page.get_by_label("Key").fill("a key of its own")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_text("in flight: llm ask")).to_be_visible()
+        button(page, "Stop").click()
+        expect(button(page, "Stop now")).to_be_visible()
+        page.reload()
+        expect(button(page, "Stop now")).to_be_visible()  # the tab has it
+        other = page.context.new_page()
+        other.goto(server.url)
+        expect(other.get_by_label("Key")).to_be_visible()  # another tab has not
+        other.close()
+        assert "a key of its own" not in json.dumps(page.context.storage_state())
+        page.goto("about:blank")
+
+
+def test_a_run_that_is_not_there_is_said_not_to_be_there(shared, watched):
+    watched.allow("404")
+    watched.page.goto(f"{shared.url}/#/runs/nobody-knows-it")
+    expect(watched.page.get_by_text("There is no such run")).to_be_visible()

@@ -1,0 +1,99 @@
+"""Agents that wait until a test opens a gate: a file with a name of its choice."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import stoppable
+
+GATES = Path(os.environ["UI_GATES"])
+
+
+async def opened(gate):
+    while not (GATES / gate).exists():
+        await asyncio.sleep(0.02)
+
+
+@stoppable.agent
+async def asker(gate: str = "never") -> str:
+    """Make model calls until it is stopped; the first one lasts until its gate opens."""
+    async with stoppable.boundary("llm", "ask"):
+        await opened(gate)
+    stoppable.append_partial("the answer that was paid for\n")
+    while True:
+        async with stoppable.boundary("tool", "look"):
+            await stoppable.sleep(0.05)
+
+
+@stoppable.agent
+async def family(gate: str = "never") -> list[str]:
+    """Two askers side by side."""
+    children = [await stoppable.spawn(asker, gate) for _ in range(2)]
+    return [await child.result() for child in children]
+
+
+@stoppable.agent
+async def tidy(gate: str = "never") -> None:
+    """Clean up for as long as the gate is closed, whatever happens."""
+    try:
+        async with stoppable.boundary("tool", "work"):
+            await asyncio.sleep(3600)
+    finally:
+        while not (GATES / gate).exists():
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                continue
+
+
+@stoppable.agent
+def deaf(gate: str) -> str:
+    """Hear of no stop, on a thread that nobody can end."""
+    with stoppable.boundary("tool", "block"):
+        while not (GATES / gate).exists():
+            time.sleep(0.02)
+    return "woke up"
+
+
+HOSTILE = (
+    "<script>window.pwned = true</script><img src=x onerror='window.pwned = true'>\n"
+    "bell \x07 escape \x1b[31m null \x00 right-to-left \u202egnp.exe\u202c\n"
+)
+
+
+@stoppable.agent
+async def hostile(length: int = 5_000_000) -> str:
+    """Say what would harm a page that believed it."""
+    for _ in range(10):  # one line; a single value may not be so long
+        stoppable.append_partial("x" * (length // 10))
+    stoppable.append_partial("\n" + HOSTILE)
+    stoppable.emit("<b>step</b>", html="<script>window.pwned = true</script>")
+    await stoppable.sleep(3600)
+    return "over"
+
+
+@stoppable.agent
+async def fails(message: str = "boom") -> None:
+    """Raise an error."""
+    raise ValueError(message)
+
+
+@stoppable.agent
+async def steady(events: int = 1000, rate: float = 200.0) -> int:
+    """Emit so many events at a rate; every tenth is a call."""
+    began = time.monotonic()
+    for number in range(events):
+        if number % 10 == 0:
+            async with stoppable.boundary("tool", "tick"):
+                await asyncio.sleep(0)
+        else:
+            stoppable.append_partial(f"line {number} of what a model might say\n")
+        await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
+    return events
+
+
+@stoppable.agent
+async def typed(text: str, count: int = 3, ratio: float = 0.5, loud: bool = False, more: dict | None = None) -> str:
+    """Return what it was given."""
+    return f"{text} {count} {ratio} {loud} {more}"
