@@ -11,6 +11,7 @@ from stoppable._engine.agents import body_of, kind_of
 from stoppable._engine.options import name_of
 from stoppable.errors import InvalidArgument
 from stoppable.server.problems import Problem
+from stoppable.server.signatures import Signature
 
 Agent: TypeAlias = Callable[..., Any]
 Agents: TypeAlias = Mapping[str, Agent] | Iterable[Agent] | Agent | None
@@ -21,11 +22,13 @@ class Registry(Mapping[str, Agent]):
 
     def __init__(self, agents: Agents) -> None:
         self._agents: dict[str, Agent] = {}
+        self._signatures: dict[str, Signature] = {}
         for name, agent in _named(agents):
             if name in self._agents and self._agents[name] is not agent:
                 raise InvalidArgument(f"two agents have the name {name!r}: give a dict with a name for each")
             kind_of(body_of(agent))  # refuses what is no agent
             self._agents[name] = agent
+            self._signatures[name] = Signature(body_of(agent))
 
     def __getitem__(self, name: str) -> Agent:
         try:
@@ -47,6 +50,7 @@ class Registry(Mapping[str, Agent]):
         agent = self[name]
         if arguments is NOTHING:
             return agent, ()
+        self._signatures[name].check(arguments)
         if isinstance(arguments, dict):
             _check(name, agent, arguments)
             return functools.partial(agent, **arguments), ()
@@ -60,6 +64,7 @@ class Registry(Mapping[str, Agent]):
                 "description": (inspect.getdoc(agent) or "").split("\n\n")[0],
                 "kind": kind_of(body_of(agent)).value,
                 "parameters": list(_parameters(body_of(agent))),
+                "input": self._signatures[name].schema,
             }
             for name, agent in self._agents.items()
         ]

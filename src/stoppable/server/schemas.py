@@ -133,6 +133,7 @@ class AgentInfo(BaseModel):
     description: str
     kind: str
     parameters: list[Parameter]
+    input: dict[str, Any] = Field(description="The JSON Schema of an input that is an object of keyword arguments.")
 
 
 class AgentList(BaseModel):

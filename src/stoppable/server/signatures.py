@@ -1,0 +1,133 @@
+"""What an agent takes, as JSON Schema, and whether an input is that."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from stoppable.errors import InvalidArgument
+from stoppable.server.encoding import dumps
+
+_TOLD = 5  # errors at most
+_DEFAULT_LENGTH = 200
+
+_Kind = inspect.Parameter
+
+
+class Signature:
+    """The parameters of an agent. One without annotation, or whose type has no JSON form, takes anything.
+
+    An input is checked and not changed: the agent gets the JSON values themselves.
+    """
+
+    __slots__ = ("_adapters", "_parameters", "_schema")
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        try:
+            self._parameters = dict(inspect.signature(body).parameters)
+        except ValueError:  # one written in C that does not tell
+            self._parameters = {}
+        self._adapters: dict[str, TypeAdapter[Any]] = {}
+        for name, parameter in self._parameters.items():
+            adapter = _adapter_of(body, parameter)
+            if adapter is not None:
+                self._adapters[name] = adapter
+        self._schema: dict[str, Any] | None = None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of an input that is an object of keyword arguments."""
+        if self._schema is None:
+            self._schema = self._described()
+        return self._schema
+
+    def check(self, arguments: Any) -> None:
+        """Refuse an input of another type than the agent takes: an object by its names, all else as the first one."""
+        if isinstance(arguments, dict):
+            given = arguments
+        else:
+            first = next((one.name for one in self._parameters.values() if one.kind in _POSITIONAL), None)
+            given = {} if first is None else {first: arguments}
+        is_single = given is not arguments
+        wrong = [
+            f"input{'' if is_single else '.' + name}{place}: {message}"
+            for name, value in given.items()
+            if name in self._adapters
+            for place, message in _errors(self._adapters[name], value)
+        ]
+        if wrong:
+            raise InvalidArgument("; ".join(wrong[:_TOLD]))
+
+    def _described(self) -> dict[str, Any]:
+        adapters = [(name, "validation", adapter) for name, adapter in self._adapters.items()]
+        schemas, shared = TypeAdapter.json_schemas(adapters)  # type: ignore[arg-type]
+        named = {name: schema for (name, _), schema in schemas.items()}
+        taken = [one for one in self._parameters.values() if one.kind in _NAMED]
+        described: dict[str, Any] = {
+            "type": "object",
+            "properties": {one.name: {**named.get(one.name, {}), **_default_of(one)} for one in taken},
+            "required": [one.name for one in taken if one.default is _Kind.empty],
+            "additionalProperties": any(one.kind is _Kind.VAR_KEYWORD for one in self._parameters.values()),
+        }
+        if shared.get("$defs"):
+            described["$defs"] = shared["$defs"]
+        return described
+
+
+_POSITIONAL = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
+_NAMED = (_Kind.POSITIONAL_OR_KEYWORD, _Kind.KEYWORD_ONLY)
+
+
+def _adapter_of(body: Callable[..., Any], parameter: inspect.Parameter) -> TypeAdapter[Any] | None:
+    if parameter.annotation is parameter.empty or parameter.kind not in (*_POSITIONAL, parameter.KEYWORD_ONLY):
+        return None
+    try:
+        hint = _hint_of(body, parameter)
+        if hint is Any:
+            return None
+        made: TypeAdapter[Any] = TypeAdapter(hint)
+        made.json_schema()
+    except Exception:  # whatever may stand there: a name that is not there any more, a class without a JSON form
+        return None
+    return made
+
+
+def _hint_of(body: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    while (inner := getattr(body, "__wrapped__", None) or getattr(body, "func", None)) is not None:
+        body = inner
+    known = getattr(inspect.unwrap(body), "__globals__", {})
+    holder = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    hint = typing.get_type_hints(holder, known, include_extras=True)[parameter.name]
+    if hint is Any or parameter.default is not None:
+        return hint
+    return typing.Optional[hint]  # noqa: UP045 - a hint may be anything
+
+
+def _default_of(parameter: inspect.Parameter) -> dict[str, Any]:
+    default = parameter.default
+    if default is None or isinstance(default, bool | int | float):
+        return {"default": default}
+    if isinstance(default, str) and len(default) <= _DEFAULT_LENGTH:
+        return {"default": default}
+    return {}
+
+
+def _errors(adapter: TypeAdapter[Any], value: Any) -> list[tuple[str, str]]:
+    try:
+        adapter.validate_json(dumps(value), strict=True)
+    except ValidationError as error:
+        if isinstance(value, float) and value.is_integer():  # JSON has one kind of numbers
+            return _errors(adapter, int(value))
+        return [(_place(one), one["msg"]) for one in error.errors(include_input=False, include_url=False)]
+    except Exception as error:  # a validator of the agent's own
+        return [("", f"it could not be checked: {type(error).__name__}")]
+    return []
+
+
+def _place(error: Mapping[str, Any]) -> str:
+    return "".join(f".{str(part)[:60]}" for part in error["loc"])
