@@ -359,6 +359,7 @@ async def test_the_openapi_document_names_every_route_and_error():
         "/runs/{run_id}",
         "/runs/{run_id}/tree",
         "/runs/{run_id}/receipt",
+        "/events",
         "/runs/{run_id}/events",
         "/runs/{run_id}/stop",
         "/stops",
