@@ -3,7 +3,7 @@
 from stoppable import _engine as _engine
 from stoppable._core.boundary import boundary, check, should_stop
 from stoppable._core.context import current_run, detached
-from stoppable._core.hooks import on_interrupt, on_stop
+from stoppable._core.hooks import on_end, on_interrupt, on_stop
 from stoppable._core.outcome import Outcome
 from stoppable._core.partial import append_partial, set_partial
 from stoppable._core.policy import Limits, Policy
@@ -108,6 +108,7 @@ __all__ = [
     "emit",
     "guard",
     "instrument",
+    "on_end",
     "on_interrupt",
     "on_stop",
     "open_process",

@@ -187,17 +187,13 @@ async def test_hooks_that_get_no_thread_of_their_own_are_called_after_the_others
         monkeypatch.setattr(threading.Thread, "start", only_one)
         run.stop("cooperative")
     await until(lambda: len(called) == 3)
+    monkeypatch.undo()  # the end of the loop needs a thread
     assert called == [0, 1, 2]
 
 
-class AsyncCallable:
-    async def __call__(self):
-        """Do nothing."""
-
-
-@pytest.mark.parametrize("bad", [None, "text", asyncio.sleep, AsyncCallable(), functools.partial(AsyncCallable())])
+@pytest.mark.parametrize("bad", [None, "text", 3])
 async def test_what_cannot_be_a_hook_is_refused(bad):
-    with pytest.raises(stoppable.InvalidArgument, match="plain function"):
+    with pytest.raises(stoppable.InvalidArgument, match="pass a function"):
         stoppable.on_stop(bad)
 
 

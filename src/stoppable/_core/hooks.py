@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from stoppable._core import context, port
 from stoppable._core.callables import code_of
@@ -16,6 +16,7 @@ from stoppable._core.gate import Member, Role
 from stoppable.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from stoppable._core.outcome import Outcome
     from stoppable._core.run import Run
 
 _logger = logging.getLogger("stoppable")
@@ -26,6 +27,7 @@ class Moment(Enum):
 
     STOP = "stop"
     INTERRUPT = "interrupt"
+    END = "end"
 
 
 class Hook(Member):
@@ -127,28 +129,72 @@ class NoHook:
         pass
 
 
+class EndHook(UserHook):
+    """A user's function that is called with the outcome of the run, when it has one."""
+
+    __slots__ = ()
+
+    def __init__(self, run: Run, function: Callable[[Outcome[Any]], object]) -> None:
+        super().__init__(run, Moment.END, lambda: function(_outcome_of(run)))
+
+    def due(self) -> None:
+        """Have it called, away from whoever ends the run."""
+        self.call_all([self])
+
+    def remove(self) -> None:
+        """Forget it, unless it was already called."""
+        self.run._forget(self.due)
+
+
+def _outcome_of(run: Run) -> Outcome[Any]:
+    assert run.outcome is not None, "it has ended"
+    return run.outcome
+
+
 def on_stop(callback: Callable[[], object]) -> Hook | NoHook:
     """Call ``callback`` when the current run is told to stop; at once if it already was (G12).
 
-    It is called on a thread of its own, with the context variables of the place that registered it.
+    It is called on a thread of its own, with the context variables of the place that registered it. An async function
+    becomes a task of the event loop that it was registered on. Nobody waits for it: the run may end before it does.
     """
     return _user_hook(Moment.STOP, callback)
 
 
 def on_interrupt(callback: Callable[[], object]) -> Hook | NoHook:
-    """Call ``callback`` at the INTERRUPT rung: the place to close a stream or to call a provider's cancel (G12)."""
+    """Call ``callback`` at the INTERRUPT rung: the place to close a stream or to call a provider's cancel (G12).
+
+    It is called as those of ``on_stop`` are.
+    """
     return _user_hook(Moment.INTERRUPT, callback)
 
 
-def _user_hook(moment: Moment, callback: Callable[[], object]) -> Hook | NoHook:
-    if not callable(callback) or inspect.iscoroutinefunction(code_of(callback)):
-        raise InvalidArgument(
-            f"{callback!r} cannot be a hook: pass a plain function. "
-            "To run a coroutine, pass a function that calls loop.call_soon_threadsafe(loop.create_task, …)"
-        )
-    run = context.current_run()
+def on_end(callback: Callable[[Outcome[Any]], object]) -> Hook | NoHook:
+    """Call ``callback`` with the outcome when the current run has its terminal status, whatever it is (G12).
+
+    Also when the body never ends and the run is ``lost``. It is called as those of ``on_stop`` are.
+    """
+    run = _run_for(callback)
     if run is None:
         return NoHook()
-    hook = UserHook(run, moment, callback)
+    hook = EndHook(run, _plain(callback))
+    run._when_ended(hook.due)
+    return hook
+
+
+def _user_hook(moment: Moment, callback: Callable[[], object]) -> Hook | NoHook:
+    run = _run_for(callback)
+    if run is None:
+        return NoHook()
+    hook = UserHook(run, moment, _plain(callback))
     run._add_hook(hook)
     return hook
+
+
+def _run_for(callback: Callable[..., object]) -> Run | None:
+    if not callable(callback):
+        raise InvalidArgument(f"{callback!r} cannot be a hook: pass a function")
+    return context.current_run()
+
+
+def _plain(callback: Callable[..., object]) -> Callable[..., object]:
+    return port.in_loop(callback) if inspect.iscoroutinefunction(code_of(callback)) else callback

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stoppable._core.gate import Member, Role
+from stoppable.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from stoppable._core.hooks import Hook
@@ -92,6 +93,10 @@ def _call_in_place(hooks: Sequence[Hook]) -> None:
         hook.call()
 
 
+def _no_loop(function: Callable[..., object]) -> Callable[..., object]:
+    raise InvalidArgument(f"{function!r} is async, and there is no event loop: pass a plain function")
+
+
 def _is_worker_thread() -> bool:
     return False
 
@@ -106,5 +111,7 @@ climb: Callable[[Stop], None] = _no_climb
 """Start the ladder of a stop."""
 dispatch: Callable[[Sequence[Hook]], None] = _call_in_place
 """Call hooks, away from whoever stops: a hook may hang."""
+in_loop: Callable[[Callable[..., object]], Callable[..., object]] = _no_loop
+"""Return a plain function that has an async one executed by the event loop of the caller."""
 is_worker_thread: Callable[[], bool] = _is_worker_thread
 """Whether runs are live and this thread is none of theirs: where lost context shows itself."""
