@@ -14,9 +14,9 @@ from stoppable.cli.exits import CommandError, Exit
 from stoppable.records import AuditEntry, Event, Filter, Hold, RunRecord, RunSummary, Summaries
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.rules import receipt_of
+from stoppable.stores.urls import store_of
 from stoppable.supervisor import BulkStop
 from stoppable.supervisor.blocking import Supervisor
-from stoppable.supervisor.urls import store_of
 
 
 class StoreClient:

@@ -35,6 +35,9 @@ def serve(
     keep_days: Annotated[
         float | None, typer.Option("--keep-days", metavar="DAYS", min=0, help="Forget runs that ended longer ago.")
     ] = None,
+    keep_input: Annotated[
+        bool, typer.Option("--keep-input/--no-keep-input", help="Keep the arguments of runs in their records.")
+    ] = True,
     host: Annotated[str, typer.Option("--host", help="Other than loopback needs STOPPABLE_API_KEY.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8420,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
@@ -58,7 +61,15 @@ def serve(
             greet(url, agents, is_demo=demo, store=store, has_key=key is not None)
 
         serve_http(
-            agents, store=store, ttl=ttl, keep_days=keep_days, host=host, port=port, log_json=log_json, ready=ready
+            agents,
+            store=store,
+            ttl=ttl,
+            keep_days=keep_days,
+            keep_input=keep_input,
+            host=host,
+            port=port,
+            log_json=log_json,
+            ready=ready,
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from functools import partial
 from http import HTTPStatus
+from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette._utils import get_route_path
@@ -23,11 +25,13 @@ from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.desk import FrontDesk
 from stoppable.server.documented import answer, errors
 from stoppable.server.encoding import json_response
-from stoppable.server.guarded import answer_to, guarded_route
+from stoppable.server.guarded import Identify, answer_to, guarded_route
+from stoppable.server.host import Host, Routers, Services
 from stoppable.server.limits import ServerLimits
 from stoppable.server.middleware import Guard
-from stoppable.server.origins import LOOPBACK
+from stoppable.server.origins import LOOPBACK, check_origin
 from stoppable.server.pages import ui
+from stoppable.server.principal import admit
 from stoppable.server.problems import Problem, problem_of_status, problem_of_validation
 from stoppable.server.registry import Agents, Registry
 from stoppable.server.router import PrincipalDependency, add_routes, routes
@@ -46,17 +50,24 @@ def create_app(
     limits: ServerLimits | None = None,
     allowed_origins: Collection[str] = (),
     allowed_hosts: Collection[str] = (),
+    routers: Routers = (),
+    services: Services = (),
 ) -> FastAPI:
     """Return an app that starts, shows and stops runs.
 
     It opens the supervisor when it starts, unless that is open, and closes what it opened when it ends. Without a key
     or a principal it answers to local host names only, and to ``allowed_hosts``. With an ``agent_loop`` async agents
     run there instead of on the loop of the app.
+
+    ``routers`` are routes of yours, behind the same authentication: whoever may call ours may call them, and
+    ``Host.caller`` says who it is. ``services`` are entered when the app starts and left when it ends.
     """
     if principal is not None and api_key is not None:
         raise InvalidArgument("give a principal or an api_key, not both: the principal may check a key itself")
     bounds = limits or ServerLimits()
     desk = FrontDesk(supervisor=supervisor, registry=Registry(agents), limits=bounds, agent_loop=agent_loop)
+    host = Host(desk)
+    desk.services = tuple(partial(service, host) for service in services)
     app = FastAPI(
         title="stoppable",
         version=stoppable.__version__,
@@ -77,6 +88,7 @@ def create_app(
             allow_headers=["Authorization", "Content-Type", "Last-Event-ID", "Idempotency-Key"],
             expose_headers=["Stoppable-Run-Id", "Location"],
         )
+    identify: Identify | None = None
     if principal is None:
         identify = keys.everybody() if api_key is None else keys.holder_of(api_key)
         made = app.router
@@ -86,6 +98,9 @@ def create_app(
     else:
         made = routes(desk, principal, allowed_origins)
         app.include_router(made)
+    for extra in routers:
+        further = extra if isinstance(extra, APIRouter) else extra(host)
+        app.include_router(further, dependencies=[Depends(_admission(identify, principal, frozenset(allowed_origins)))])
     _add_health(app, desk)
     app.include_router(ui())
     _add_errors(app, made)
@@ -104,7 +119,26 @@ async def living(desk: FrontDesk) -> AsyncIterator[None]:
         if not desk.supervisor.is_open:
             await stack.enter_async_context(desk.supervisor)
         stack.callback(desk.streams.close)
+        for service in desk.services:
+            await stack.enter_async_context(service())
         yield
+
+
+def _admission(
+    identify: Identify | None, principal: PrincipalDependency | None, origins: Collection[str]
+) -> Callable[..., Any]:
+    """Return the dependency that lets a caller of ours into routes that are not ours."""
+
+    async def known(request: Request, found: Any = Depends(principal)) -> None:  # noqa: B008 - FastAPI's way
+        check_origin(request.method, request.headers, origins)
+        admit(request, found)
+
+    async def identified(request: Request) -> None:
+        check_origin(request.method, request.headers, origins)
+        assert identify is not None, "there is a principal otherwise"
+        admit(request, identify(request))
+
+    return known if identify is None else identified
 
 
 def _document_key(app: FastAPI) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,7 @@ class FrontDesk:
     registry: Registry
     limits: ServerLimits
     agent_loop: AgentLoop | None = None
+    services: Sequence[Callable[[], AbstractAsyncContextManager[Any]]] = ()
     is_draining: bool = False
     streams: Streams = field(init=False)
 

@@ -27,6 +27,7 @@ from stoppable.server.agent_loop import CLOSE_SECONDS, AgentLoop, Lifespan
 from stoppable.server.app import create_app, living
 from stoppable.server.connections import Connections, affordable
 from stoppable.server.desk import FrontDesk
+from stoppable.server.host import Routers, Services
 from stoppable.server.limits import ServerLimits
 from stoppable.server.protocol import bounded_protocol
 from stoppable.server.registry import Agents
@@ -60,6 +61,7 @@ class Service:
         store: str | Store | None = None,
         ttl: float = 30.0,
         keep_days: float | None = None,
+        keep_input: bool = True,
         host: str = "127.0.0.1",
         port: int = 8420,
         api_key: str | None = None,
@@ -70,6 +72,8 @@ class Service:
         limits: ServerLimits | None = None,
         allowed_origins: Collection[str] = (),
         allowed_hosts: Collection[str] = (),
+        routers: Routers = (),
+        services: Services = (),
     ) -> None:
         key = api_key or (_api_key.find() if principal is None else None)
         if not is_loopback(host) and key is None and principal is None:
@@ -77,7 +81,7 @@ class Service:
                 f"without a key this server would let everybody who reaches {host} stop your runs: "
                 "set STOPPABLE_API_KEY or STOPPABLE_API_KEY_FILE, or listen on 127.0.0.1"
             )
-        self.supervisor = Supervisor(store, ttl=ttl, keep_days=keep_days)
+        self.supervisor = Supervisor(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input)
         self.url = ""
         self._host, self._port, self._ready = host, port, ready
         self._log_json = log_json
@@ -91,6 +95,8 @@ class Service:
             limits=bounds,
             allowed_origins=allowed_origins,
             allowed_hosts={*allowed_hosts, host},  # all of 127.0.0.0/8 is loopback
+            routers=routers,
+            services=services,
         )
         self._waiting = Connections(bounds.connections, bounds.address_connections)
         self._config = uvicorn.Config(

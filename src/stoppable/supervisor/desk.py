@@ -27,13 +27,13 @@ from stoppable.records import EventType, RunRecord, Selector, StopAnswer, StopIn
 from stoppable.stores.base import Intent, Registered, Store
 from stoppable.stores.reply import Reply, settle
 from stoppable.stores.rules import receipt_of
+from stoppable.stores.urls import store_of
 from stoppable.supervisor.bulk import BulkStop, StopRequest
 from stoppable.supervisor.following import Listener
 from stoppable.supervisor.jobs import Job, Options
 from stoppable.supervisor.lease import Lease
 from stoppable.supervisor.recorder import Log, Recorder
 from stoppable.supervisor.translate import shifted, shifted_reason, so_far
-from stoppable.supervisor.urls import store_of
 
 _logger = logging.getLogger("stoppable")
 

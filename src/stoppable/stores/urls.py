@@ -1,0 +1,81 @@
+"""Which store a URL means: the scheme names a factory, of ours or of an installed package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from stoppable.errors import InvalidArgument
+from stoppable.stores.base import Store
+from stoppable.stores.memory import MemoryStore
+
+Factory: TypeAlias = Callable[[str], Store]
+"""Takes a URL and returns a store that is not yet open, or raises InvalidArgument, which says what to write instead."""
+
+GROUP = "stoppable.stores"
+"""The entry point group in which a package names its factory, under the scheme of its URLs."""
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+
+_registered: dict[str, Factory] = {}
+
+
+def _memory(url: str) -> Store:
+    if url.rstrip("/") != "memory:":
+        raise InvalidArgument(f"the store {url!r} is none: write memory:// and nothing more")
+    return MemoryStore()
+
+
+def _sqlite(url: str) -> Store:
+    from stoppable.stores.sqlite import from_url  # noqa: PLC0415 - it needs an extra
+
+    return from_url(url)
+
+
+_OURS: dict[str, Factory] = {"memory": _memory, "sqlite": _sqlite}
+
+
+def register_store(scheme: str, factory: Factory) -> None:
+    """Let URLs with a scheme mean a store of yours, in this process; a package does the same with an entry point."""
+    if not _SCHEME.fullmatch(scheme):
+        raise InvalidArgument(f"{scheme!r} is not the scheme of a URL: use small letters, digits and + . -")
+    if scheme in _OURS:
+        raise InvalidArgument(f"URLs with {scheme}:// are ours: choose another scheme")
+    _registered[scheme] = factory
+
+
+def store_of(url: str | Store | None) -> Store:
+    """Return a store that is not yet open: in memory for None, otherwise what the scheme says."""
+    if url is None:
+        return MemoryStore()
+    if not isinstance(url, str):
+        return url
+    return _factory(url)(url)
+
+
+def _factory(url: str) -> Factory:
+    scheme = urlsplit(url).scheme
+    if scheme in _OURS:
+        return _OURS[scheme]
+    if scheme in _registered:
+        return _registered[scheme]
+    found = list(entry_points(group=GROUP, name=scheme)) if scheme else []
+    if not found:
+        known = sorted({*_OURS, *_registered, *(point.name for point in entry_points(group=GROUP))})
+        raise InvalidArgument(
+            f"the store {url!r} is of no kind we know: use sqlite:///runs.db or memory:// "
+            f"(installed: {', '.join(known)})"
+        )
+    if len({point.value for point in found}) > 1:
+        raise InvalidArgument(
+            f"several packages offer stores for {scheme}://: uninstall all but one of {', '.join(map(_origin, found))}"
+        )
+    factory: Factory = found[0].load()
+    return factory
+
+
+def _origin(point: EntryPoint) -> str:
+    return f"{point.dist.name} ({point.value})" if point.dist is not None else point.value
