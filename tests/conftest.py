@@ -2,6 +2,7 @@
 
 import pytest
 
+import stoppable
 from stoppable.testing import FakeClock, no_orphans
 
 from .served import server_process
@@ -11,6 +12,7 @@ from .served import server_process
 def _no_orphans():
     with no_orphans():
         yield
+    stoppable.uninstrument()  # what commands of the command line have switched on
 
 
 @pytest.fixture

@@ -5,14 +5,30 @@ import threading
 
 import pytest
 
-from stoppable.testing import Groups, ParticipantContract, Tasks, Threads, Workers
+import stoppable
+from stoppable.testing import (
+    Groups,
+    ParticipantContract,
+    PlainCalls,
+    PlainProcesses,
+    PlainThreads,
+    Tasks,
+    Threads,
+    Workers,
+)
 
-KINDS: list[ParticipantContract] = [Tasks(), Threads(), Groups(), Workers()]
+PLAIN = [PlainThreads(), PlainCalls(), PlainProcesses()]
+KINDS: list[ParticipantContract] = [Tasks(), Threads(), Groups(), Workers(), *PLAIN]
 
 
 @pytest.fixture(params=KINDS, ids=repr)
 def kind(request) -> ParticipantContract:
-    return request.param
+    if request.param not in PLAIN:
+        yield request.param
+        return
+    stoppable.instrument()
+    yield request.param
+    stoppable.uninstrument()
 
 
 @pytest.fixture(autouse=True)

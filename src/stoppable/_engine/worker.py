@@ -32,6 +32,7 @@ from stoppable._engine import control
 from stoppable._engine.agents import Kind, body_of, kind_of, perform, pumped, start
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.open_run import limit_time
+from stoppable._engine.plain.install import instrument
 from stoppable._engine.processes.table import GROUPS, Members
 from stoppable._engine.waits import wait_for_end
 from stoppable._engine.wire import (
@@ -180,6 +181,7 @@ def main(descriptor: int) -> None:
     message = line.receive()
     if isinstance(message, Start):
         sys.path[:] = message.path
+        instrument()  # before the agent is imported, which may say otherwise
         run = _make_run(message)
         run._sink = reporter = _Reporter(line, run)
         threading.Thread(target=_listen, args=(line, reporter), name="stoppable-listen", daemon=True).start()

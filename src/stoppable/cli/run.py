@@ -20,6 +20,7 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode, Status
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.options import name_of
+from stoppable._engine.plain.install import instrument
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import Exit, of_status, told, write_nowhere
 from stoppable.cli.following import conclude
@@ -62,6 +63,7 @@ def run(
     console = _Console(as_json=as_json)
     # A module may print while it is imported; nothing that an agent starts inherits the key.
     with console.output(), _api_key.taken():
+        instrument()  # before the agent is imported, which may say otherwise
         agent = load.agent(target)
     args, kwargs = load.call(agent, load.arguments(given))
     start = functools.partial(

@@ -14,6 +14,7 @@ import typer
 
 from stoppable import _api_key
 from stoppable._core.ids import new_id
+from stoppable._engine.plain.install import instrument
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import CommandError, told
 
@@ -49,6 +50,7 @@ def serve(
 
     with contextlib.ExitStack() as stack:
         key = stack.enter_context(_api_key.taken())  # before anything of the agents runs: they must not inherit it
+        instrument()  # before the agents are imported, which may say otherwise
         agents: dict[str, Callable[..., Any]] = {} if target is None else load.agents(target)
         if demo:
             from stoppable.demo import AGENTS, demo_model  # noqa: PLC0415 - only here

@@ -5,7 +5,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stoppable.testing.clock import FakeClock
-from stoppable.testing.contract import Groups, ParticipantContract, Tasks, Threads, Workers
+from stoppable.testing.contract import (
+    Groups,
+    ParticipantContract,
+    PlainCalls,
+    PlainProcesses,
+    PlainThreads,
+    Tasks,
+    Threads,
+    Workers,
+)
 from stoppable.testing.model_server import Failure, Gate, ModelServer, Reply, Stuck, ToolCall
 from stoppable.testing.orphans import no_orphans
 from stoppable.testing.scripts import FileProbe, LocalProbe, Probe
@@ -24,6 +33,9 @@ __all__ = [
     "LocalProbe",
     "ModelServer",
     "ParticipantContract",
+    "PlainCalls",
+    "PlainProcesses",
+    "PlainThreads",
     "Probe",
     "Reply",
     "StoreClock",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import stoppable
+from stoppable.testing import plain_scripts
 from stoppable.testing.scripts import FileProbe, LocalProbe, Probe, Step, perform, perform_blocking, perform_in_commands
 
 
@@ -17,6 +18,11 @@ class ParticipantContract(ABC):
     name: str
     strongest: str
     """The rung that ends it whatever it does; "lost" if nothing does, and the run is lost."""
+
+    @property
+    def described(self) -> str:
+        """How the receipt of a lost run begins to describe it."""
+        return self.name
 
     @abstractmethod
     async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
@@ -97,3 +103,43 @@ class Groups(ParticipantContract):
     def label(self, kind: str, name: str) -> str:  # noqa: ARG002 - starting a command is a boundary of one kind
         """Return how a command is listed while it is in flight."""
         return f"spawn:{name}"
+
+
+class PlainThreads(ParticipantContract):
+    """Plain code: every effect of a script is a thread; needs ``instrument()``."""
+
+    name = "plain thread"
+    strongest = "lost"
+    described = "thread"
+
+    async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
+        """Start a blocking agent that starts threads."""
+        handle: stoppable.RunHandle[Any] = await stoppable.spawn(plain_scripts.in_threads, steps, probe)
+        return handle
+
+    def label(self, kind: str, name: str) -> str:  # noqa: ARG002 - starting a thread is a boundary of one kind
+        """Return how a thread is listed while it is in flight."""
+        return f"thread:{name}"
+
+
+class PlainCalls(PlainThreads):
+    """Plain code: every effect of a script is a call in an executor; needs ``instrument()``."""
+
+    name = "plain call"
+
+    async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
+        """Start a blocking agent that calls functions in an executor."""
+        handle: stoppable.RunHandle[Any] = await stoppable.spawn(plain_scripts.in_calls, steps, probe)
+        return handle
+
+
+class PlainProcesses(Groups):
+    """Plain code: every effect of a script is a process; needs ``instrument()``."""
+
+    name = "plain process"
+
+    async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
+        """Start a blocking agent that runs processes."""
+        assert isinstance(probe, FileProbe), "see probe()"
+        handle: stoppable.RunHandle[Any] = await stoppable.spawn(plain_scripts.in_processes, steps, probe)
+        return handle

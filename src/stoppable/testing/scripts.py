@@ -208,28 +208,28 @@ echo "leave $3" >> "$1/notes"
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class Wait:
     """Asks the performer to wait for the test."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Command:
+class Command:
     """Asks the performer for a process that performs a step."""
 
     step: Effect | Stubborn
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class RunChild:
     """Asks the performer for a child run."""
 
     steps: Sequence[Step]
 
 
-_Request: TypeAlias = _Wait | _Command | _Run
-_Requests: TypeAlias = Generator[_Request, None, None]
+Request: TypeAlias = Wait | Command | RunChild
+_Requests: TypeAlias = Generator[Request, None, None]
 
 
 class _Script:
@@ -242,7 +242,7 @@ class _Script:
     def perform(self, steps: Sequence[Step]) -> _Requests:
         for step in steps:
             if self._in_commands and isinstance(step, Effect | Stubborn):
-                yield _Command(step)
+                yield Command(step)
             else:
                 yield from self._perform_one(step)
 
@@ -252,11 +252,11 @@ class _Script:
             case Effect(name, kind):
                 with stoppable.boundary(kind, name):
                     probe.note(f"enter {name}")
-                    yield _Wait(name)
+                    yield Wait(name)
                     probe.note(f"leave {name}")
             case Rest(name):
                 probe.note(f"rest {name}")
-                yield _Wait(name)
+                yield Wait(name)
                 probe.note(f"rested {name}")
             case Stubborn(name):
                 probe.note(f"stubborn {name}")
@@ -279,7 +279,7 @@ class _Script:
                 with stoppable.shielded(seconds):
                     yield from self.perform(inner)
             case Child(inner):
-                yield _Run(inner)
+                yield RunChild(inner)
             case Fail(message):
                 raise ValueError(message)
             case Partial(value):
@@ -310,12 +310,12 @@ async def perform(steps: Sequence[Step], probe: Probe) -> Any:
         error = None
         try:
             match request:
-                case _Wait(name):
+                case Wait(name):
                     while not probe.is_released(name):  # noqa: ASYNC110 - by a test on another thread
                         await asyncio.sleep(0.001)
-                case _Run(inner):
+                case RunChild(inner):
                     await stoppable.call(perform, inner, probe)
-                case _Command():
+                case Command():
                     raise AssertionError("only for those that perform in commands")
         except BaseException as caught:
             error = caught
@@ -324,13 +324,13 @@ async def perform(steps: Sequence[Step], probe: Probe) -> Any:
 def perform_blocking(steps: Sequence[Step], probe: Probe) -> Any:
     """Perform a script as a blocking agent."""
 
-    def answer(request: _Request) -> None:
+    def answer(request: Request) -> None:
         match request:
-            case _Wait(name):
-                _wait(probe, name)
-            case _Run(inner):
+            case Wait(name):
+                wait_for(probe, name)
+            case RunChild(inner):
                 stoppable.agent(perform_blocking)(inner, probe)
-            case _Command():
+            case Command():
                 raise AssertionError("only for those that perform in commands")
 
     return _perform_blocking(_Script(probe).perform(steps), answer)
@@ -339,19 +339,24 @@ def perform_blocking(steps: Sequence[Step], probe: Probe) -> Any:
 def perform_in_commands(steps: Sequence[Step], probe: FileProbe) -> Any:
     """Perform a script as a blocking agent whose effects are commands: what waits, and is forced, are processes."""
 
-    def answer(request: _Request) -> None:
+    def answer(request: Request) -> None:
         match request:
-            case _Command(step):
+            case Command(step):
                 sync.run_process(probe.command(step), name=step.name)
-            case _Wait(name):
-                _wait(probe, name)
-            case _Run(inner):
+            case Wait(name):
+                wait_for(probe, name)
+            case RunChild(inner):
                 stoppable.agent(perform_in_commands)(inner, probe)
 
+    return perform_with(steps, probe, answer)
+
+
+def perform_with(steps: Sequence[Step], probe: Probe, answer: Callable[[Request], None]) -> Any:
+    """Perform a script as a blocking agent whose effects are started by a function."""
     return _perform_blocking(_Script(probe, in_commands=True).perform(steps), answer)
 
 
-def _perform_blocking(script: _Requests, answer: Callable[[_Request], None]) -> Any:
+def _perform_blocking(script: _Requests, answer: Callable[[Request], None]) -> Any:
     error: BaseException | None = None
     while True:
         try:
@@ -367,7 +372,8 @@ def _perform_blocking(script: _Requests, answer: Callable[[_Request], None]) -> 
             error = caught
 
 
-def _wait(probe: Probe, name: str) -> None:
+def wait_for(probe: Probe, name: str) -> None:
+    """Wait until the test releases a step."""
     never = threading.Event()
     while not probe.is_released(name):
         never.wait(0.001)
