@@ -7,11 +7,11 @@ PARALLEL := -n 2 --dist worksteal
 PYTEST := $(BIN)/python -X dev -m pytest -q $(PARALLEL)
 SHELL := bash
 # where the coverage of the core and the engine comes from: measuring takes time
-MEASURED := tests/spec tests/unit tests/machine tests/cases
+MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/adapters/adk --ignore tests/browser
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/browser
 
-.PHONY: help demo test test-version test-versions test-mutants test-clients test-api test-frameworks test-adk test-lowest test-ui check check-ui model soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-clients test-api test-frameworks test-libraries test-adk test-lowest test-ui check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -74,6 +74,10 @@ test-adk: ## stop the agents of Google ADK on its own server, with the oldest ve
 	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk==1.39.*')
 	.venv-adk/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/adk
 	.venv-adk1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/adk
+
+test-libraries: ## let runs use libraries that start threads, and instrument them beside OpenTelemetry and Sentry
+	$(call environment,.venv-libraries,dev$(comma)libraries)
+	.venv-libraries/bin/python -m pytest -q tests/libraries
 
 test-lowest: ## run the tests of the server, the client, the command line and the file with the oldest packages that they allow
 	$(call environment,.venv-lowest,cli$(comma)client$(comma)server$(comma)sqlite,--upgrade --resolution lowest-direct)

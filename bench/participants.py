@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import math
 import multiprocessing
 import statistics
+import threading
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
@@ -20,6 +22,8 @@ from pathlib import Path
 import stoppable
 from machine import facts
 from measure import Contender, Effort, measure
+from stoppable._engine.plain import executors, spawning
+from stoppable._engine.plain import threads as plain_threads
 from stoppable.testing import ModelServer, Reply, Stuck
 from table import Row, Section, Target, against, as_json, as_markdown, as_text, summary, write
 
@@ -46,6 +50,40 @@ def threads(quick: bool) -> Section:
     assert base is not None, "asyncio is always there"
     rows = [against(base, floor.name, base), against(base, ours.name, found[ours.name], target=Target(limit=2))]
     return Section(title="A call on a thread", rows=rows)
+
+
+def plain(quick: bool) -> Section:
+    """The cost of instrument() outside runs: what our function adds to one that does nothing."""
+
+    def wrapped(make: Callable[..., Callable[..., object]], *args: object) -> Callable[[], object]:
+        return functools.partial(make(_nothing), *args)
+
+    ways = {
+        "Thread.start": wrapped(plain_threads.start_of, threading.Thread()),
+        "ThreadPoolExecutor.submit": wrapped(executors.submit_of, None, int),
+        "Popen": wrapped(spawning.popen_of, None, ["true"]),
+        "os.fork": wrapped(spawning.fork_of),
+        "Process.start": wrapped(spawning.process_start_of, None),
+    }
+    floor = Contender(name="a function that does nothing (floor)", statement="call()", names=lambda: {"call": _nothing})
+    ours = [
+        Contender(name=f"{name}, instrumented", statement="call()", names=lambda call=call: {"call": call})
+        for name, call in ways.items()
+    ]
+    stoppable.instrument()
+    try:
+        found = measure((floor, *ours), Effort(rounds=20 if quick else 100, batch_ns=1_000_000))
+    finally:
+        stoppable.uninstrument()
+    base = found[floor.name]
+    assert base is not None, "always there"
+    limit = Target(limit=600, absolute=True)
+    rows = [against(base, floor.name, base), *(against(base, c.name, found[c.name], target=limit) for c in ours)]
+    return Section(title="Plain code outside runs, with instrument()", rows=rows)
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    pass
 
 
 def workers(quick: bool) -> Section:
@@ -160,7 +198,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds; writes no results file")
     options = parser.parse_args()
     about = facts(("stoppable",))
-    sections = [part(options.quick) for part in (threads, workers, trees, tokens)]
+    sections = [part(options.quick) for part in (threads, plain, workers, trees, tokens)]
     last_line = summary("participants", sections)
     if options.json:
         print(json.dumps(as_json(about, sections, last_line), indent=2))

@@ -6,6 +6,7 @@ import functools
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from types import MethodType
 from typing import Any
 
 from stoppable._core import context
@@ -33,7 +34,7 @@ def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]
     return submit
 
 
-def run_sync_of(original: classmethod[Any, Any, Any]) -> classmethod[Any, Any, Any]:
+def run_sync_of(original: MethodType) -> classmethod[Any, Any, Any]:
     """Return the method behind ``anyio.to_thread.run_sync`` for calls that take part."""
     inner = original.__func__
 

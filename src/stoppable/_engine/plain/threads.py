@@ -26,6 +26,7 @@ _get = context.current.get
 _beside: weakref.WeakKeyDictionary[threading.Thread, weakref.ref[Run]] = weakref.WeakKeyDictionary()
 """The threads of libraries that were started in a run: a stop does not wait for them."""
 
+_has_pools = False
 _POOLS = ("multiprocessing.pool", "concurrent.futures.process")
 
 
@@ -77,10 +78,12 @@ def start_of(original: Callable[[threading.Thread], None]) -> Callable[[threadin
 
 
 def _start_beside(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
+    global _has_pools
     run = scope._run_here()
     assert run is not None, "started in a run"
     _beside[thread] = weakref.ref(run)
     if _keeps_pool(thread):
+        _has_pools = True
         thread.run = functools.partial(_until_stopped, thread.run)  # type: ignore[method-assign]
     with detached():
         original(thread)
@@ -98,6 +101,8 @@ def _until_stopped(run: Callable[[], None]) -> None:
 
 def pool_of_run() -> Run | None:
     """Return the run whose pool the calling thread keeps: the processes that it starts anew are that run's too."""
+    if not _has_pools:
+        return None
     thread = threading.current_thread()
     started_in = _beside.get(thread)
     run = None if started_in is None or not _keeps_pool(thread) else started_in()
