@@ -10,6 +10,8 @@ with warnings.catch_warnings():
     import google.adk.cli.cli_tools_click
     import google.adk.cli.fast_api  # noqa: F401
 
+from .serving import served
+
 HERE = Path(__file__).parent
 FOREIGN = [
     "ignore::DeprecationWarning:google",
@@ -25,3 +27,17 @@ def pytest_collection_modifyitems(items):
         if HERE in item.path.parents:
             for line in FOREIGN:
                 item.add_marker(pytest.mark.filterwarnings(line))
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("agents")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server):
+    """A server with stoppable installed as it comes; the tests of a module share it, each with sessions of its own."""
+    shared_server.world.reset()
+    yield shared_server
+    shared_server.world.release_all()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import threading
 import warnings
@@ -40,6 +41,22 @@ class Server:
         host, port = self._server.servers[0].sockets[0].getsockname()[:2]
         return f"http://{host}:{port}"
 
+    # What the supervisor knows, which may be asked from any loop.
+
+    async def record(self, run_id):
+        return await self.supervisor.get(run_id)
+
+    async def runs(self, client):
+        """Return the runs of a session, without their children."""
+        return await self.supervisor.list(stoppable.Filter(labels={"adk.session": client.session}, roots=True))
+
+    async def live(self):
+        """Return the ids of all runs that have not ended."""
+        return [record.id for record in (await self.supervisor.list(stoppable.Filter(status=LIVE))).runs]
+
+
+LIVE = frozenset({stoppable.Status.PENDING, stoppable.Status.RUNNING, stoppable.Status.STOPPING})
+
 
 @contextlib.contextmanager
 def served(tmp_path, *, plain=False, web=False, sessions="memory://", store=None, **options):
@@ -60,10 +77,14 @@ def served(tmp_path, *, plain=False, web=False, sessions="memory://", store=None
         server.stop()
 
 
+_numbers = itertools.count(1)
+
+
 class Client:
     """A user of one session."""
 
-    def __init__(self, server, shape, session="s1", user="ann"):
+    def __init__(self, server, shape, session=None, user="ann"):
+        session = session or f"s{next(_numbers)}"
         self.server, self.shape, self.session, self.user = server, shape, session, user
         self.http = httpx.AsyncClient(base_url=server.url, timeout=DEADLINE)
         self.path = f"/apps/{shape}/users/{user}/sessions/{session}"

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import threading
-import time
 import warnings
 
 from google.adk.agents.llm_agent import LlmAgent
@@ -25,12 +24,16 @@ class World:
     """What the agents of one test did, on whatever thread, and what holds them."""
 
     def __init__(self):
+        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self):
+        """Begin anew, for the next test."""
         self.notes = []  # appending to a list is atomic
         self.ticks = {}  # how much work each effect did
         self.requests = []  # what the model was shown, a list of contents for each call
         self._released = {}
-        self._lock = threading.Lock()
-        self._changed = threading.Condition()
 
     def note(self, text):
         with self._changed:
@@ -315,7 +318,3 @@ class Loader(BaseAgentLoader):
 
     def list_agents(self):
         return sorted(self._makers)
-
-
-def now():
-    return time.monotonic()

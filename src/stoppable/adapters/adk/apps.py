@@ -13,6 +13,7 @@ from stoppable.adapters.adk import names
 from stoppable.adapters.adk.connections import Connections, looks_for_disconnect
 from stoppable.adapters.adk.routes import routes
 from stoppable.adapters.adk.runners import OnDisconnect, wrap
+from stoppable.adapters.adk.sessions import Pending
 from stoppable.supervisor import Supervisor
 
 
@@ -49,8 +50,10 @@ def install(
     server.get_runner_async = get_runner_async
     app.router.lifespan_context = living
     run_route: Any = next(route for route in app.router.routes if getattr(route, "path", None) == "/run")
-    app.add_middleware(Connections, watches=not looks_for_disconnect(run_route.endpoint))
-    app.router.routes[:0] = routes(made)  # first: create-session would take "{id}:cancel" for the id of a new session
+    pending = Pending()
+    app.add_middleware(Connections, pending=pending, watches=not looks_for_disconnect(run_route.endpoint))
+    # First, because create-session would take "{id}:cancel" for the id of a new session.
+    app.router.routes[:0] = routes(made, pending)
     return made
 
 

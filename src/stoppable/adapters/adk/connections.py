@@ -1,4 +1,4 @@
-"""The connection that asked for a run: its id goes out as a header, and its end is noticed."""
+"""The connection that asked for a run: the run's id goes out as a header, and the client's leaving is noticed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from stoppable.adapters.adk.sessions import Pending, key_of_query, key_of_request
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 RUN_ID_HEADER = "Stoppable-Run-Id"
 
@@ -21,21 +23,71 @@ _RUN_PATHS = ("/run", "/run_sse", "/run_live")
 class Connection:
     """A request or a socket that asks for one run."""
 
-    def __init__(self, send: Send, *, is_socket: bool) -> None:
+    def __init__(self, scope: Message, receive: Receive, send: Send, pending: Pending, *, watches: bool) -> None:
         self.send = send
-        self.is_socket = is_socket
+        self.is_socket = scope["type"] == "websocket"
         self.run_id = uuid.uuid4().hex
         """Made before the run, because the headers of a stream go out before its run begins."""
-        self.is_taken = False
         self.on_left: Callable[[], None] | None = None
-        """Called when the client drops the connection, for servers that do not look."""
+        """Called when the client leaves, for handlers that do not look."""
+        self._receive, self._pending = receive, pending
+        self._key = key_of_query(scope["query_string"]) if self.is_socket else None
+        self._watches = watches and not self.is_socket
+        self._body = b""
+        self._watch: asyncio.Task[None] | None = None
+        self._is_taken = False
+        if self._key is not None:
+            pending.add(self._key, self.run_id)
 
     def take(self) -> str | None:
-        """Return the id for the run that the connection asks for; any other run of its handler gets one of its own."""
-        if self.is_taken:
+        """Return the id for the run that is asked for; any further run of the same handler gets one of its own."""
+        if self._is_taken:
             return None
-        self.is_taken = True
+        self._is_taken = True
         return self.run_id
+
+    def begun(self) -> None:
+        """Note that its run is in the store: a stop finds it there."""
+        self._pending.forget(self._key, self.run_id)
+
+    def close(self) -> None:
+        """Let go of what the connection holds."""
+        self.begun()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def receive(self) -> Message:
+        """Return the next message of the client, and look which session it asks for."""
+        if self._watch is not None:
+            await asyncio.wait([self._watch])  # nothing but the end comes, and a connection has one reader
+            return {"type": "http.disconnect"}
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._body += message.get("body", b"")
+            if not message.get("more_body"):
+                self._asked()
+        return message
+
+    def _asked(self) -> None:
+        self._key = key_of_request(self._body)
+        self._body = b""
+        if self._key is not None:
+            self._pending.add(self._key, self.run_id)
+        if self._watches:
+            self._watch = asyncio.create_task(self._until_left())
+
+    async def _until_left(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if self.on_left is not None:
+            self.on_left()
+
+    async def announce(self, message: Message) -> None:
+        """Send a message, with the id of the run in its headers."""
+        if message["type"] in {"http.response.start", "websocket.accept"}:
+            headers = [*message.get("headers", ()), (RUN_ID_HEADER.lower().encode(), self.run_id.encode())]
+            message = {**message, "headers": headers}
+        await self.send(message)
 
 
 connection: contextvars.ContextVar[Connection | None] = contextvars.ContextVar("stoppable-adk-connection", default=None)
@@ -44,64 +96,24 @@ connection: contextvars.ContextVar[Connection | None] = contextvars.ContextVar("
 class Connections:
     """An ASGI middleware that notes which connection asks for a run."""
 
-    def __init__(self, app: Any, *, watches: bool) -> None:
-        self._app = app
-        self._watches = watches
+    def __init__(self, app: Any, *, pending: Pending, watches: bool) -> None:
+        self._app, self._pending, self._watches = app, pending, watches
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] not in {"http", "websocket"} or not scope["path"].endswith(_RUN_PATHS):
             await self._app(scope, receive, send)
             return
-        made = Connection(send, is_socket=scope["type"] == "websocket")
+        watches = self._watches and scope["path"].endswith("/run")
+        made = Connection(scope, receive, send, self._pending, watches=watches)
         token = connection.set(made)
         try:
-            if self._watches and scope["path"].endswith("/run"):
-                receive = _Watched(receive, made)
-            await self._app(scope, receive, _announcing(send, made.run_id))
+            await self._app(scope, made.receive, made.announce)
         finally:
             connection.reset(token)
-            if isinstance(receive, _Watched):
-                receive.close()
+            made.close()
 
 
 def looks_for_disconnect(endpoint: Callable[..., Any]) -> bool:
     """Return whether ADK's handler of /run notices a client that leaves, as it does from 2.2 on."""
     return "request" in inspect.signature(endpoint).parameters
-
-
-def _announcing(send: Send, run_id: str) -> Send:
-    async def announce(message: MutableMapping[str, Any]) -> None:
-        if message["type"] in {"http.response.start", "websocket.accept"}:
-            headers = [*message.get("headers", ()), (RUN_ID_HEADER.lower().encode(), run_id.encode())]
-            message = {**message, "headers": headers}
-        await send(message)
-
-    return announce
-
-
-class _Watched:
-    """Reads on behind the body of a request, until its client leaves."""
-
-    def __init__(self, receive: Receive, made: Connection) -> None:
-        self._receive, self._connection = receive, made
-        self._task: asyncio.Task[None] | None = None
-
-    async def __call__(self) -> MutableMapping[str, Any]:
-        if self._task is not None:
-            await asyncio.wait([self._task])  # nothing else comes, and one reader is all that a connection has
-            return {"type": "http.disconnect"}
-        message = await self._receive()
-        if message["type"] == "http.request" and not message.get("more_body"):
-            self._task = asyncio.create_task(self._watch())
-        return message
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        if self._connection.on_left is not None:
-            self._connection.on_left()
-
-    def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()

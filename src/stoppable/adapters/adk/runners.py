@@ -100,11 +100,12 @@ class _Invocation:
     async def start(self) -> None:
         """Start the run."""
         handle = await self._handle()
+        if self._connection is not None:
+            self._connection.begun()
+            self._connection.on_left = self._leave
         watcher = asyncio.create_task(self._watch(handle))
         _background.add(watcher)
         watcher.add_done_callback(_background.discard)
-        if self._connection is not None:
-            self._connection.on_left = self._leave
 
     async def _handle(self) -> stoppable.RunHandle[None]:
         supervisor, app_name = self._wrapping.supervisor, self._wrapping.app_name

@@ -10,6 +10,9 @@ from typing import Any
 
 import stoppable
 
+EVENT = "adk"
+"""The name under which the events of ADK are in the log of a run."""
+
 
 class Unit:
     """An agent, a model call or a tool call that has begun and not ended."""
@@ -70,7 +73,7 @@ class Turn:
 
     def tell(self, event: Any, wire: dict[str, Any]) -> None:
         """Hand an event to the reader, and to whoever follows the run."""
-        stoppable.emit("adk", event=wire)
+        stoppable.emit(EVENT, event=wire)
         self.told.add(event.id)
         text = "".join(part.text or "" for part in event.content.parts or []) if event.content else ""
         self.said[event.author] = self.said.get(event.author, "") + text if event.partial else ""
