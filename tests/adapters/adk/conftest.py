@@ -18,6 +18,8 @@ FOREIGN = [
     "ignore::UserWarning:google",
     "ignore::DeprecationWarning:authlib",
     r"ignore:\[EXPERIMENTAL\]",
+    "ignore:Please use create_session:DeprecationWarning",
+    "ignore:The `session` parameter is deprecated:DeprecationWarning",
     r"ignore:.*is deprecated in favor of Workflow:DeprecationWarning",
 ]
 

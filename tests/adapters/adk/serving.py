@@ -14,7 +14,7 @@ from google.adk.cli.fast_api import get_fast_api_app
 import stoppable
 from stoppable.adapters.adk import install
 
-from .world import DEADLINE, Loader, World
+from .world import DEADLINE, Loader, World, names
 
 
 class Server:
@@ -22,6 +22,7 @@ class Server:
 
     def __init__(self, app, world, supervisor):
         self.app, self.world, self.supervisor = app, world, supervisor
+        self.adk = names.server_of(app)
         self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=5))
         self._thread = threading.Thread(target=self._server.run, name="adk server")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from google.adk.runners import Runner
 
+from stoppable import ThreadPoolExecutor
 from stoppable.adapters.adk import names
 from stoppable.adapters.adk.connections import Connections, looks_for_disconnect
 from stoppable.adapters.adk.routes import routes
@@ -42,6 +44,8 @@ def install(
 
     @contextlib.asynccontextmanager
     async def living(app_: FastAPI) -> AsyncIterator[Any]:
+        # Before anything runs: what async tools hand to asyncio.to_thread then belongs to their run.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         async with contextlib.AsyncExitStack() as stack:
             if not made.is_open:
                 await stack.enter_async_context(made)
