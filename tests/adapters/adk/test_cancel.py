@@ -1,4 +1,4 @@
-"""The endpoint that ADK's users asked for (google/adk-python issue 2425), and what they found wrong with earlier ones."""
+"""The endpoint that ADK's users asked for (google/adk-python issue 2425), and what they found wrong with others."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ async def test_no_session_is_created_and_no_route_is_shadowed(server):
 
 
 @pytest.mark.parametrize(
-    "params", [{"mode": "nicely"}, {"wait": -1}, {"grace": "nan"}, {"ifUnknown": "forget"}], ids=lambda one: str(one)
+    "params", [{"mode": "nicely"}, {"wait": -1}, {"grace": "nan"}, {"ifUnknown": "forget"}], ids=str
 )
 async def test_what_makes_no_sense_is_refused(server, params):
     async with Client(server, "quick_tool") as client:
