@@ -22,7 +22,7 @@ from stoppable.errors import InvalidArgument
 VERSION = 1
 """Of the JSON form of a record."""
 
-_ERROR_LENGTH = 500  # in a list
+ERROR_LENGTH = 500  # in a list
 
 
 def check_key(key: object) -> None:
@@ -178,7 +178,7 @@ class RunSummary:
             ladder=() if receipt is None else _climbs(receipt),
             rung=None if outcome is None else outcome.rung,
             clean=None if outcome is None else outcome.clean,
-            error=None if error is None else f"{error.type}: {error.message}"[:_ERROR_LENGTH],
+            error=None if error is None else f"{error.type}: {error.message}"[:ERROR_LENGTH],
         )
 
     @property
@@ -357,16 +357,8 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A part of a list, newest first, and where the next part begins."""
-
-    runs: tuple[RunRecord, ...] = ()
-    cursor: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Summaries:
-    """A part of a list as a server tells it."""
+    """A part of a list, newest first, and where the next part begins."""
 
     runs: tuple[RunSummary, ...] = ()
     cursor: str | None = None

@@ -28,7 +28,9 @@ def test_start_prints_the_id_alone_and_says_how_to_stop(stoppable, client, uniqu
     assert f"stoppable stop {unique}" in done.stderr
     record = client.get(unique)
     assert (record.owner, dict(record.labels), record.limits.seconds) == (unique, {"a": "b"}, 60)
-    assert stoppable.json("start", "waiting", "--id", unique, "--label", "a:b", "--owner", unique)["id"] == unique
+    again = ("start", "waiting", "--seconds", "60", "--id", unique, "--label", "a:b", "--owner", unique)
+    assert stoppable.json(*again)["id"] == unique
+    stoppable(*again, "--label", "c:d", code=Exit.REFUSED)
     client.stop(unique, "kill")
 
 

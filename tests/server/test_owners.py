@@ -1,13 +1,14 @@
 """Another owner's run does not exist, whatever is asked about it."""
 
 import asyncio
+import json
 
 import pytest
 from fastapi import Header
 from tests.waiting import until
 
 import stoppable
-from stoppable.errors import StoreError
+from stoppable.errors import RunNotFound, StoreError
 from stoppable.server import Principal, ServerLimits
 from stoppable.server.principal import Scope
 from stoppable.server.problems import Problem
@@ -211,3 +212,51 @@ async def test_what_ails_the_store_is_told_to_the_operator_and_the_log_alone(ser
     assert told[ada] == {"code": "store_unavailable", "message": "the store does not answer: try again"}
     assert told[root] == {"code": "store_unavailable", "message": "/var/lib/runs.db is full"}
     assert "the store failed a request: /var/lib/runs.db is full" in caplog.text
+
+
+async def mixed():
+    """Open a run of somebody else inside a run, as a tool does that acts for another tenant."""
+    async with stoppable.open_run("of-ada-too") as own, stoppable.boundary("tool", "own"):
+        while not await is_kept(own.id):
+            await asyncio.sleep(0.005)
+        async with foreign_run(), stoppable.boundary("tool", "secret"):
+            await stoppable.sleep(60)
+
+
+async def is_kept(run_id):
+    try:
+        return await MIXED[0].get(run_id)
+    except RunNotFound:
+        return None
+
+
+def foreign_run():
+    return MIXED[0].open_run("secret-run", owner="eve", run_id="secret-id")
+
+
+MIXED = []
+
+
+async def test_neither_a_tree_nor_a_receipt_shows_the_runs_of_another_owner():
+    with served([mixed], principal=by_header) as service:
+        MIXED[:] = [service.supervisor]
+        async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("root")) as root:
+            run_id = await started(ada, "mixed")
+            await until_found(root, "secret-id")
+            stopped = (await ada.post(f"/runs/{run_id}/stop", json={"mode": "immediate"}, params={"wait": 15})).json()
+            assert stopped["status"] == "stopped"
+            seen = [stopped] + [(await ada.get(f"/runs/{run_id}{more}")).json() for more in ("", "/tree", "/receipt")]
+            for told in seen:
+                assert "secret" not in json.dumps(told), told
+                assert "of-ada-too" in json.dumps(told) or told is seen[1]
+            stream = await ada.get(f"/runs/{run_id}/events", params={"tree": True})
+            assert "secret" not in stream.text
+            assert "of-ada-too" in stream.text or "own" in stream.text
+            for more in ("", "/tree", "/receipt", "/events?tree=true"):
+                assert "secret" in (await root.get(f"/runs/{run_id}{more}")).text
+
+
+async def until_found(client, run_id):
+    async with asyncio.timeout(30):
+        while (await client.get(f"/runs/{run_id}")).status_code != 200:
+            await asyncio.sleep(0.005)

@@ -13,7 +13,7 @@ from stoppable import InvalidArgument
 from stoppable.server import Principal, ServerLimits, Service, create_app
 from stoppable.supervisor import Supervisor
 
-from .serving import DEADLINE, client_of, ended, events, served, started
+from .serving import DEADLINE, client_of, ended, events, over, served, started
 
 KEY = "correct horse battery staple"
 
@@ -158,6 +158,22 @@ async def test_a_page_of_another_origin_cannot_press_stop():
                         assert response.json()["error"]["code"] == "foreign_origin"
                 status = (await client.get(f"/runs/{run_id}")).json()["status"]
                 assert (status in {"stopping", "stopped"}) == is_allowed, given
+
+
+async def test_a_page_of_another_origin_cannot_stop_a_run_by_opening_its_stream_and_leaving():
+    limits = ServerLimits(disconnect_grace=0.0)
+    with served([sleeper], allowed_origins=["https://friend.example"], limits=limits) as service:
+        async with client_of(service) as client:
+            for given, is_allowed in ORIGINS:
+                headers = {name: value.format(url=service.url) for name, value in given.items()}
+                run_id = await started(client, "sleeper", onDisconnect="stop")
+                async with client.stream("GET", f"/runs/{run_id}/events", headers=headers) as response:
+                    assert response.status_code == (200 if is_allowed else 403), given
+                if is_allowed:
+                    assert (await over(client, run_id))["status"] == "stopped"
+                else:
+                    assert (await client.get(f"/runs/{run_id}")).json()["status"] == "running"
+                    await client.post(f"/runs/{run_id}/stop")
 
 
 async def test_a_friend_may_read_across_origins_and_others_may_not():

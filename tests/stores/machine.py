@@ -23,7 +23,7 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
 from stoppable.errors import Fenced, HoldNotFound, RunConflict, RunHeld, RunNotFound
-from stoppable.records import Draft, EventType, Filter, OutcomeRecord, RunRecord, Selector, StopIntent
+from stoppable.records import Draft, EventType, Filter, OutcomeRecord, RunRecord, RunSummary, Selector, StopIntent
 from stoppable.stores.base import NEXT_TURN_SECONDS, TOMBSTONE_SECONDS, WorkerInfo
 from stoppable.testing import StoreClock
 
@@ -114,7 +114,8 @@ class StoreMachine(RuleBasedStateMachine):
         """Compare all runs with the model; those that a step did not touch are as they were (I6)."""
         runs = self.store.query(Filter(), None, 1000).result(15).runs
         assert [record.id for record in runs] == list(self.model.runs)[::-1], "newest first"
-        records = {record.id: record for record in runs}
+        records = {summary.id: self.store.get(summary.id).result(15) for summary in runs}
+        assert [RunSummary.of(record) for record in records.values()] == list(runs)
         for name, record in records.items():
             before = self.records.get(name)
             self.compare(name, record, before)

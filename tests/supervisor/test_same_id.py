@@ -6,7 +6,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable import Supervisor
+from stoppable import Limits, Policy, Supervisor
 from stoppable.errors import RunConflict, RunHeld
 from stoppable.supervisor.translate import digest
 
@@ -83,7 +83,7 @@ async def test_a_start_that_is_repeated_or_refused_inside_a_run_ends_nothing_but
 
 
 def _same(*args):
-    return digest("agent", args, {})
+    return digest("agent", args, {}, {})
 
 
 def test_a_request_is_the_same_if_its_arguments_are_equal_one_object_or_two():
@@ -93,7 +93,31 @@ def test_a_request_is_the_same_if_its_arguments_are_equal_one_object_or_two():
     assert _same({"a": word, "b": word}) == _same({"a": word, "b": copy})
     assert _same([word]) != _same([word, word])
     assert _same(word) != _same("user") != _same("agent")
-    assert digest("agent", (), {"a": 1, "b": 2}) == digest("agent", (), {"b": 2, "a": 1})
+    assert digest("agent", (), {"a": 1, "b": 2}, {}) == digest("agent", (), {"b": 2, "a": 1}, {})
+    assert _same([{"a": 1, "b": {2: 3, "c": 4}}]) == _same([{"b": {"c": 4, 2: 3}, "a": 1}])
+    assert _same({"a": [1, 2]}) != _same({"a": [2, 1]})
+
+
+OTHERS = [
+    {"labels": {"a": "c"}},
+    {"limits": Limits(seconds=5)},
+    {"policy": Policy(grace=3)},
+    {"isolation": "thread"},
+    {"on_disconnect": "stop"},
+    {"owner": "you"},
+]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: next(iter(other)))
+async def test_the_same_id_with_another_request_is_a_conflict_and_not_the_first_run(other, store):
+    first = {"run_id": "x", "labels": {"a": "b", "c": "d"}, "limits": Limits(seconds=60), "owner": "me"}
+    async with Supervisor(store) as supervisor:
+        handle = await supervisor.start(forever, **first)
+        again = await supervisor.start(forever, **{**first, "labels": {"c": "d", "a": "b"}})
+        assert again.id == handle.id
+        with pytest.raises(RunConflict):
+            await supervisor.start(forever, **{**first, **other})
+        await handle.stop()
 
 
 def test_a_request_may_contain_itself_share_much_or_be_told_by_its_text_only():
@@ -102,8 +126,12 @@ def test_a_request_may_contain_itself_share_much_or_be_told_by_its_text_only():
     doubled = ["x" * 100]
     for _ in range(64):
         doubled = [doubled, doubled]
+    deep = []
+    for _ in range(50_000):
+        deep = [deep]
     for odd in (loop, doubled, lambda: None):
         assert _same(odd) == _same(odd) != _same(1)
+    assert _same(deep) != _same(deep), "nobody can tell"
 
 
 async def test_of_two_starts_of_one_id_the_one_that_was_let_in_is_kept(store):

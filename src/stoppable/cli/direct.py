@@ -11,7 +11,7 @@ from typing import Self
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
 from stoppable.cli.exits import CommandError, Exit
-from stoppable.records import AuditEntry, Event, Filter, Hold, RunRecord, RunSummary, Summaries
+from stoppable.records import AuditEntry, Event, Filter, Hold, RunRecord, Summaries
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.rules import receipt_of
 from stoppable.stores.urls import store_of
@@ -115,8 +115,7 @@ class StoreClient:
     ) -> Summaries:
         """Return the runs that match, newest first."""
         wanted = Filter(status=frozenset(status), name=agent, owner=owner, labels=labels or {}, key=key)
-        page = self._supervisor.list(wanted, cursor=cursor, limit=limit)
-        return Summaries(runs=tuple(map(RunSummary.of, page.runs)), cursor=page.cursor)
+        return self._supervisor.list(wanted, cursor=cursor, limit=limit)
 
     def audit(self, after: int = 0, limit: int = 100) -> tuple[AuditEntry, ...]:
         """Return who stopped, held and released what."""

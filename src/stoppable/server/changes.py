@@ -147,7 +147,7 @@ class ChangesFeed(Feed):
         cursor, live = None, dict[str, RunSummary]()
         while True:
             page = await self._store.query(Filter(status=_LIVE), cursor, _PAGE)
-            live |= {record.id: RunSummary.of(record) for record in page.runs}
+            live |= {run.id: run for run in page.runs}
             cursor = page.cursor
             if cursor is None:
                 break
@@ -174,10 +174,9 @@ class ChangesFeed(Feed):
             place, has_more = tail.place, tail.has_more
         records = await self._records(list(changed))
         # What changes without an event: a run that has not begun, and a gate that is closed.
-        again = [run_id for run_id in list(self._unsettled)[:_UNSETTLED] if run_id not in records]
-        others = await self._records(again)
         pending = await self._store.query(Filter(status=frozenset({Status.PENDING})), None, _PAGE)
-        others |= {record.id: record for record in pending.runs if record.id not in records}
+        again = dict.fromkeys([*list(self._unsettled)[:_UNSETTLED], *(run.id for run in pending.runs)])
+        others = await self._records([run_id for run_id in again if run_id not in records])
         now = await self._supervisor.in_flight(_live_of([*records.values(), *others.values()]) | moved.keys())
         self.place = place
         return self._batch({**others, **records}, changed, now)

@@ -42,6 +42,8 @@ class FrontDesk:
     services: Sequence[Callable[[], AbstractAsyncContextManager[Any]]] = ()
     is_draining: bool = False
     streams: Streams = field(init=False)
+    _isolated: set[str] = field(default_factory=set)
+    """Live runs with a process of their own, and some that are over."""
 
     def __post_init__(self) -> None:
         self.streams = Streams(self.supervisor, self.limits)
@@ -64,12 +66,34 @@ class FrontDesk:
         """Start any agent where those of this server are executed."""
         if self.is_draining or self.supervisor.is_draining:
             raise Problem(503, "shutting_down", "the server shuts down: start it elsewhere", {"Retry-After": "5"})
+        self._check_quota(options)
         prepared = await self.supervisor.prepare(agent, *args, **options)
+        if prepared.is_new and options.get("isolation") == "process":
+            self._isolated.add(prepared.id)
         if prepared.is_new and self.agent_loop is None:
             _launch(prepared)
         elif prepared.is_new and self.agent_loop is not None:
             self.agent_loop.call(_launch, prepared)
         return prepared.id, prepared.is_new
+
+    def _check_quota(self, options: StartOptions) -> None:
+        """Refuse one run too many of an owner; those of this process count, whoever started them."""
+        owner = options.get("owner")
+        if owner is None:
+            return
+        logs = self.supervisor._desk.recorder.logs
+        live = [log.run.id for log in list(logs.values()) if log.run.parent is None and log.run.owner == owner]
+        if options.get("run_id") in live:
+            return  # it may be the same request again
+        self._isolated &= logs.keys()
+        isolated = len(self._isolated.intersection(live)) if options.get("isolation") == "process" else 0
+        for count, most, what in (
+            (len(live), self.limits.owner_runs, "live runs"),
+            (isolated, self.limits.owner_processes, "runs in processes of their own"),
+        ):
+            if count >= most:
+                message = f"owner {owner!r} has {count} {what}, which is the limit here: stop some, or try later"
+                raise Problem(429, "quota_exceeded", message, {"Retry-After": "5"})
 
     async def drain(self) -> None:
         """Take no new runs, stop those of this process, then end the streams that are left."""

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from stoppable.server.reader import Reader
 
 _ENCODED_KEPT = 512
+_ENCODED_BYTES = 2_000_000
 
 
 class Feed:
     """News of a run, or of all of them, for the readers that want it."""
 
-    __slots__ = ("_encoded", "_is_woken", "_loop", "_pause", "_subscription", "readers")
+    __slots__ = ("_encoded", "_is_woken", "_loop", "_pause", "_size", "_subscription", "readers")
 
     def __init__(self, store: Store, name: str, pause: float = 0.0) -> None:
         """Wake readers on news of a name, at most once in ``pause`` seconds."""
@@ -28,6 +29,7 @@ class Feed:
         self._is_woken = False
         self._pause = pause
         self._encoded: dict[int, bytes] = {}
+        self._size = 0
         self._subscription = store.watch(name, self._wake)
 
     def close(self) -> None:
@@ -40,9 +42,12 @@ class Feed:
             return _encode(event, place)
         encoded = self._encoded.get(place)
         if encoded is None:
-            if len(self._encoded) >= _ENCODED_KEPT:
+            encoded = _encode(event, place)
+            self._size += len(encoded)
+            if len(self._encoded) >= _ENCODED_KEPT or self._size > _ENCODED_BYTES:
                 self._encoded.clear()
-            encoded = self._encoded[place] = _encode(event, place)
+                self._size = len(encoded)
+            self._encoded[place] = encoded
         return encoded
 
     def _wake(self) -> None:

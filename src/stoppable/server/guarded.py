@@ -35,20 +35,15 @@ def guarded_route(
     class GuardedRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
             handle = super().get_route_handler()
+            is_stream = self.path.endswith("/events")  # whoever opens a stream and leaves it may stop the run
 
             async def guarded(request: Request) -> Response:
                 try:
-                    check_origin(request.method, request.headers, allowed_origins)
+                    check_origin(request.method, request.headers, allowed_origins, also_looking=is_stream)
                     own = _Request(request.scope, request.receive)
                     if identify is not None:
                         admit(own, identify(own))
-                    if has_body(request.headers):
-                        check_kind(request.headers)
-                        own._body = await read_body(request.receive, limits)
-                    elif may_have_body(request):
-                        own._body = await read_body(request.receive, limits)
-                        if own._body:
-                            check_kind(request.headers)
+                    await own.read(limits)
                     return await handle(own)
                 except Problem as problem:
                     return problem.to_response()
@@ -71,5 +66,15 @@ def answer_to(request: Request, error: StoppableError) -> Response:
 
 
 class _Request(Request):
+    async def read(self, limits: ServerLimits) -> None:
+        """Take the body, if there is one, within the limits."""
+        if has_body(self.headers):
+            check_kind(self.headers)
+            self._body = await read_body(self.receive, limits)
+        elif may_have_body(self):
+            self._body = await read_body(self.receive, limits)
+            if self._body:
+                check_kind(self.headers)
+
     async def json(self) -> Any:
         return loads(await self.body())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from stoppable._core.policy import Limits, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +22,36 @@ class ServerLimits:
     address_connections: int = 2_048
     """How many connections without a whole request one address may hold."""
     streams: int = 4_096
+    owner_runs: int = 1_000
+    """How many live runs an owner may have in this process; runs without an owner are not counted."""
+    owner_processes: int = 32
+    """How many of them may be executed by worker processes."""
+    rung_seconds: float = 300.0
+    """The longest time before force that a client may ask for: its grace, and each rung of its policy."""
+    run_seconds: float | None = None
+    """The longest that a run of a client may take, also of one that asks for no limit."""
     heartbeat: float = 15.0
     """After so many seconds without an event a stream gets a comment, so that proxies keep it open."""
     slow_seconds: float = 20.0
     """A reader that takes nothing for so long is dropped; it can resume."""
     disconnect_grace: float = 1.0
     """How long a run with ``onDisconnect: stop`` waits for its last reader to come back."""
+
+    def policy(self, asked: Policy | None) -> Policy | None:
+        """Return the policy that a client gets: what it asks for, up to the limit of each rung."""
+        if asked is None:
+            return None
+        rungs = ("grace", "interrupt", "cancel", "kill")
+        return replace(asked, **{rung: min(getattr(asked, rung), self.rung_seconds) for rung in rungs})
+
+    def grace(self, asked: float | None) -> float | None:
+        """Return the grace that a stop gets."""
+        return None if asked is None else min(asked, self.rung_seconds)
+
+    def limits(self, asked: Limits | None) -> Limits | None:
+        """Return the limits that a run gets."""
+        if self.run_seconds is None:
+            return asked
+        if asked is None:
+            return Limits(seconds=self.run_seconds)
+        return replace(asked, seconds=min(asked.seconds or self.run_seconds, self.run_seconds))

@@ -13,12 +13,12 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def check_origin(method: str, headers: Headers, allowed: Collection[str]) -> None:
-    """Refuse a change that a page of another origin asks for.
+def check_origin(method: str, headers: Headers, allowed: Collection[str], *, also_looking: bool = False) -> None:
+    """Refuse a change that a page of another origin asks for, and if it is said, also a look.
 
     Browsers say where a request comes from and no page can forge that; other clients say nothing.
     """
-    if method in _SAFE:
+    if method in _SAFE and not also_looking:
         return
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is not None and origin in allowed:

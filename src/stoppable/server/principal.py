@@ -43,6 +43,11 @@ class Principal:
         scopes = self.scopes.split() if isinstance(self.scopes, str) else self.scopes
         object.__setattr__(self, "scopes", frozenset(scopes))
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether the runs of every owner exist for this caller."""
+        return self.owner is None
+
     def sees(self, owner: str | None) -> bool:
         """Return whether what belongs to an owner exists for this caller."""
         return self.owner is None or self.owner == owner

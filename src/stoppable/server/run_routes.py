@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request
@@ -11,18 +11,19 @@ from pydantic import StringConstraints
 from starlette.responses import Response
 
 from stoppable._core.state import Status
-from stoppable._core.stop import Answer
-from stoppable.records import Filter, RunRecord, RunSummary, Summaries
+from stoppable._core.stop import Answer, Receipt
+from stoppable.records import Filter, RunRecord, Summaries
 from stoppable.server import schemas
 from stoppable.server.bodies import RUN_ID, StartBody
 from stoppable.server.changes import ChangesView
 from stoppable.server.desk import FrontDesk
 from stoppable.server.documented import BODY, answer, errors
 from stoppable.server.encoding import json_response
-from stoppable.server.principal import Scope, caller_of
+from stoppable.server.principal import Principal, Scope, caller_of
 from stoppable.server.problems import Problem
 from stoppable.server.registry import NOTHING
 from stoppable.server.views import RunView, TreeView
+from stoppable.server.visible import visible_receipt, visible_record
 from stoppable.stores.rules import receipt_of
 from stoppable.supervisor import StartOptions
 
@@ -60,7 +61,7 @@ class RunRoutes:
             responses={
                 201: answer(schemas.Run, "The run is in the store.", **_RUN_HEADERS),
                 200: answer(schemas.Run, "The same request had started it before.", **_RUN_HEADERS),
-                **errors(404, 409, 423, *BODY),
+                **errors(404, 409, 423, 429, *BODY),
             },
         )
         for path, handler, model, summary, more in (
@@ -125,14 +126,15 @@ class RunRoutes:
         caller = caller_of(request, Scope.START)
         if not caller.sees(body.owner) and body.owner is not None:
             raise Problem(403, "foreign_owner", "you may start runs of your own only: leave the owner out")
+        bounds = self._desk.limits
         options = StartOptions(
             name=body.agent,
             owner=body.owner if caller.owner is None else caller.owner,
             labels=body.labels,
             run_id=body.run_id,
             key=body.key,
-            limits=None if body.limits is None else body.limits.to_limits(),
-            policy=None if body.policy is None else body.policy.to_policy(),
+            limits=bounds.limits(None if body.limits is None else body.limits.to_limits()),
+            policy=bounds.policy(None if body.policy is None else body.policy.to_policy()),
             isolation=body.isolation,
             on_disconnect=body.on_disconnect,
         )
@@ -172,23 +174,30 @@ class RunRoutes:
         )
         page = await self._desk.supervisor.list(wanted, cursor=cursor, limit=limit)
         now = await self._desk.supervisor.in_flight([record.id for record in page.runs if not record.over])
-        runs = (replace(RunSummary.of(record), in_flight=now.get(record.id, ())) for record in page.runs)
+        runs = (replace(record, in_flight=now.get(record.id, ())) for record in page.runs)
         return json_response(Summaries(runs=tuple(runs), cursor=page.cursor))
 
     async def get(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what is kept of a run."""
-        record = await self._desk.record(run_id, caller_of(request, Scope.READ))
+        caller = caller_of(request, Scope.READ)
+        record = await self._visible(caller, await self._desk.record(run_id, caller))
         return json_response(record, headers={"Stoppable-Run-Id": record.id})
+
+    async def _visible(self, caller: Principal, record: RunRecord) -> RunRecord:
+        return await visible_record(self._desk.supervisor, caller, record)
 
     async def tree(self, request: Request, run_id: RunIdPath) -> Response:
         """Return a run and all its descendants, parents before children."""
-        await self._desk.record(run_id, caller_of(request, Scope.READ))
-        return json_response({"runs": await self._desk.supervisor.tree(run_id)})
+        caller = caller_of(request, Scope.READ)
+        await self._desk.record(run_id, caller)
+        found = [record for record in await self._desk.supervisor.tree(run_id) if caller.sees_run(record)]
+        return json_response({"runs": [await self._visible(caller, record) for record in found]})
 
     async def receipt(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what became of the stop of a run so far; 409 if nobody stopped it."""
-        record = await self._desk.record(run_id, caller_of(request, Scope.READ))
-        return json_response(_receipt(record))
+        caller = caller_of(request, Scope.READ)
+        receipt = _receipt(await self._desk.record(run_id, caller))
+        return json_response(await visible_receipt(self._desk.supervisor, caller, receipt))
 
     async def agents(self, request: Request) -> Response:
         """List the agents that can be started."""
@@ -224,20 +233,20 @@ class RunRoutes:
             record = replace(record, on_disconnect="keep")  # leaving is no way round the scope
         since = last_event_id or after
         if tree:
-            return await self._tree_events(record, since)
+            return await self._tree_events(record, since, caller)
         if record.over and since >= record.last_event:
             return Response(status_code=204)  # a browser resumes after every end but this
         return self._desk.streams.open(RunView(record), min(since, record.last_event))
 
-    async def _tree_events(self, record: RunRecord, since: int) -> Response:
+    async def _tree_events(self, record: RunRecord, since: int, caller: Principal) -> Response:
         # A place of another store, or of none, is answered from the end: nobody has seen what has not happened.
         tail = await self._desk.supervisor.store.tail(since, 1, below=record.id)
         if record.over and not tail.events:
             return Response(status_code=204)
-        return self._desk.streams.open(TreeView(record), min(since, tail.place))
+        return self._desk.streams.open(TreeView(record, caller.owner), min(since, tail.place))
 
 
-def _receipt(record: RunRecord) -> Any:
+def _receipt(record: RunRecord) -> Receipt:
     if record.stop is None:
         raise Problem(409, "not_stopped", f"nobody has stopped run {record.id}, so it has no receipt")
     given = Answer.ACCEPTED if record.receipt is None else record.receipt.answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request
@@ -18,6 +19,7 @@ from stoppable.server.encoding import json_response
 from stoppable.server.principal import Principal, Scope, caller_of
 from stoppable.server.problems import Problem
 from stoppable.server.run_routes import RunIdPath
+from stoppable.server.visible import visible_receipt
 
 _WAIT_LIMIT = 300.0
 _DEFAULT = StopBody()
@@ -104,11 +106,12 @@ class StopRoutes:
             wanted.mode,
             wanted.reason,
             caller.actor,
-            wanted.grace,
+            self._desk.limits.grace(wanted.grace),
             wait=wait or None,
             owner=caller.owner,
             if_unknown_hold=if_unknown == "hold",
         )
+        receipt = await visible_receipt(self._supervisor, caller, receipt)
         told = {
             "runId": run_id,
             "status": receipt.status.value if receipt.final else "stopping",
@@ -144,7 +147,7 @@ class StopRoutes:
             mode=body.mode,
             reason=body.reason,
             actor=caller.actor,
-            grace=body.grace,
+            grace=self._desk.limits.grace(body.grace),
             hold=body.hold,
             dry_run=body.dry_run,
             if_unknown_hold=body.if_unknown == "hold" and selector.is_conversation,
@@ -153,7 +156,8 @@ class StopRoutes:
             within=caller.owner,
         )
         hold = None if stopped.hold is None else _told_hold(stopped.hold)
-        told = {"dryRun": body.dry_run, "receipts": stopped, "hold": hold, "waitsUntil": stopped.waits_until}
+        receipts = [await visible_receipt(self._supervisor, caller, receipt) for receipt in stopped]
+        told = {"dryRun": body.dry_run, "receipts": receipts, "hold": hold, "waitsUntil": stopped.waits_until}
         return json_response(told)
 
     async def holds(self, request: Request) -> Response:
@@ -203,7 +207,7 @@ class StopRoutes:
 
 def _key(caller: Principal, key: str, body: StopsBody) -> str:
     """Return a key that nobody else can have used, and that no other request of this caller repeats by mistake."""
-    parts = (caller.owner or "", key, body.model_dump_json())
+    parts = (caller.owner or "", key, json.dumps(body.model_dump(), sort_keys=True))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -75,9 +75,12 @@ class RunView(View):
 class TreeView(View):
     """The logs of a run and all its descendants, as they came; numbers are places in the store."""
 
-    __slots__ = ()
+    __slots__ = ("_is_seen", "_owner")
 
-    def __init__(self, record: RunRecord) -> None:
+    def __init__(self, record: RunRecord, owner: str | None = None) -> None:
+        """Show all of it, or only the runs of one owner."""
+        self._owner = owner
+        self._is_seen: dict[str, bool] = {}
         self.run_id = record.id
         self.name = tree_name(record.id)
         self.is_replay = record.over
@@ -89,8 +92,19 @@ class TreeView(View):
 
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:
         """Return events as they came."""
-        tail = await store.tail(after, _READ, below=self.run_id)
-        return _joined(tail.events, feed, after, self.run_id)
+        while True:
+            tail = await store.tail(after, _READ, below=self.run_id)
+            events = [pair for pair in tail.events if await self._sees(store, pair[1].run_id)]
+            if events or not tail.events:
+                return _joined(events, feed, after, self.run_id)
+            after = tail.events[-1][0]
+
+    async def _sees(self, store: Store, run_id: str) -> bool:
+        if self._owner is None:
+            return True
+        if run_id not in self._is_seen:
+            self._is_seen[run_id] = (await store.get(run_id)).owner == self._owner
+        return self._is_seen[run_id]
 
 
 def tree_name(run_id: str) -> str:

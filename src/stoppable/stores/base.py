@@ -24,16 +24,19 @@ from stoppable.records import (
     Filter,
     Hold,
     OutcomeRecord,
-    Page,
     RunRecord,
     Selector,
     StopIntent,
     StopResult,
+    Summaries,
 )
 from stoppable.stores.reply import Reply
 
 EVENTS_KEPT = 10_000
 """How many events of one run are kept before its log is truncated."""
+
+READ_BYTES = 262_144
+"""How much of a log one call loads: events of a megabyte must not become many in memory at once."""
 
 wall_clock: Callable[[], float] = time.time  # noqa: TID251 - people read these times; leases go by a clock of the boot
 """Seconds since 1970."""
@@ -229,7 +232,10 @@ class Store(Protocol):
         ...
 
     def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Reply[Sequence[Event]]:
-        """Return events with a higher sequence number, in order."""
+        """Return events with a higher sequence number, in order: so many, or fewer if they are large.
+
+        What has to be loaded is about READ_BYTES, and one event at least; whoever wants all reads until nothing comes.
+        """
         ...
 
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
@@ -267,8 +273,11 @@ class Store(Protocol):
         """Return a record, or raise RunNotFound."""
         ...
 
-    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Page]:
-        """Return the runs that match, newest first; a run that starts meanwhile shifts no page."""
+    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Summaries]:
+        """Return the runs that match in short, newest first; a run that starts meanwhile shifts no page.
+
+        Results and partials are not loaded for it, however large they are.
+        """
         ...
 
     def tree(self, run_id: str) -> Reply[Sequence[RunRecord]]:

@@ -23,12 +23,13 @@ from stoppable.records import (
     Filter,
     Hold,
     OutcomeRecord,
-    Page,
     RunRecord,
+    RunSummary,
     Selector,
     StopAnswer,
     StopIntent,
     StopResult,
+    Summaries,
     changed,
     to_json,
 )
@@ -414,13 +415,13 @@ class MemoryStore:
         return self._kept(run_id).told()
 
     @_atomic
-    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Page:
+    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Summaries:
         """Return the runs that match, newest first."""
         below, limit = rules.cursor_number(cursor), rules.page_size(limit)
         newest = (kept for kept in reversed(self._runs.values()) if kept.number < below and wanted.matches(kept.record))
         found = list(itertools.islice(newest, limit + 1))
         more = str(found[limit - 1].number) if len(found) > limit else None
-        return Page(runs=tuple(kept.told() for kept in found[:limit]), cursor=more)
+        return Summaries(runs=tuple(RunSummary.of(kept.record) for kept in found[:limit]), cursor=more)
 
     @_atomic
     def tree(self, run_id: str) -> Sequence[RunRecord]:

@@ -26,10 +26,11 @@ from stoppable.records import (
     EventType,
     Filter,
     Hold,
-    Page,
     RunRecord,
+    RunSummary,
     Selector,
     StopIntent,
+    Summaries,
     TreeEvent,
 )
 from stoppable.stores.base import Store
@@ -403,10 +404,10 @@ class Supervisor:
         """Return what is kept of a run, or raise RunNotFound."""
         return await self._desk.store.get(run_id)
 
-    async def find(self, key: str, *, owner: str | None = None) -> Sequence[RunRecord]:
-        """Return the live runs of a conversation, newest first, wherever they are executed."""
+    async def find(self, key: str, *, owner: str | None = None) -> Sequence[RunSummary]:
+        """Return the live runs of a conversation in short, newest first, wherever they are executed."""
         wanted, cursor = live_of(key, owner), None
-        found: list[RunRecord] = []
+        found: list[RunSummary] = []
         while True:
             page = await self._desk.store.query(wanted, cursor, 1000)
             found += page.runs
@@ -447,8 +448,8 @@ class Supervisor:
         """
         return self._desk.listen(call, run_id, types)
 
-    async def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Return the runs that match, newest first."""
+    async def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Summaries:
+        """Return the runs that match in short, newest first; ``get`` has the whole of one."""
         return await self._desk.store.query(wanted or Filter(), cursor, limit)
 
     async def tree(self, run_id: str) -> Sequence[RunRecord]:

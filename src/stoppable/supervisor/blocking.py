@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, TypeVarTuple, overload
 
@@ -21,19 +21,19 @@ from stoppable.errors import InvalidArgument
 from stoppable.records import (
     AuditEntry,
     Event,
-    EventType,
     Filter,
     Hold,
-    Page,
     RunRecord,
+    RunSummary,
     Selector,
     StopIntent,
+    Summaries,
     TreeEvent,
 )
 from stoppable.stores.base import Store
 from stoppable.supervisor.bulk import BulkStop, StopRequest, live_of
 from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
-from stoppable.supervisor.following import Listener, tree_events_sync
+from stoppable.supervisor.following import tree_events_sync
 from stoppable.supervisor.handles import Elsewhere, raise_unless_completed
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
 from stoppable.supervisor.recorder import Log
@@ -315,10 +315,10 @@ class Supervisor:
         """Return what is kept of a run, or raise RunNotFound."""
         return self._desk.store.get(run_id).result()
 
-    def find(self, key: str, *, owner: str | None = None) -> Sequence[RunRecord]:
-        """Return the live runs of a conversation, newest first, wherever they are executed."""
+    def find(self, key: str, *, owner: str | None = None) -> Sequence[RunSummary]:
+        """Return the live runs of a conversation in short, newest first, wherever they are executed."""
         wanted, cursor = live_of(key, owner), None
-        found: list[RunRecord] = []
+        found: list[RunSummary] = []
         while True:
             page = self._desk.store.query(wanted, cursor, 1000).result()
             found += page.runs
@@ -343,22 +343,8 @@ class Supervisor:
             return tree_events_sync(self._desk.store, run_id, after)
         return events_sync(self._desk.store, run_id, after)
 
-    def listen(
-        self,
-        call: Callable[[TreeEvent], object],
-        run_id: str | None = None,
-        *,
-        types: Collection[EventType] = (),
-    ) -> Listener:
-        """Call a function with each event of all runs from now on, or of one run and those below it, of some types.
-
-        It is called on a thread of its own, one event after the other, until what is returned is closed or this
-        supervisor is. An error that it raises is logged.
-        """
-        return self._desk.listen(call, run_id, types)
-
-    def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Page:
-        """Return the runs that match, newest first."""
+    def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Summaries:
+        """Return the runs that match in short, newest first; ``get`` has the whole of one."""
         return self._desk.store.query(wanted or Filter(), cursor, limit).result()
 
     def tree(self, run_id: str) -> Sequence[RunRecord]:

@@ -66,6 +66,17 @@ class Options:
         if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= LABEL_LENGTH):
             raise InvalidArgument(f"an owner is a text of up to {LABEL_LENGTH} characters")
 
+    def asked(self) -> dict[str, Any]:
+        """Return what a start with the same id must have in common with the first; the store compares the owner."""
+        return {
+            "labels": dict(self.labels or {}),
+            "limits": self.limits,
+            "policy": self.policy,
+            "isolation": self.isolation,
+            "on_disconnect": self.on_disconnect,
+            "key": self.key,
+        }
+
 
 class StartOptions(TypedDict, total=False):
     """What ``Supervisor.start`` takes besides an agent and its arguments."""
@@ -125,7 +136,7 @@ class Job:
         bound = body if isinstance(body, functools.partial) else functools.partial(body)
         given = (*bound.args, *args)
         # Only a start with an id of its own can be repeated; to tell two apart takes long if they carry much.
-        request = new_id() if options.run_id is None else digest(name, given, bound.keywords)
+        request = new_id() if options.run_id is None else digest(name, given, bound.keywords, options.asked())
         job = cls(name, options, request, launch)
         if keep_input:
             job.input, job.omitted = input_of(bound.func, given, bound.keywords)

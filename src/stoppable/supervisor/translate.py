@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import math
@@ -14,6 +15,7 @@ from typing import Any
 
 from stoppable import _wire
 from stoppable._core import clock
+from stoppable._core.ids import new_id
 from stoppable._core.outcome import Outcome
 from stoppable._core.reason import Reason
 from stoppable._core.run import Run
@@ -197,6 +199,25 @@ def _named(agent: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
         return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
 
 
+def _ordered(value: Any, known: dict[int, Any]) -> Any:
+    """Return a value with the keys of its dicts in one order; what contains itself stays as it is from there on."""
+    kind = type(value)
+    if kind is not dict and kind is not list and kind is not tuple:
+        return value
+    if id(value) in known:
+        return known[id(value)]
+    known[id(value)] = value
+    made: Any
+    if kind is dict:
+        made = {
+            key: _ordered(value[key], known) for key in sorted(value, key=lambda key: (_wire.name_of(key), repr(key)))
+        }
+    else:
+        made = kind([_ordered(item, known) for item in value])
+    known[id(value)] = made
+    return made
+
+
 class _Hash:
     """A file of which only the hash is kept."""
 
@@ -214,9 +235,14 @@ class _Hash:
         return self._hash.hexdigest()
 
 
-def digest(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Return what two requests have in common if they ask for the same: the agent and its arguments."""
-    asked = (name, args, sorted(kwargs.items()))
+def digest(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Return what two requests have in common if they ask for the same: the agent, its arguments, and how it runs.
+
+    The order of the keys of a dict means nothing.
+    """
+    asked: Any = (name, args, dict(kwargs), dict(options))
+    with contextlib.suppress(Exception):  # too deep, or a key that cannot be shown: then the order counts
+        asked = _ordered(asked, {})
     # First without a memo: two equal strings are the same, whether or not they are one object. What contains itself
     # cannot be written so, and what is shared is written again and again.
     for is_without_memo, limit in ((True, 16e6), (False, math.inf)):
@@ -228,4 +254,8 @@ def digest(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         except Exception:  # noqa: S112 - whatever cannot be pickled is told by its text
             continue
         return file.hexdigest()
-    return hashlib.sha256(repr(asked).encode(errors="replace")).hexdigest()
+    try:
+        text = repr(asked)
+    except Exception:  # nested too deeply, or it cannot be shown
+        text = new_id()  # no other start repeats it
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()

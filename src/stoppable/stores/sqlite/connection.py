@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
+from stoppable.stores.sqlite.private import make_file
 from stoppable.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
 
 BUSY_SECONDS = 30.0
@@ -31,6 +32,7 @@ _ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
 def open_writer(path: Path, synchronous: str) -> apsw.Connection:
     """Return the connection that writes; makes the file, or brings its tables up to date."""
     _refuse_old_sqlite()
+    make_file(path)
     try:
         connection = apsw.Connection(str(path))
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from stoppable.errors import Fenced, RunNotFound, StoppableError
 from stoppable.records import Draft, Event, EventType, RunRecord
 from stoppable.stores import rules
+from stoppable.stores.base import READ_BYTES
 from stoppable.stores.sqlite import rows
 from stoppable.stores.sqlite.rows import Lines
 from stoppable.stores.sqlite.transaction import Row, Session, Transaction
@@ -120,9 +121,10 @@ def _within_cap(
 
 def read(session: Session, run_id: str, after: int, limit: int) -> Sequence[Event]:
     """Return a part of a run's log."""
-    found = session.all(
+    found, _ = session.some(
         "SELECT seq, at, type, data FROM events WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?",
         (session.number(run_id), max(after, 0), max(limit, 0)),
+        READ_BYTES,
     )
     return [rows.event(run_id, row) for row in found]
 

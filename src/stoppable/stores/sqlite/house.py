@@ -99,6 +99,7 @@ def purge(tx: Transaction, before: float, limit: int) -> int:
         numbers, size, ended = row
         if size == ended:  # a child may outlive its parent
             tx.run(_FORGET, (numbers,))
+            tx.run("DELETE FROM outcomes WHERE run IN (SELECT value FROM json_each(?))", (numbers,))
             tx.run("DELETE FROM runs WHERE number IN (SELECT value FROM json_each(?))", (numbers,))
             forgotten += size
     return forgotten

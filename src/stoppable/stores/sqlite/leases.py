@@ -10,7 +10,7 @@ from stoppable.stores import rules
 from stoppable.stores.base import Intent, WorkerInfo
 from stoppable.stores.sqlite import events, rows, runs
 from stoppable.stores.sqlite.bells import Bells
-from stoppable.stores.sqlite.locks import Locks
+from stoppable.stores.sqlite.locks import Locks, file_name
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
 # A lease of an earlier start of the machine has run out; so has one that was given in the future, which is how a reboot
@@ -101,5 +101,8 @@ class Leases:
         if gone:
             names = rows.encode([worker for (worker,) in gone])
             tx.run("INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (names,))
-            known = [worker for (worker,) in tx.all("SELECT id FROM workers")]
-            tx.later.append(lambda: self._locks.sweep(known))
+            # Only files of workers that were ours: whatever else is in the directory is not.
+            there = rows.encode(self._locks.names())
+            known = tx.all("SELECT worker FROM fenced WHERE worker IN (SELECT value FROM json_each(?))", (there,))
+            dead = {file_name(worker) for (worker,) in (*gone, *known)}
+            tx.later.append(lambda: self._locks.sweep(dead))

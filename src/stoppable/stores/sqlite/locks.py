@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stoppable.errors import StoreError
+from stoppable.stores.sqlite.private import check_directory, make_directory
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _held: dict[Path, int] = {}  # of this process: a store that is closed leaves them to the next one over its file
@@ -46,7 +47,7 @@ class Locks:
         is_new = path not in _held
         if is_new:
             try:
-                self._directory.mkdir(exist_ok=True)
+                make_directory(self._directory)
                 descriptor = self._take(path, worker)
             except StoreError:
                 raise
@@ -60,7 +61,7 @@ class Locks:
 
     def _take(self, path: Path, worker: str) -> int:
         for _ in range(_TRIES):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(descriptor), path.stat()):
@@ -88,19 +89,20 @@ class Locks:
         """Return whether a worker is proven dead, and its children too; a file that is missing proves nothing."""
         return self._path(worker) not in _held and self._if_free(file_name(worker), unlink=False)
 
-    def sweep(self, known: Iterable[str]) -> None:
-        """Remove the files of workers that are dead, but for those that are still to be looked at."""
-        keep = {file_name(worker) for worker in known}
-        try:
-            names = {path.stem for path in self._directory.iterdir() if path.suffix == ".lock"}
-        except FileNotFoundError:
-            return
-        for name in names - keep:
+    def names(self) -> list[str]:
+        """Return the names of the files that are there."""
+        if not check_directory(self._directory):
+            return []
+        return [path.stem for path in self._directory.iterdir() if path.suffix == ".lock"]
+
+    def sweep(self, names: Iterable[str]) -> None:
+        """Remove the files of these names, as far as they are those of workers that are dead."""
+        for name in names:
             self._if_free(name, unlink=True)
 
     def _if_free(self, name: str, *, unlink: bool) -> bool:
         try:
-            descriptor = os.open(self._directory / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._directory / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return False
         try:

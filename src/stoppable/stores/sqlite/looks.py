@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stoppable.records import Filter, Page, RunRecord
+from stoppable.records import Filter, RunRecord, RunSummary, Summaries
 from stoppable.stores import rules
 from stoppable.stores.sqlite import rows, runs
 from stoppable.stores.sqlite.stops import LABELS
@@ -26,15 +26,15 @@ def get(session: Session, run_id: str) -> RunRecord:
     return rows.record(runs.row_of(session, run_id))
 
 
-def query(session: Session, wanted: Filter, cursor: str | None, limit: int) -> Page:
+def query(session: Session, wanted: Filter, cursor: str | None, limit: int) -> Summaries:
     """Return the runs that match, newest first."""
     limit = rules.page_size(limit)
     terms, values = ["number < ?"], [min(rules.cursor_number(cursor), 2**63 - 1)]
     _narrow(wanted, terms, values)
-    sql = f"SELECT {rows.RECORD} FROM runs WHERE {' AND '.join(terms)} ORDER BY number DESC LIMIT ?"  # noqa: S608 - ours
+    sql = f"SELECT {rows.SUMMARY} FROM runs WHERE {' AND '.join(terms)} ORDER BY number DESC LIMIT ?"  # noqa: S608 - ours
     found = session.all(sql, (*values, limit + 1))
     more = str(found[limit - 1][-1]) if len(found) > limit else None
-    return Page(runs=tuple(rows.record(row) for row in found[:limit]), cursor=more)
+    return Summaries(runs=tuple(RunSummary.of(rows.record(row)) for row in found[:limit]), cursor=more)
 
 
 def _narrow(wanted: Filter, terms: list[str], values: list[Any]) -> None:

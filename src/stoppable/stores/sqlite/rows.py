@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import json.encoder
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from stoppable._core.reason import Reason
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.errors import InvalidArgument
-from stoppable.records import SETTERS, Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
+from stoppable.records import ERROR_LENGTH, SETTERS, Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
 from stoppable.stores import rules
 from stoppable.stores.sqlite.transaction import Row
 
@@ -45,10 +46,19 @@ MODES = tuple(Mode)
 _STATUSES = {status.value: status for status in Status}
 _TYPES = {kind.value: kind for kind in EventType}
 
-RECORD = """id, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
- mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, input, metadata,
- (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""
+_BEGINNING = """id, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at,
+ ended_at, mode, grace, reason, stop_requested_at, acknowledged,"""
+
+RECORD = f"""{_BEGINNING} coalesce((SELECT outcome FROM outcomes WHERE run = number), outcome), receipt,
+ key, input, metadata, (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""  # noqa: S608 - our own names
 """What ``record`` wants of a row of runs."""
+
+SUMMARY = f"{_BEGINNING} outcome, json_replace(receipt, '$.nodes', json_array()), key, NULL, NULL, 0, number"
+"""The same for a list: nothing that may be large is read. What outcome and receipt have besides may be missing."""
+
+_SHORT = 2048
+"""The longest outcome that is kept with its run. SQLite reads a row up to the column that it wants, so a large value in
+it would be read for everything that lies behind."""
 
 _COLUMNS = (
     "id, request, parent, parent_id, root_id, name, owner, labels, spec, created_at, worker, status, epoch, started_at,"
@@ -135,7 +145,11 @@ def values(record: RunRecord, request: str, parent: int | None) -> Row:
 
 
 def changing(record: RunRecord) -> Row:
-    """Return what UPDATE takes before the number."""
+    """Return what UPDATE takes, before the number, of a run that is not over."""
+    return _changing(record, None)
+
+
+def _changing(record: RunRecord, outcome: str | None) -> Row:
     stop = record.stop
     return (
         record.status,
@@ -145,10 +159,19 @@ def changing(record: RunRecord) -> Row:
         *((-1, None, None) if stop is None else (stop.mode.rank, stop.grace, encode(stop.reason))),
         record.stop_requested_at,
         -1 if record.acknowledged is None else record.acknowledged.rank,
-        None if record.outcome is None else encode(record.outcome),
+        outcome,
         None if record.receipt is None else encode(record.receipt),
         encode(record.metadata) if record.metadata else None,
     )
+
+
+def ending(record: RunRecord, outcome: OutcomeRecord) -> tuple[Row, str | None]:
+    """Return what UPDATE takes of a run that is over, and its outcome if that is too long to be kept with it."""
+    text = encode(outcome)
+    if len(text) <= _SHORT:
+        return _changing(record, text), None
+    error = outcome.error and replace(outcome.error, message=outcome.error.message[:ERROR_LENGTH], trace="")
+    return _changing(record, encode(replace(outcome, result=None, partial=None, error=error))), text
 
 
 def event(run_id: str, row: Row) -> Event:

@@ -113,7 +113,10 @@ def end(tx: Transaction, number: int, last: int, record: RunRecord, lines: Lines
     assert record.outcome is not None, "how it ended"
     ends = _last_words(record.status, record.outcome.clean) if record.stop is None else _words(record, record.outcome)
     last = events.add(tx, number, last, ends if lines is None else lines.then(ends))
-    tx.run(rows.UPDATE, (*rows.changing(record), number))
+    changing, long = rows.ending(record, record.outcome)
+    tx.run(rows.UPDATE, (*changing, number))
+    if long is not None:
+        tx.run("INSERT INTO outcomes (run, outcome) VALUES (?, ?)", (number, long))
     tx.touch(record.id)
     object.__setattr__(record, "last_event", last)  # it is ours alone as yet, and to copy it takes longer than the rest
     return record

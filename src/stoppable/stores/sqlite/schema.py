@@ -119,5 +119,16 @@ ALTER TABLE runs ADD COLUMN input TEXT;
 ALTER TABLE runs ADD COLUMN metadata TEXT;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _KEYS, _FACTS)
+# Outcomes that are large lie apart, so that a list does not read them.
+_OUTCOMES = """
+CREATE TABLE outcomes (
+    run INTEGER PRIMARY KEY,
+    outcome TEXT NOT NULL
+) STRICT;
+INSERT INTO outcomes SELECT number, outcome FROM runs WHERE length(outcome) > 2048;
+UPDATE runs SET outcome = json_replace(outcome, '$.result', NULL, '$.partial', NULL, '$.error.trace', '',
+ '$.error.message', substr(outcome ->> '$.error.message', 1, 500)) WHERE length(outcome) > 2048;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _KEYS, _FACTS, _OUTCOMES)
 """The step from each version of the schema (``PRAGMA user_version``) to the next; a released one never changes."""

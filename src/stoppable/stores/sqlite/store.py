@@ -18,11 +18,11 @@ from stoppable.records import (
     Filter,
     Hold,
     OutcomeRecord,
-    Page,
     RunRecord,
     Selector,
     StopIntent,
     StopResult,
+    Summaries,
 )
 from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Subscription, Tail, WorkerInfo, wall_clock
 from stoppable.stores.listeners import Listeners
@@ -257,7 +257,7 @@ class SqliteStore:
         """Return a record."""
         return self._read(looks.get, run_id)
 
-    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Page]:
+    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Summaries]:
         """Return the runs that match, newest first."""
         return self._read(looks.query, wanted, cursor, limit)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from stoppable.records import EventType
 from stoppable.stores.arrivals import label
-from stoppable.stores.base import Tail
+from stoppable.stores.base import READ_BYTES, Tail
 from stoppable.stores.sqlite import rows
 from stoppable.stores.sqlite.transaction import Session
 
@@ -47,9 +47,9 @@ def tail(session: Session, after: int, limit: int, types: Collection[EventType],
         values.append(session.number(below))
     # Those of a tree are few among all that came: they are found run by run.
     way = "NOT INDEXED" if below is None else "INDEXED BY events_by_run"
-    found = session.all(_TAIL.format(way, terms), (*values, limit + 1))
+    found, is_all = session.some(_TAIL.format(way, terms), (*values, limit + 1), READ_BYTES)
     events = tuple((place, rows.event(run_id, tuple(row))) for place, run_id, *row in found[:limit])
-    if len(found) <= limit:
+    if is_all and len(found) <= limit:
         return Tail(place=last, events=events)
     return Tail(place=events[-1][0] if events else max(after, 0), events=events, has_more=True)
 

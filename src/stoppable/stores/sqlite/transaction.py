@@ -16,9 +16,10 @@ Row = tuple[Any, ...]
 class Session:
     """A connection as the calls use it."""
 
-    __slots__ = ("_execute", "_execute_many", "now")
+    __slots__ = ("_connection", "_execute", "_execute_many", "now")
 
     def __init__(self, connection: apsw.Connection, now: Callable[[], float]) -> None:
+        self._connection = connection
         cursor = connection.cursor()
         self._execute = cursor.execute
         self._execute_many = cursor.executemany
@@ -27,6 +28,18 @@ class Session:
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         """Return every row."""
         return self._execute(sql, values).fetchall()
+
+    def some(self, sql: str, values: Any, size: int) -> tuple[list[Row], bool]:
+        """Return rows until their last column has so many characters, one at least, and whether those are all."""
+        cursor = self._connection.execute(sql, values)
+        rows: list[Row] = []
+        for row in cursor:
+            rows.append(row)
+            size -= len(row[-1])
+            if size <= 0:
+                cursor.close(True)  # noqa: FBT003 - apsw's; one left open would hold on to an old state of the file
+                return rows, False
+        return rows, True
 
     def one(self, sql: str, values: Any = ()) -> Row | None:
         """Return the only row there can be."""

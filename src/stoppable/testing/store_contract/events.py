@@ -102,6 +102,13 @@ class Events(StoreHarness):
             seen += [event.data["step"] for event in page]
         assert seen == list(range(25))
 
+    def test_large_events_are_all_read_a_few_at_a_time(self) -> None:
+        record = self.start("a", running=False)
+        for _ in range(4):
+            self.append(record, *(progress(text="x" * 100_000) for _ in range(3)))
+        assert [event.seq for event in self.log("a")] == list(range(1, 13))
+        assert len(answer(self.store.read("a", 11, 7))) == 1
+
     def test_there_is_nothing_after_the_last_event(self) -> None:
         record = self.start("a")
         last = self.append(record, progress())

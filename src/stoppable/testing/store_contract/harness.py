@@ -103,7 +103,10 @@ class StoreHarness(ABC):
 
     def log(self, run_id: str) -> Sequence[Event]:
         """Return all events of a run."""
-        return answer(self.store.read(run_id, 0, 100_000))
+        found: list[Event] = []
+        while page := answer(self.store.read(run_id, len(found))):
+            found += page
+        return found
 
     # Stops and ends
 

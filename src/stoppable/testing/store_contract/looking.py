@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoppable._core.state import Mode, Status
 from stoppable.errors import HoldNotFound, InvalidArgument, RunNotFound
-from stoppable.records import Filter, Selector
+from stoppable.records import ErrorRecord, Filter, OutcomeRecord, RunSummary, Selector
 from stoppable.testing.store_contract.harness import StoreHarness, answer, intent, listed, refused
 
 
@@ -16,6 +16,20 @@ class Looking(StoreHarness):
         refused(RunNotFound, self.store.tree, "a")
 
     # Query
+
+    def test_a_list_tells_of_a_run_what_its_summary_does_and_the_record_has_the_rest(self) -> None:
+        error = ErrorRecord(type="ValueError", message="m" * 5000, trace="t" * 5000)
+        for name, outcome in {
+            "short": OutcomeRecord(status=Status.COMPLETED, result="x"),
+            "long": OutcomeRecord(status=Status.COMPLETED, result="x" * 100_000, omitted={"partial": "too large"}),
+            "failed": OutcomeRecord(status=Status.FAILED, partial=["x" * 9000], clean=False, error=error),
+        }.items():
+            record = self.start(name)
+            answer(self.store.finish(record.id, record.epoch, outcome, None))
+            assert self.get(name).outcome == outcome
+        self.stop(self.start("stopping").id)
+        page = answer(self.store.query(Filter()))
+        assert list(page.runs) == [RunSummary.of(self.get(name)) for name in ("stopping", "failed", "long", "short")]
 
     def test_the_newest_run_comes_first(self) -> None:
         for run_id in "abc":

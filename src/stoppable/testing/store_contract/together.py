@@ -195,7 +195,7 @@ class Together(StoreHarness):
 
             at_once(race)
             runs = answer(self.store.query(Filter(owner=owner), None, 1000)).runs
-            assert [record.id for record in runs if record.stop is None] == []
+            assert [record.id for record in runs if record.mode is None] == []
 
     def test_a_run_that_starts_while_its_key_is_stopped_does_not_slip_through(self) -> None:
         """It is marked, or born stopped, in the first round of a conversation and in every other."""
