@@ -19,8 +19,8 @@ from stoppable._core.context import OUTSIDE
 from stoppable._core.policy import Policy
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
-from stoppable._core.state import Mode, Status
-from stoppable._engine import tasks
+from stoppable._core.state import Status
+from stoppable._engine.cancels import passed_on
 from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
 from stoppable._engine.generators import Steps
 from stoppable._engine.handle import RunHandle
@@ -125,7 +125,7 @@ def _async_generator_agent(function: Callable[..., Any], options: RunOptions) ->
             async for item in handle.stream():
                 yield item
         except CancelledError:
-            is_cut = _passed_on(run)
+            is_cut = passed_on(run)
             raise
         finally:
             if not is_cut:  # else it is not waited for (G9)
@@ -133,22 +133,6 @@ def _async_generator_agent(function: Callable[..., Any], options: RunOptions) ->
                 await handle.outcome()
 
     return iterate_agent
-
-
-def _passed_on(run: Run) -> bool:
-    """Pass somebody else's cancel on to a run that is read or waited for, as it would hit a plain call (G9)."""
-    if is_our_cancel():
-        return False
-    run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
-    return True
-
-
-def is_our_cancel() -> bool:
-    """Return whether the cancel that the current task has got is one that we issued, and no other came as well."""
-    participant = tasks.current()
-    if participant is None or not participant.issued:
-        return False
-    return participant.others_now() <= participant.others
 
 
 def _blocking_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:
@@ -295,11 +279,8 @@ async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     body = body_of(agent)
     if kind_of(body) is not _ASYNC:
         handle = await spawn(agent, *args, name=name, labels=labels, policy=policy)
-        try:
-            return await handle.result()
-        except CancelledError:
-            _passed_on(handle.run)  # nobody else holds it
-            raise
+        await handle.join()  # nobody else holds it
+        return await handle.result()
     options = asked(agent, name, labels, policy)
     if context.current_run() is None:
         return await body(*args)
@@ -316,7 +297,7 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
     """Start a body as a run, in a task or a thread of its own."""
     channel = channel_for(run, body)
     if channel is not None:
-        body = pumped(body, channel.put)
+        body = fed(channel, body)
     if kind_of(body) is _ASYNC:
         return RunHandle(run, in_task(run, body, args, {}), channel)
     return RunHandle(run, in_thread(run, functools.partial(perform, run, body, args, {})), channel)
@@ -325,13 +306,22 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
 def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., Any]) -> RunHandle[Any]:
     """Start a body as a run in a worker process, which ``as_worker_body`` has looked at."""
     channel = channel_for(run, body)
-    perform = functools.partial(block, run, isolated, (None if channel is None else channel.put,), {})
+    if channel is None:
+        perform = functools.partial(block, run, isolated, (None,), {})
+    else:
+        perform = functools.partial(block, run, channel.closed_after(isolated), (channel.put,), {})
     return RunHandle(run, in_thread(run, perform), channel)
 
 
 def channel_for(run: Run, body: Callable[..., Any]) -> Channel[Any] | None:
     """Return what the items of a run are read from, if its body is a generator."""
     return Channel(run) if kind_of(body) in _GENERATORS else None
+
+
+def fed(channel: Channel[Any], body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that iterates a generator and hands its items to a channel, which ends with it."""
+    pumping = pumped(body, channel.put)
+    return channel.closed_after_async(pumping) if kind_of(pumping) is _ASYNC else channel.closed_after(pumping)
 
 
 def pumped(body: Callable[..., Any], put: Callable[[Any], object]) -> Callable[..., Any]:

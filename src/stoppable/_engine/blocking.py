@@ -17,10 +17,10 @@ from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
-from stoppable._engine.agents import Kind, body_of, channel_for, child_run, in_thread, kind_of, perform, pumped, start
+from stoppable._engine.agents import Kind, body_of, channel_for, child_run, fed, in_thread, kind_of, perform, start
 from stoppable._engine.bells import Alarm
 from stoppable._engine.channel import Channel
-from stoppable._engine.handle import Held, RunHandle, stream_of
+from stoppable._engine.handle import Held, RunHandle, Until, is_body, stream_of
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.options import asked
 from stoppable._engine.scope import raise_ended
@@ -66,10 +66,27 @@ class BlockingHandle(Held, Generic[T_co]):
             case _:
                 return raise_ended(self.run, context.current.get())
 
-    def stream(self) -> Iterator[Any]:
-        """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on."""
-        yield from stream_of(self.run, self._channel).read_blocking()
-        self.result()
+    def join(self) -> Outcome[T_co]:
+        """Wait for the end and return it, as if the run were a part of the caller: an interruption stops it.
+
+        A KeyboardInterrupt or SystemExit is passed on as an immediate stop and raised at once.
+        """
+        try:
+            return self.outcome()
+        except (KeyboardInterrupt, SystemExit) as outsider:  # a Ctrl-C, or the handler of another signal
+            reason = Reason.of(f"{type(outsider).__name__} from outside", kind=ReasonKind.SHUTDOWN)
+            self.run.stop(Mode.IMMEDIATE, reason)
+            raise
+
+    def stream(self, *, until: Until = "end") -> Iterator[Any]:
+        """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on.
+
+        With ``until="body"`` it ends without an error as soon as the generator has, however long the run lives on.
+        """
+        until_body = is_body(until)
+        yield from stream_of(self.run, self._channel).read_blocking(until_body=until_body)
+        if not until_body:
+            self.result()
 
 
 @overload
@@ -132,7 +149,7 @@ def start_on_thread(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -
     """Start a body as a run on a thread of its own, with an event loop there if it needs one."""
     channel = channel_for(run, body)
     if channel is not None:
-        body = pumped(body, channel.put)
+        body = fed(channel, body)
 
     async def main() -> None:
         await start(run, body, args).outcome()
@@ -194,12 +211,8 @@ def call(  # type: ignore[misc]  # as in agents.py
     if context.current_run() is None and kind_of(body) is Kind.BLOCKING:
         return body(*args)
     held = spawn(agent, *args, name=name, labels=labels, policy=policy)
-    try:
-        return held.result()
-    except (KeyboardInterrupt, SystemExit) as outsider:  # a Ctrl-C, or the handler of another signal
-        reason = Reason.of(f"{type(outsider).__name__} from outside", kind=ReasonKind.SHUTDOWN)
-        held.stop(Mode.IMMEDIATE, reason)  # nobody else holds it
-        raise
+    held.join()  # nobody else holds it
+    return held.result()
 
 
 def sleep(seconds: float) -> None:

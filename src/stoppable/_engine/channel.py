@@ -25,7 +25,8 @@ class Channel(Generic[T]):
     def __init__(self, run: Run) -> None:
         self._run = run
         self._items: deque[T] = deque()
-        self._is_over = False
+        self._is_over = False  # with the run
+        self._is_complete = False  # with its body: nothing more comes
         self._bell = Bell()
         run._when_ended(self._close)
 
@@ -36,22 +37,48 @@ class Channel(Generic[T]):
         self._items.append(item)
         self._bell.ring()
 
-    async def read(self) -> AsyncIterator[T]:
-        """Yield the items until the run has ended."""
-        while self._items or await self._has_next(blocking=False):
+    async def read(self, *, until_body: bool = False) -> AsyncIterator[T]:
+        """Yield the items until the run has ended, or only its body."""
+        while self._items or await self._has_next(until_body, blocking=False):
             yield self._items.popleft()
 
-    def read_blocking(self) -> Iterator[T]:
-        """Yield the items until the run has ended, on a thread."""
-        while bool(self._items) or block(self._has_next(blocking=True)):
+    def read_blocking(self, *, until_body: bool = False) -> Iterator[T]:
+        """Yield the items until the run has ended, or only its body, on a thread."""
+        while bool(self._items) or block(self._has_next(until_body, blocking=True)):
             yield self._items.popleft()
 
-    async def _has_next(self, *, blocking: bool) -> bool:
-        await self._bell.wait(self._has_news, blocking=blocking)
+    async def _has_next(self, until_body: bool, *, blocking: bool) -> bool:  # noqa: FBT001
+        def has_news() -> bool:
+            return bool(self._items) or self._is_over or (until_body and self._is_complete)
+
+        await self._bell.wait(has_news, blocking=blocking)
         return bool(self._items)  # all of them are there when it is over
 
-    def _has_news(self) -> bool:
-        return bool(self._items) or self._is_over
+    def closed_after(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a blocking body after which nothing more comes."""
+
+        def feed(*args: Any) -> Any:
+            try:
+                return body(*args)
+            finally:
+                self._complete()
+
+        return feed
+
+    def closed_after_async(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an async body after which nothing more comes."""
+
+        async def feed(*args: Any) -> Any:
+            try:
+                return await body(*args)
+            finally:
+                self._complete()
+
+        return feed
+
+    def _complete(self) -> None:
+        self._is_complete = True
+        self._bell.ring()
 
     def _close(self) -> None:
         self._is_over = True
@@ -79,7 +106,7 @@ class LazyChannel(Channel[T]):
                 await until(self._demand)
                 self._demand = self._loop.create_future()
 
-    async def read(self) -> AsyncIterator[T]:
+    async def read(self, *, until_body: bool = False) -> AsyncIterator[T]:  # noqa: ARG002 - it ends with the run
         """Yield the items until the run has ended."""
         while True:
             while self._items:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from asyncio import Task
+from asyncio import CancelledError, Task
 from collections.abc import AsyncIterator, Coroutine
 from threading import Thread
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from stoppable._core import context
 from stoppable._core.outcome import Outcome
@@ -14,12 +14,15 @@ from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
+from stoppable._engine.cancels import passed_on
 from stoppable._engine.channel import Channel
 from stoppable._engine.scope import raise_ended
 from stoppable._engine.waits import acknowledged, ended
 from stoppable.errors import InvalidArgument, RunFailed
 
 T_co = TypeVar("T_co", covariant=True)
+
+Until = Literal["end", "body"]
 
 _COMPLETED = Status.COMPLETED
 _ACKNOWLEDGE_SECONDS = 1.0
@@ -93,11 +96,28 @@ class RunHandle(Held, Generic[T_co]):
         """
         return ended(self.run, _value_of)
 
-    async def stream(self) -> AsyncIterator[Any]:
-        """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on."""
-        async for item in stream_of(self.run, self._channel).read():
+    async def join(self) -> Outcome[T_co]:
+        """Wait for the end and return it, as if the run were a part of the caller: a cancel from outside stops it.
+
+        For a caller that alone holds the run and awaits it in another task, as a framework's wrapper does. The cancel
+        is passed on as an immediate stop and raised at once; the ladder sees to the run (G9).
+        """
+        try:
+            return await self.outcome()
+        except CancelledError:
+            passed_on(self.run)
+            raise
+
+    async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:
+        """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on.
+
+        With ``until="body"`` it ends without an error as soon as the generator has, however long the run lives on.
+        """
+        until_body = is_body(until)
+        async for item in stream_of(self.run, self._channel).read(until_body=until_body):
             yield item
-        await self.result()
+        if not until_body:
+            await self.result()
 
 
 def _value_of(run: Run) -> Any:
@@ -108,6 +128,13 @@ def _value_of(run: Run) -> Any:
     if outcome.status is Status.FAILED:
         raise RunFailed(run.id, outcome) from outcome.error
     return raise_ended(run, context.current.get())
+
+
+def is_body(until: str) -> bool:
+    """Return whether a stream ends with the body of its run."""
+    if until not in get_args(Until):
+        raise InvalidArgument(f"until is {until!r:.40}: use {' or '.join(get_args(Until))}")
+    return until == "body"
 
 
 def stream_of(run: Run, channel: Channel[Any] | None) -> Channel[Any]:

@@ -18,8 +18,8 @@ from stoppable._core.shield import shielded
 from stoppable._core.state import Fate, Mode, Rung
 from stoppable._core.stop import Stop
 from stoppable._engine import tasks
-from stoppable._engine.agents import is_our_cancel
 from stoppable._engine.bells import Bell, block
+from stoppable._engine.cancels import is_our_cancel
 from stoppable._engine.open_run import open_run
 from stoppable._engine.scope import OUTSIDERS
 from stoppable._engine.telling import Line, Tell, end_of

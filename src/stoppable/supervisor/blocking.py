@@ -15,7 +15,7 @@ from stoppable._core.run import Run
 from stoppable._core.state import Mode
 from stoppable._core.stop import Receipt
 from stoppable._engine.blocking import BlockingHandle
-from stoppable._engine.handle import RunHandle
+from stoppable._engine.handle import RunHandle, Until
 from stoppable._engine.open_run import edge_around
 from stoppable.errors import InvalidArgument
 from stoppable.records import (
@@ -429,7 +429,11 @@ class StoredHandle(Elsewhere, _Kept[Any]):  # type: ignore[override]
         self._supervisor = supervisor
         self._id = run_id
 
-    def stream(self) -> Iterator[Any]:
+    def join(self) -> Outcome[Any]:
+        """Refuse: an interruption is passed on at once, which only the process that executes the run can do."""
+        raise InvalidArgument(f"run {self._id} is not executed by this process: use outcome()")
+
+    def stream(self, *, until: Until = "end") -> Iterator[Any]:  # noqa: ARG002 - as it is in the base
         """Refuse: what a generator agent yields is handed over within its own process."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
 

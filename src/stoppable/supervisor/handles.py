@@ -10,7 +10,7 @@ from stoppable._core.reason import Reason
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
-from stoppable._engine.handle import RunHandle
+from stoppable._engine.handle import RunHandle, Until
 from stoppable.errors import InvalidArgument, RunFailed, RunLost, RunStopped
 from stoppable.records import Event, RunRecord
 from stoppable.supervisor.recorder import Log
@@ -127,7 +127,11 @@ class StoredHandle(Elsewhere, RunHandle[Any]):  # type: ignore[override]
         async for event in events(self._supervisor._desk.store, self._id, after):
             yield event
 
-    async def stream(self) -> AsyncIterator[Any]:
+    async def join(self) -> Outcome[Any]:
+        """Refuse: a cancel is passed on at once, which only the process that executes the run can do."""
+        raise InvalidArgument(f"run {self._id} is not executed by this process: use outcome()")
+
+    async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:  # noqa: ARG002 - as it is in the base
         """Refuse: what a generator agent yields is handed over within its own process."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
         yield  # makes it a generator
