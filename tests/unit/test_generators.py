@@ -272,7 +272,7 @@ class TestCalledInARun:
         """The stop comes between the birth of its run and its first step."""
         from stoppable._engine import agents
 
-        def born_stopped(body):
+        def born_stopped(*_):
             run = stoppable._core.run.Run("stopped", stoppable.current_run())
             run.stop("cooperative", "at once")
             return run
