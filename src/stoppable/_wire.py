@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import itertools
@@ -12,6 +13,7 @@ import typing
 from collections.abc import Mapping
 from enum import Enum, StrEnum
 from functools import cache
+from types import NoneType
 from typing import Any, TypeVar
 
 from stoppable.errors import InvalidArgument
@@ -48,9 +50,8 @@ def load(kind: type[T], data: Any) -> T:
 def _load(kind: Any, data: Any) -> Any:
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
-        return (
-            None if data is None else _load(next(arg for arg in typing.get_args(kind) if arg is not type(None)), data)
-        )
+        kinds = [arg for arg in typing.get_args(kind) if arg is not NoneType]
+        return None if data is None else _load_one_of(kinds, data)
     if origin in (tuple, frozenset):
         return origin(_load(typing.get_args(kind)[0], item) for item in data)
     if origin is not None and issubclass(origin, Mapping):
@@ -66,6 +67,14 @@ def _load(kind: Any, data: Any) -> Any:
             }
         )
     return data
+
+
+def _load_one_of(kinds: list[Any], data: Any) -> Any:
+    *others, last = kinds
+    for kind in others:  # a word of one of several enums
+        with contextlib.suppress(ValueError):
+            return _load(kind, data)
+    return _load(last, data)
 
 
 @cache

@@ -40,6 +40,9 @@ class AgentStopped(BaseException):
     re-wrap a ``CancelledError`` (docs/decisions/0001).
     """
 
+    by_force = False
+    """Whether INTERRUPT ended what it was raised in; otherwise the code came to a check or boundary by itself."""
+
     def __init__(self, target: str, reason: Reason) -> None:
         super().__init__(target, reason)
         self.target = target

@@ -56,7 +56,7 @@ class OutcomeRecord:
     status: Status
     reason: Reason | None = None
     rung: Rung | None = None
-    clean: bool = True
+    clean: bool | None = True
     result: Any = None
     partial: Any = None
     error: ErrorRecord | None = None

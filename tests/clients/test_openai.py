@@ -115,7 +115,7 @@ async def test_a_stream_stops_between_chunks_and_is_closed_in_order(scene, chat,
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "signal", True)
     assert (outcome.partial, scene.server.tokens_after_stop) == ("one two three", 1)
     assert receipt.in_flight == (f"llm:{CREATE}",)
-    assert fates(handle) == [(CREATE, "interrupted")]
+    assert fates(handle) == [(CREATE, "closed")]
     assert await scene.server.wait_for_closed_async() == [Ending.MID_ANSWER]
     assert await chat.ask() == "ok"
 

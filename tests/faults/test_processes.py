@@ -63,7 +63,7 @@ def test_a_worker_that_is_killed_while_a_stop_is_pending_leaves_stopped(node, su
     assert supervisor.stop(run).acknowledged_at is None  # durable, and nobody has answered
     worker.signal(signal.SIGKILL)
     record = over(supervisor, run)
-    assert (record.status, record.outcome.clean, record.outcome.rung) == ("stopped", False, "kill")
+    assert (record.status, record.outcome.clean, record.outcome.rung) == ("stopped", None, "kill")
 
 
 def test_a_worker_that_is_frozen_past_its_lease_is_lost_and_its_late_writes_change_nothing(node, supervisor, tmp_path):

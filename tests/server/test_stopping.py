@@ -77,7 +77,7 @@ async def test_a_stop_during_an_llm_call_halts_at_the_next_boundary_and_keeps_th
                 receipt = (await client.get(f"/runs/{run_id}/receipt")).json()
                 assert receipt["enteredAfter"] == []
                 assert {(node["kind"], node["fate"]) for node in receipt["nodes"]} == {
-                    ("run", "finished"),
+                    ("run", "stopped"),
                     ("llm", "finished"),
                 }
 

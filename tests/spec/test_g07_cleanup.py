@@ -37,7 +37,8 @@ async def test_a_cancel_lets_a_clean_up_of_one_and_a_half_seconds_run_to_its_end
 
     async def agent():
         try:
-            await asyncio.sleep(60)
+            with stoppable.boundary("tool"):
+                await asyncio.sleep(60)
         finally:
             await asyncio.sleep(1.5)
             cleaned.append(True)
@@ -60,7 +61,8 @@ async def test_nested_runs_in_one_task_get_one_cancel(clock):
             if depth:
                 await stoppable.call(level, depth - 1)
             else:
-                await asyncio.sleep(60)
+                with stoppable.boundary("tool"):
+                    await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.01)
             cleaned.append(depth)
@@ -126,7 +128,7 @@ async def test_a_shield_holds_cancel_back_until_it_is_left(clock):
     proceed.set()
     outcome = await handle.outcome()
     assert saved == [True]
-    assert (outcome.status, outcome.clean) == ("stopped", True)
+    assert (outcome.status, outcome.clean) == ("stopped", None)
 
 
 async def test_a_shield_ends_with_its_own_budget(clock):
@@ -207,7 +209,7 @@ async def test_a_cancel_that_hits_a_clean_up_is_not_clean(clock):
     await in_cleanup.wait()
     clock.advance(11)
     outcome = await handle.outcome()
-    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", False)
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", None)
 
 
 async def test_term_lets_the_clean_up_of_a_command_run_to_its_end(tmp_path):

@@ -86,7 +86,7 @@ async def test_a_stop_before_the_start_never_runs_the_body(kind, probe):
         outcome = await handle.outcome()
     assert (outcome.status, outcome.clean) == ("stopped", True)
     assert not ran
-    assert [node.fate for node in handle.receipt.nodes] == ["skipped"]
+    assert [node.fate for node in handle.receipt.nodes] == ["stopped"]
 
 
 async def test_with_gather_a_sibling_that_runs_on_keeps_the_run_stopping():
@@ -191,7 +191,7 @@ async def test_a_stopping_ancestor_of_a_lost_node_is_lost(clock):
     clock.advance(2)
     outcome = await handle.outcome()
     assert outcome.status == "lost"
-    assert {node.fate for node in handle.receipt.nodes if node.kind == "run"} == {"abandoned"}
+    assert {node.fate for node in handle.receipt.nodes if node.kind == "run"} == {"lost"}
     release.set()
     await asyncio.sleep(0.01)
     assert handle.status == "lost"
@@ -279,7 +279,7 @@ async def test_a_thread_that_stays_inside_a_boundary_makes_the_run_lost_and_a_fi
     assert (await handle.outcome()).status == "lost"
     final = handle.receipt
     assert [(node.kind, node.fate) for node in final.nodes] == [
-        ("run", "abandoned"),
+        ("run", "lost"),
         ("participant", "abandoned"),
         ("tool", "abandoned"),
     ]

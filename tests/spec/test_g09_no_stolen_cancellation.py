@@ -61,7 +61,7 @@ async def test_a_timeout_around_a_generator_agent_is_a_timeout_at_once_and_its_c
     async with asyncio.timeout(30):
         assert (await handle.outcome()).status == "completed"
     assert notes == ["a", "went on", "cleaned"]
-    assert (runs[0].status, runs[0].outcome.reason.kind, runs[0].outcome.clean) == ("stopped", "external", True)
+    assert (runs[0].status, runs[0].outcome.reason.kind, runs[0].outcome.clean) == ("stopped", "external", None)
 
 
 async def test_our_own_cancel_waits_for_the_clean_up_of_a_generator_agent():
@@ -89,7 +89,7 @@ async def test_our_own_cancel_waits_for_the_clean_up_of_a_generator_agent():
         await asyncio.sleep(0)
     await handle.stop("immediate")
     outcome = await handle.outcome()
-    assert (outcome.status, outcome.clean) == ("stopped", True)
+    assert (outcome.status, outcome.clean) == ("stopped", None)
     assert notes[2:] == ["the generator", "its reader"]
 
 

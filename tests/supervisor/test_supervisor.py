@@ -194,7 +194,7 @@ async def test_exactly_the_run_that_was_named_is_stopped(store):
     assert (record.status, record.outcome.partial, record.outcome.clean) == ("stopped", "0 ", True)
     assert (record.stop.reason.message, record.stop.reason.actor) == ("enough", "anna")
     assert record.receipt.final
-    assert [(node.kind, node.fate) for node in record.receipt.nodes] == [("run", "finished"), ("tool", "finished")]
+    assert [(node.kind, node.fate) for node in record.receipt.nodes] == [("run", "stopped"), ("tool", "finished")]
     times = record.receipt
     assert times.requested_at <= times.acknowledged_at <= times.delivered_at <= times.ended_at
     assert abs(times.ended_at - time.time()) < 60

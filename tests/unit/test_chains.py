@@ -35,7 +35,7 @@ async def test_a_stop_of_x_ends_x_y_and_z():
     outcome = await handle.outcome()
     assert outcome.status == "stopped"
     nodes = [(node.name, node.fate) for node in handle.receipt.nodes if node.kind == "run"]
-    assert nodes == [("x", "finished"), ("y", "finished"), ("z", "finished")]
+    assert nodes == [("x", "stopped"), ("y", "stopped"), ("z", "stopped")]
 
 
 async def test_a_stop_of_y_gives_x_a_run_stopped_it_may_survive():

@@ -184,7 +184,7 @@ async def test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopp
     handle = await stoppable.spawn(agent)
     assert (await handle.outcome()).status == "stopped"
     assert log == []
-    assert {node.name: node.fate for node in handle.receipt.nodes}["save"] == "cancelled"
+    assert {node.name: node.fate for node in handle.receipt.nodes}["save"] == "stopped"
 
 
 @pytest.mark.parametrize("is_blocking", [False, True], ids=["async", "blocking"])
@@ -207,7 +207,7 @@ async def test_a_run_of_a_clean_up_does_not_pay_back_the_cancel_that_set_the_cle
                 async with stoppable.shielded(5):
                     stoppable.set_partial(save_blocking() if is_blocking else await save())
     outcome = caught.value.outcome
-    assert (outcome.status, outcome.rung, outcome.clean, outcome.partial) == ("stopped", "cancel", True, "saved")
+    assert (outcome.status, outcome.rung, outcome.clean, outcome.partial) == ("stopped", "cancel", None, "saved")
     assert len(run._stops()) == 1  # nobody's cancel came from outside
     assert asyncio.current_task().cancelling() == 0
 
@@ -277,7 +277,7 @@ async def test_clean_is_not_said_of_code_that_was_told_to_stop_and_then_cut():
         await until(lambda: handle.status == "running")
         handle.run.stop()
         outcome = await handle.outcome()
-    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", False)
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", None)
 
 
 async def test_clean_is_not_said_of_a_clean_up_after_an_error_that_was_cut():
@@ -294,7 +294,7 @@ async def test_clean_is_not_said_of_a_clean_up_after_an_error_that_was_cut():
     await until(cleans_up.is_set)
     handle.run.stop("immediate")
     outcome = await handle.outcome()
-    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", False)
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", None)
 
 
 async def test_a_task_that_joined_gets_one_cancel_though_the_body_has_ended():

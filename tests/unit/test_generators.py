@@ -184,7 +184,7 @@ class TestCalledInARun:
         async with asyncio.timeout(30):
             outcome = await handle.outcome()
         assert (outcome.status, outcome.rung, ended) == ("stopped", "signal", [True])
-        assert [(node.name, node.fate) for node in handle.receipt.nodes][1:] == [("numbers", "finished")]
+        assert [(node.name, node.fate) for node in handle.receipt.nodes][1:] == [("numbers", "stopped")]
 
     async def test_a_clean_up_that_fails_when_it_is_left_behind_is_in_its_own_outcome(self):
         kept = []

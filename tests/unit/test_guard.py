@@ -204,7 +204,7 @@ async def test_a_stream_that_a_guarded_call_returns_stops_between_chunks_and_is_
     assert (await handle.outcome()).status == "stopped"
     assert handle.receipt.in_flight == (f"llm:chat.completions.{path}",)
     assert (received, source.given, source.closed) == ([1, 2], 2, 1)
-    assert [node.fate for node in handle.receipt.nodes if node.kind == "llm"] == ["interrupted"]
+    assert [node.fate for node in handle.receipt.nodes if node.kind == "llm"] == ["closed"]
 
 
 async def test_a_stream_for_both_kinds_of_code_can_be_read_by_either():

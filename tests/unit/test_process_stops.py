@@ -181,7 +181,7 @@ async def test_one_that_ignores_term_is_killed_at_kill(flags, clock):
     clock.advance(0.1)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean, outcome.partial) == ("stopped", "kill", False, "so far\n")
-    assert {node.fate for node in handle.receipt.nodes} == {"killed"}
+    assert {node.kind: node.fate for node in handle.receipt.nodes} == {"run": "stopped", "spawn": "killed"}
     assert not bearers(handle.id)
 
 

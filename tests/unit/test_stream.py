@@ -70,7 +70,7 @@ async def test_a_chunk_that_arrives_after_the_stop_is_kept_and_the_next_one_is_n
     arrives.set()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.partial, received) == ("stopped", [0], [0])
-    assert [node.fate for node in handle.receipt.nodes if node.kind == "llm"] == ["interrupted"]
+    assert [node.fate for node in handle.receipt.nodes if node.kind == "llm"] == ["closed"]
 
 
 @pytest.mark.parametrize("make", [Blocking, Async])

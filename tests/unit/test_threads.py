@@ -106,7 +106,7 @@ async def test_an_agent_blocked_on_a_lock_is_lost_within_the_total_and_the_recei
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("lost", "lost", False)
     nodes = {node.kind: node for node in handle.receipt.nodes}
-    assert {node.fate for node in nodes.values()} == {"abandoned"}
+    assert {node.fate for node in nodes.values()} == {"abandoned", "lost"}
     innermost, outer = nodes["participant"].name.split(", called at ")
     assert innermost.startswith(f"thread stoppable agent at {__file__}:")
     assert innermost.endswith(" in wait_for_ever")

@@ -12,14 +12,16 @@ from typing import Any, Self, TypeVar, cast
 from stoppable._core import context, port
 from stoppable._core.callables import behind, code_of
 from stoppable._core.context import OUTSIDE, Scope
+from stoppable._core.fate import fate_of
 from stoppable._core.gate import Member, Role
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
-from stoppable._core.state import Fate, Rung
+from stoppable._core.state import Fate
 from stoppable.errors import InvalidArgument
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_LOOKED_AT = 64  # of a crowd: the innermost one is among the last that came
 _get = context.current.get  # bound once: a check is one call of it
 
 
@@ -111,10 +113,12 @@ class Boundary(Member):
         if run is not None:
             self._run = None
             if run._closed:
-                self._note_fate(run, kind)  # before it is gone: that may be what the run waits for
+                if error is not None and self._goes_on(run):
+                    return
+                self._note_fate(run, kind, error)  # before it is gone: that may be what the run waits for
             del run._members[self]  # type: ignore[union-attr]
             if run._closed:
-                self._leave_closed(run, kind)
+                self._leave_closed(run, kind, error)
             if run._sink is not None:
                 run._sink.left(run, self)
 
@@ -144,10 +148,12 @@ class Boundary(Member):
         if run is not None:
             self._run = None
             if run._closed:
-                self._note_fate(run, kind)
+                if error is not None and self._goes_on(run):
+                    return
+                self._note_fate(run, kind, error)
             del run._members[self]  # type: ignore[union-attr]
             if run._closed:
-                self._leave_closed(run, kind)
+                self._leave_closed(run, kind, error)
             if run._sink is not None:
                 run._sink.left(run, self)
 
@@ -179,12 +185,28 @@ class Boundary(Member):
         if run._sink is not None:
             run._sink.entered(run, self)
 
-    def _note_fate(self, run: Run, error: type[BaseException] | None) -> None:
-        if run._outcome is None:  # a final receipt stays as it is
-            self._fate = _fate(run, error)
+    def _goes_on(self, run: Run, ending: port.Participant | None = None) -> bool:
+        """Return whether whoever entered it has been cut while another is still at work for it: that one holds it."""
+        for other in run._list(port.Participant):
+            if other.inside is self and other is not ending and other.alive():
+                self.holder = other
+                return True
+        return False
 
-    def _leave_closed(self, run: Run, error: type[BaseException] | None) -> None:
-        self._note_fate(run, error)
+    def _ends_with(self, ending: port.Participant, run: Run, error: BaseException | None) -> None:
+        """Leave it if whoever is about to end was the last one at work for it."""
+        if self._run is None and self.holder is ending and not self._goes_on(run, ending):
+            self._note_fate(run, None, error)
+            run._withdraw(self)
+            if run._sink is not None:
+                run._sink.left(run, self)
+
+    def _note_fate(self, run: Run, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        if run._outcome is None:  # a final receipt stays as it is
+            self._fate = fate_of(run, kind() if error is None and kind is not None else error)
+
+    def _leave_closed(self, run: Run, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        self._note_fate(run, kind, error)
         if run._ended is not None:
             run._settle()  # whoever was inside may have been all that the run waited for
 
@@ -208,6 +230,15 @@ class Boundary(Member):
         inner = behind(function)
         name = self.name or getattr(inner, "__qualname__", None) or type(inner).__qualname__
         return cast("F", functools.wraps(function)(_decorated(self.kind, name, function)))
+
+
+def innermost(run: Run) -> Boundary | None:
+    """Return the boundary that the calling code is in."""
+    here = port.join(run)
+    for member in list(run._members or ())[: -_LOOKED_AT - 1 : -1]:
+        if member.role is Role.BOUNDARY and cast("Boundary", member).holder is here:
+            return cast("Boundary", member)
+    return None
 
 
 def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,19 +330,6 @@ def _call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., A
         return result
 
     return call
-
-
-_FORCED = {Rung.INTERRUPT: Fate.INTERRUPTED, Rung.CANCEL: Fate.CANCELLED, Rung.KILL: Fate.KILLED}
-
-
-def _fate(run: Run, error: type[BaseException] | None) -> Fate:
-    """Say how a boundary ended that was open at a stop."""
-    if error is None:
-        return Fate.FINISHED
-    if run._rung is not None:
-        return _FORCED.get(run._rung, Fate.ABANDONED)
-    # Before any force: an error is the effect's own end, anything harder is somebody unwinding it (N12).
-    return Fate.FINISHED if issubclass(error, Exception) else Fate.CANCELLED
 
 
 _warned = False

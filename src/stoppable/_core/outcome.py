@@ -14,15 +14,15 @@ class Outcome(NamedTuple, Generic[T_co]):
     """The terminal record of a run; written once and never changed (G2).
 
     ``reason`` is why it was stopped, also when the stop came too late. ``rung`` is the highest one climbed. ``clean``
-    is True only if every ``finally`` is known to have run to its end (G7). ``error`` is the body's own, also when it
-    was raised while stopping (G8).
+    is True if every ``finally`` is known to have run to its end, False if one is known not to have, and None if that is
+    not known (G7). ``error`` is the body's own, also when it was raised while stopping (G8).
     """
 
     # A named tuple, because every run makes one: a frozen dataclass of eight fields takes five times as long.
     status: Status
     reason: Reason | None = None
     rung: Rung | None = None
-    clean: bool = True
+    clean: bool | None = True
     result: T_co | None = None
     partial: object = None
     error: BaseException | None = None

@@ -13,6 +13,7 @@ from stoppable._core.gate import Member, Role
 from stoppable.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from stoppable._core.boundary import Boundary
     from stoppable._core.hooks import Hook
     from stoppable._core.run import Run
     from stoppable._core.shield import shielded
@@ -37,9 +38,10 @@ class Participant(Member):
 
     is_listed: ClassVar[bool] = True
     """Whether the receipt of a lost run names it; otherwise a boundary that it holds does."""
-
-    can_be_cut: ClassVar[bool] = False
-    """Whether CANCEL hits its code where it stands, be it in a clean-up."""
+    inside: Boundary | None = None
+    """The boundary that it is a part of, though somebody else entered it and may leave it first: that one's effect."""
+    _opener: Participant | None = None
+    """Who is inside the boundary that it holds in its place, as a process does for the task that started it."""
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
@@ -101,6 +103,8 @@ def _is_worker_thread() -> bool:
     return False
 
 
+cancels: tuple[type[BaseException], ...] = ()
+"""What a cancelled task raises."""
 participant: Callable[[], Participant | None] = _no_participant
 """The participant that executes the calling code."""
 join: Callable[[Run], Participant | None] = _nobody

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from stoppable._core.boundary import Boundary
     from stoppable._core.run import Run
 
-_FORCED = {Rung.INTERRUPT: Fate.INTERRUPTED, Rung.CANCEL: Fate.CANCELLED, Rung.KILL: Fate.KILLED}
-
 
 def write(run: Run, answer: Answer) -> Receipt:
     """Return the receipt as it stands now; the nodes are told once the run has ended."""
@@ -91,20 +89,9 @@ def _in_flight(stops: list[Stop], is_within: Callable[[Run], bool]) -> dict[Boun
 def _nodes(stops: list[Stop], in_flight: dict[Boundary, Run], is_within: Callable[[Run], bool]) -> Iterator[Node]:
     # A dict, because a child that was born while its tree was being marked is noted twice.
     for node in dict.fromkeys(node for stop in stops for node in stop.nodes if is_within(node)):
-        yield Node(run_id=node.id, kind="run", name=node.name, fate=_fate(node))
+        yield Node(run_id=node.id, kind="run", name=node.name, fate=node.status)
     for node, name in (pair for stop in stops for pair in stop.abandoned):
         if is_within(node):
             yield Node(run_id=node.id, kind="participant", name=name, fate=Fate.ABANDONED)
     for boundary, node in in_flight.items():
         yield Node(run_id=node.id, kind=boundary.kind, name=boundary.name or "", fate=boundary.fate or Fate.ABANDONED)
-
-
-def _fate(run: Run) -> Fate:
-    outcome = run.outcome
-    if outcome is None or outcome.status is Status.LOST:
-        return Fate.ABANDONED
-    if outcome.status is not Status.STOPPED or outcome.rung is None:
-        return Fate.FINISHED
-    if run.started_at is None:
-        return Fate.SKIPPED
-    return _FORCED.get(outcome.rung, Fate.FINISHED)

@@ -38,8 +38,8 @@ class Run(Annotated):
     __slots__ = (
         "__weakref__",
         "_budget",
+        "_clean",
         "_climbs",
-        "_cut",
         "_delivered_at",
         "_ended",
         "_later",
@@ -49,6 +49,7 @@ class Run(Annotated):
         "_partial",
         "_raised",
         "_rung",
+        "_was_interrupted",
         "id",
         "labels",
         "name",
@@ -81,7 +82,8 @@ class Run(Annotated):
         self._later: list[Stop] | None = None
         self._delivered_at: float | None = None
         self._raised = False  # its code was told to stop, by AgentStopped or an answer: it may be unwinding
-        self._cut = False  # force may have hit a clean-up
+        self._clean: bool | None = True  # False once force has cut a clean-up, None if it may have
+        self._was_interrupted = False  # hooks were called at INTERRUPT: they may have ended an effect
         self._rung: Rung | None = None
         self._climbs: tuple[tuple[Rung, float], ...] = ()
         self._ended: tuple[object, BaseException | None] | None = None
@@ -304,11 +306,15 @@ class Run(Annotated):
             self._rung = rung
             if self._outcome is None:
                 self._climbs = (*self._climbs, (rung, clock.now()))
-                # A cancel that comes while the code is unwinding may hit a clean-up; a kill does not ask.
-                hits = rung is Rung.CANCEL and self._raised and any(p.can_be_cut for p in self._participants())
-                self._cut = self._cut or rung > Rung.CANCEL or hits
+                if rung > Rung.CANCEL:
+                    self._note_clean(clean=False)
                 self._deliver()
             return True
+
+    def _note_clean(self, *, clean: bool | None) -> None:
+        """Note that a clean-up was cut (False), or may have been (None); better it never gets."""
+        if clean is not True and self._clean is not False:
+            self._clean = clean
 
     def _kill_at(self) -> float | None:
         return min((at for stop in self._stops() if (at := stop.kill_at) is not None), default=None)
@@ -339,7 +345,9 @@ class Run(Annotated):
 
     def _take_hooks(self, moment: Moment) -> list[Hook]:
         """Return the hooks that are due at a moment; each is given out once."""
-        return [hook for hook in self._list(Hook) if hook.moment is moment and self._withdraw(hook)]
+        hooks = [hook for hook in self._list(Hook) if hook.moment is moment and self._withdraw(hook)]
+        self._was_interrupted = self._was_interrupted or (bool(hooks) and moment is Moment.INTERRUPT)
+        return hooks
 
     # Its beginning and end
 
@@ -419,9 +427,11 @@ class Run(Annotated):
             return False
         result, error = self._ended or (None, None)
         partial = None if self._partial is None else self._partial.value()
-        reason, rung, clean = None, None, True
+        reason, rung, clean = None, None, self._clean
         if self._stop is not None:
-            reason, rung, clean = self._stop.reason, self._rung or Rung.SIGNAL, error is None and not self._cut
+            reason, rung = self._stop.reason, self._rung or Rung.SIGNAL
+            if error is not None and self._delivered_at is not None:
+                clean = False  # something on the way out raised it
         fields = (status, reason, rung, clean, result, partial, error, clock.now())
         self._outcome = tuple.__new__(Outcome, fields)  # at half the cost of Outcome(…)
         self._closed = True

@@ -33,7 +33,7 @@ _END = (Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST)
 for _status, _followers in (
     (Status.PENDING, (Status.RUNNING, Status.STOPPED, Status.LOST)),
     (Status.RUNNING, (Status.COMPLETED, Status.FAILED, Status.STOPPING, Status.LOST)),
-    (Status.STOPPING, _END),  # completed and failed only if the stop was never delivered: see Run._try_settle
+    (Status.STOPPING, _END),  # completed and failed only if the stop was never delivered: see Run._end
     *((_terminal, ()) for _terminal in _END),
 ):
     _status.followers = _followers
@@ -91,9 +91,10 @@ class Rung(_Ranked):
 
 
 class Fate(StrEnum):
-    """What became of a node that was alive when the stop came."""
+    """What became of an effect that was open when the stop came (docs/semantics.md, Fates)."""
 
     FINISHED = "finished"
+    CLOSED = "closed"
     SKIPPED = "skipped"
     INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"

@@ -38,13 +38,14 @@ CHANGES = (Answer.ACCEPTED, Answer.ESCALATED)
 class Node:
     """Something that was alive when the stop came, and what became of it.
 
-    ``kind`` is ``run``, the kind of a boundary, or ``participant`` for one that could not be ended.
+    ``kind`` is ``run``, the kind of a boundary, or ``participant`` for one that could not be ended. The fate of a run
+    is its status.
     """
 
     run_id: str
     kind: str
     name: str
-    fate: Fate
+    fate: Fate | Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,7 +172,7 @@ class _left_on_error:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is not None:
-            self._entry.leave(kind)
+            self._entry.leave(error)
 
 
 def _handed_out(entry: Entry, result: Any, kwargs: dict[str, Any]) -> Any:
@@ -220,7 +220,7 @@ class _PassThrough(Chunks[Any]):
     def close(self) -> Any:
         """Close it as its own ``close()`` does, which may be a coroutine."""
         self._over = True
-        self._leave(GeneratorExit)
+        self._leave_closed()
         return self._source.close()
 
 

@@ -134,8 +134,8 @@ class Mirror:
     def _left(self, key: int, fate: Fate | None) -> None:
         run, left = self._boundaries.pop(key)
         run._withdraw(left)
-        if fate is not None:
-            left._fate = fate
+        if fate is not None or run._stop is not None:
+            left._fate = fate or Fate.FINISHED  # it had ended there before the stop came, which found it open here
         if run._sink is not None:
             run._sink.left(run, left)
 
@@ -151,17 +151,17 @@ class Mirror:
         note_delivery(run, message)
         run._end(outcome.result, outcome.error)
 
-    def close(self, error: Callable[[Run], Exception]) -> None:
+    def close(self, error: Callable[[Run], Exception], *, clean: bool | None) -> None:
         """End what the worker did not see to its end: the process is dead."""
         for key in list(self._boundaries):
             self._left(key, Fate.KILLED)
         del self._runs[self._root.id]  # its own edge is around this
         for run, seat in reversed(self._runs.values()):
             run._withdraw(seat)
+            run._note_clean(clean=clean)
             if run._stop is None:
                 run._end(None, error(run))
             else:
-                run._cut = True
                 run._deliver(raised=True)
                 run._end(None, None)
         self._runs.clear()
@@ -169,9 +169,9 @@ class Mirror:
 
 def note_delivery(run: Run, ended: Ended) -> None:
     """Note that the stop was delivered in the worker; whether its clean-up ran is known only there."""
-    if ended.delivered:
+    if ended.delivered or ended.outcome.status is Status.STOPPED:  # or it was stopped before it began
         run._deliver(raised=True)
-        run._cut = run._cut or not ended.outcome.clean
+    run._note_clean(clean=ended.outcome.clean)
 
 
 def _tell_partial(run: Run, value: object, *, appended: bool) -> None:

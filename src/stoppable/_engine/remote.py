@@ -78,7 +78,12 @@ class _Effect(Boundary):
             found = self._fate = self.seat.fate_of_lost()
         return found
 
-    def _note_fate(self, run: Run, error: type[BaseException] | None) -> None:  # noqa: ARG002 - the remote's word counts
+    def _note_fate(
+        self,
+        run: Run,
+        kind: type[BaseException] | None,
+        error: BaseException | None,  # noqa: ARG002 - the remote's word counts
+    ) -> None:
         if run._outcome is None and self.seat.said is not None:
             self._fate = self.seat.said
 

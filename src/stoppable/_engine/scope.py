@@ -63,11 +63,15 @@ class _Edge:
 
     def _without_ours(self, outsider: BaseException | None) -> BaseException | None:
         """Return what is left of an outsider once our cancels were paid back: somebody else's (G9)."""
-        if not isinstance(outsider, CancelledError) or self._is_others(outsider):
+        if not isinstance(outsider, CancelledError):
             return outsider
         run = self.run
+        if self._is_others(outsider):
+            run._note_clean(clean=None)  # it may have come while ours was unwinding the body
+            return outsider
         run._deliver(raised=True)  # it was cut, though it may have been born stopped and never looked
-        run._cut = run._cut or outsider.__context__ is not None  # in an except or a finally
+        if outsider.__context__ is not None:
+            run._note_clean(clean=None)  # in an except or a finally
         return None
 
     def _is_others(self, cancel: CancelledError) -> bool:

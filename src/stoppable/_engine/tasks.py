@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from stoppable._core import clock
+from stoppable._core.boundary import Boundary
 from stoppable._core.port import Participant
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
@@ -43,6 +44,8 @@ class _Here(threading.local):
 
 here = _Here()
 
+_QUIET_TURNS = 3
+_MOST_TURNS = 100
 _AWAITS = (("cr_frame", "cr_await"), ("ag_frame", "ag_await"), ("gi_frame", "gi_yieldfrom"))
 _NOT_THE_USERS = (str(Path(asyncio.__file__).parent), str(Path(__file__).parent))
 
@@ -55,8 +58,6 @@ class TaskParticipant(Participant):
     """
 
     __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "issued", "loop", "others", "task", "thread")
-
-    can_be_cut = True
 
     def __init__(self, task: Task[Any], loop: AbstractEventLoop) -> None:
         _by_task[task] = self
@@ -82,11 +83,10 @@ class TaskParticipant(Participant):
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Cancel tasks, each on the thread of its loop.
+        """Cancel tasks, each on the thread of its loop: first those that were made for a run, then those that joined.
 
-        All tasks of a loop are cancelled in one callback, the outer ones first: a TaskGroup or gather that passes its
-        own cancel down then meets children that have not yet seen ours, and asyncio makes one of the two. Otherwise
-        the second would break their clean-up (G7).
+        A TaskGroup or gather passes its own cancel down, through as many tasks as there are between. A task that this
+        reaches gets none of ours: the second would break its clean-up (G7).
         """
         loops: dict[AbstractEventLoop, list[tuple[TaskParticipant, Run]]] = {}
         for participant, run in targets.items():
@@ -98,8 +98,16 @@ class TaskParticipant(Participant):
 
     @staticmethod
     def _cancel_all(rung: Rung, pairs: list[tuple[TaskParticipant, Run]]) -> None:
-        for participant, run in pairs:
+        made_for: list[tuple[TaskParticipant, Run]] = []
+        joined: list[tuple[TaskParticipant, Run]] = []
+        for pair in pairs:
+            is_main = pair[1]._main is pair[0]
+            (made_for if is_main or rung is not Rung.CANCEL else joined).append(pair)
+        later = _Joined(joined)  # as they are now: to cancel a task that waits for a gather cancels others at once
+        for participant, run in made_for:
             participant._cancel(rung, run)
+        if joined:
+            later()
 
     def _cancel(self, rung: Rung, run: Run) -> None:
         if self.task.done() or (run._ended is not None and run not in (self._joined or ())):
@@ -112,13 +120,31 @@ class TaskParticipant(Participant):
                 self._held_back = run
                 control.get().call_at(shield_ends, lambda: self.climb(rung, {self: run}))
                 return
-        if self._unwinding is None or not self._is_unwinding() or not run._is_within(self._unwinding):
-            self._unwinding = run  # else a run of the clean-up is hit alone, and the task unwinds further than that
+        self.unwinds(run)
+        if rung is Rung.CANCEL:
+            self._note_clean(run)
         if not self.issued:
             self.others = self.task.cancelling()
         self.issued += 1
         # One from outside that is about to arrive keeps its message: it would arrive as ours.
         self.task.cancel(None if getattr(self.task, "_must_cancel", False) else OURS)
+
+    def unwinds(self, run: Run) -> None:
+        """Note that a cancel is on its way to the end of a run."""
+        if self._unwinding is None or not self._is_unwinding() or not run._is_within(self._unwinding):
+            self._unwinding = run  # else a run of the clean-up is hit alone, and the task unwinds further than that
+
+    def _note_clean(self, run: Run) -> None:
+        """Note for each run that the task executes whether a cancel may hit a clean-up: not in a boundary (G7)."""
+        runs = [run]
+        for node in runs:
+            runs += [child for child in node._offspring() if child._main is self]
+        is_inside = False
+        for node in reversed(runs):
+            holders = [boundary.holder for boundary in node._list(Boundary)]
+            is_inside = is_inside or any(self in (holder, holder and holder._opener) for holder in holders)
+            if node._raised or not is_inside:
+                node._note_clean(clean=None)
 
     def _is_unwinding(self) -> bool:
         """Return whether a cancel of ours has not come to its end: with the body, or with the task if it joined."""
@@ -175,8 +201,44 @@ class TaskParticipant(Participant):
             task.exception()
         _by_task.pop(task, None)
         for run in self._joined or ():
+            if task.cancelling() > 1 and run._stop is not None:
+                run._note_clean(clean=None)  # the second one may have hit what the first one set off
             run._withdraw(self)
             run._settle()
+
+
+class _Joined:
+    """Tasks that joined a run, on their way to their CANCEL; called on the thread of their loop, once in each turn.
+
+    It waits until no task of the loop was cancelled for a few turns: by then a cancel that is passed down from one task
+    to the next has arrived.
+    """
+
+    __slots__ = ("_before", "_cancels", "_pairs", "_quiet", "_turns")
+
+    def __init__(self, pairs: list[tuple[TaskParticipant, Run]]) -> None:
+        for participant, run in pairs:
+            participant._note_clean(run)
+        self._pairs = pairs
+        self._before = [participant.task.cancelling() for participant, _ in pairs]
+        self._cancels = -1
+        self._quiet = 0
+        self._turns = 0
+
+    def __call__(self) -> None:
+        loop = self._pairs[0][0].loop
+        cancels = sum(task.cancelling() for task in asyncio.all_tasks(loop))
+        self._quiet = self._quiet + 1 if cancels == self._cancels else 0
+        self._cancels = cancels
+        self._turns += 1
+        if self._quiet < _QUIET_TURNS and self._turns < _MOST_TURNS:
+            loop.call_soon(self)
+            return
+        for (participant, run), before in zip(self._pairs, self._before, strict=True):
+            if participant.task.cancelling() > before:
+                participant.unwinds(run)
+            else:
+                participant._cancel(Rung.CANCEL, run)
 
 
 def _suspended_at(waiting: object) -> FrameType | None:

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from stoppable._core import context
-from stoppable._core.boundary import check
+from stoppable._core.boundary import Boundary, check, innermost
 from stoppable._core.port import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
@@ -92,11 +92,12 @@ def _stack(frame: FrameType | None) -> Iterator[str]:
 class _Visit(ThreadParticipant):
     """A thread of some pool while it executes one call for a run: alive until the call returns."""
 
-    __slots__ = ("_is_over", "_run")
+    __slots__ = ("_is_over", "_run", "inside")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, inside: Boundary | None) -> None:
         super().__init__()
         self._run = run
+        self.inside = inside
         self._is_over = False
         run._admit(self)
 
@@ -104,8 +105,10 @@ class _Visit(ThreadParticipant):
         """Return whether the call still runs."""
         return not self._is_over and super().alive()
 
-    def end(self) -> None:
-        """Say that the call has returned."""
+    def end(self, error: BaseException | None = None) -> None:
+        """Say that the call has returned, or raised."""
+        if self.inside is not None:
+            self.inside._ends_with(self, self._run, error)  # while the run waits for it: the receipt says how it ended
         self._is_over = True
         self._run._withdraw(self)
         if self._run._ended is not None:
@@ -129,28 +132,33 @@ def bind(function: Callable[P, T]) -> Callable[P, T]:
     """
     if not callable(function):
         raise InvalidArgument(f"{function!r} cannot be bound: pass a function")
-    if context.current_run() is None:
+    run = context.current_run()
+    if run is None:
         return function
     origin = contextvars.copy_context()
+    inside = innermost(run)
 
     @functools.wraps(function)
     def bound(*args: P.args, **kwargs: P.kwargs) -> T:
         # A context can be entered by one thread at a time: each call gets a copy.
-        return origin.copy().run(_visit, function, args, kwargs)
+        return origin.copy().run(_visit, inside, function, args, kwargs)
 
     return bound
 
 
-def _visit(function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
+def _visit(inside: Boundary | None, function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
     """Execute a call for the run of the context that it is in."""
     run = context.current_run()
     assert run is not None, "bound inside a run"
-    visit = _Visit(run)
+    visit = _Visit(run, inside)
     try:
         check()
-        return function(*args, **kwargs)
-    finally:
-        visit.end()
+        result = function(*args, **kwargs)
+    except BaseException as error:
+        visit.end(error)
+        raise
+    visit.end()
+    return result
 
 
 async def to_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -163,7 +171,10 @@ async def to_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     copied = contextvars.copy_context()
-    call = functools.partial(_visit if context.current_run() else _plain, function, args, kwargs)
+    run = context.current_run()
+    call = functools.partial(function, *args, **kwargs)
+    if run is not None:
+        call = functools.partial(_visit, innermost(run), function, args, kwargs)
 
     def work() -> None:
         result, error = None, None
@@ -176,10 +187,6 @@ async def to_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
 
     pool.submit(work)
     return await future
-
-
-def _plain(function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
-    return function(*args, **kwargs)
 
 
 def _hand_over(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:

@@ -63,6 +63,7 @@ class Worker(Process):
     """A process that executes the body of a run. It climbs its own ladder; from here it is told, and killed."""
 
     __slots__ = (
+        "_clean",
         "_has_ended",
         "_is_over",
         "_line",
@@ -100,6 +101,7 @@ class Worker(Process):
         self._told: dict[int, tuple[Run, Stop]] = {}
         self._numbers = itertools.count()
         self._has_ended = self._is_over = False
+        self._clean: bool | None = None  # if its process dies by itself, nobody knows; False if it was we who killed it
         live.add(self)
 
     # As a participant of the run
@@ -140,6 +142,7 @@ class Worker(Process):
                 worker._kill()
 
     def _kill(self) -> None:
+        self._clean = False
         for pid in self._members.pids():
             self._members.signal(pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
@@ -182,8 +185,8 @@ class Worker(Process):
 
     def _died(self) -> Any:
         error = self._death(self._run)
+        self._run._note_clean(clean=self._clean)
         if self._run._stop is not None:
-            self._run._cut = True
             self._run._raise_stopped()
         raise error
 
@@ -208,7 +211,7 @@ class Worker(Process):
             self._acknowledge(number)
         if not self.alive():
             live.discard(self)
-            self._mirror.close(self._death)
+            self._mirror.close(self._death, clean=self._clean)
             self._run._withdraw(self)
 
 

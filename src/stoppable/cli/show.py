@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
@@ -35,7 +35,18 @@ _MARKS = {
     Status.STOPPED: "■",
     Status.LOST: "?",
 }
-_FATES = {Fate.FINISHED: "green", Fate.KILLED: "red", Fate.ABANDONED: "magenta", Fate.UNREACHABLE: "magenta"}
+_FATES: Mapping[Fate | Status, str] = {
+    Fate.FINISHED: "green",
+    Fate.CLOSED: "green",
+    Fate.KILLED: "red",
+    Fate.ABANDONED: "magenta",
+    Fate.UNREACHABLE: "magenta",
+    Status.COMPLETED: "green",
+    Status.STOPPED: "green",
+    Status.FAILED: "red",
+    Status.LOST: "magenta",
+}
+_CLEAN_UP = {True: "ran to its end", False: "did not run to its end", None: "not known whether it ran to its end"}
 _COLUMNS = {"RUN": 128, "AGENT": 24, "OWNER": 16, "STATUS": 20, "TIME": 8, "WHAT": 0}
 """Of a table of runs, with the width that each may have; the last one has what is left."""
 _OURS = re.compile(r"[0-9a-f]{32}")
@@ -180,11 +191,11 @@ def _facts(found: Receipt, record: RunRecord | None) -> Iterable[tuple[str, Text
     if found.too_late:
         yield "too late", Text("it finished by itself before it heard of the stop")
     if outcome is not None:
-        yield from _ending(outcome.clean, outcome.partial, outcome.result)
+        yield "clean-up", Text(_CLEAN_UP[outcome.clean])
+        yield from _ending(outcome.partial, outcome.result)
 
 
-def _ending(clean: object, partial: object, result: object) -> Iterable[tuple[str, Text]]:
-    yield "clean-up", Text("ran to its end" if clean else "not known to have run to its end")
+def _ending(partial: object, result: object) -> Iterable[tuple[str, Text]]:
     for name, kept in (("partial", partial), ("result", result)):
         if kept is not None:
             yield name, plain(excerpt(value_text(kept)))

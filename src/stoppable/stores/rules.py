@@ -121,7 +121,7 @@ def given_up(record: RunRecord, now: float, *, proven_dead: bool) -> RunRecord:
         status=status,
         reason=None if status is Status.FAILED else reason,
         rung=None if status is Status.FAILED else Rung.LOST if status is Status.LOST else Rung.KILL,
-        clean=False,
+        clean=None,  # it may have come to its end before its worker did
         error=ErrorRecord(type="WorkerDied", message=gone) if status is Status.FAILED else None,
     )
     return over(record, outcome, None, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from asyncio import AbstractEventLoop
 from typing import Any, Generic, Never, TypeVar
 
@@ -21,12 +22,13 @@ T = TypeVar("T")
 class Entry(Boundary):
     """A stream, or the call that makes one, as it is listed in flight."""
 
-    __slots__ = ()
+    __slots__ = ("is_cut",)
 
     def __init__(self, kind: str, name: str | None) -> None:
         self.kind = kind
         self.name = name
         self._run = None
+        self.is_cut = False  # INTERRUPT ended it
 
     def enter_unpaid(self, scope: Scope) -> bool:
         """Enter the gate without counting against a limit, as the call that made the stream did; False if stopped."""
@@ -49,18 +51,14 @@ class Entry(Boundary):
             run._sink.entered(run, self)
         return True
 
-    def leave(self, error: type[BaseException] | None = None) -> None:
+    def leave(self, error: BaseException | None = None) -> None:
         """Leave the gate; the error says how it ended."""
-        self.__exit__(error, None, None)
+        self.__exit__(None, error, None)
 
-    def _note_fate(self, run: Run, error: type[BaseException] | None) -> None:
-        if self.holder is None and error in _CUT and run._rung is None and run._outcome is None:
-            self._fate = Fate.INTERRUPTED  # without any force, but it did not come to its end either
-        else:
-            super()._note_fate(run, error)
-
-
-_CUT = (AgentStopped, GeneratorExit)
+    def _note_fate(self, run: Run, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        super()._note_fate(run, kind, error)
+        if self.is_cut and run._outcome is None:
+            self._fate = Fate.INTERRUPTED
 
 
 class Chunks(Generic[T]):
@@ -132,7 +130,7 @@ class Chunks(Generic[T]):
         self._run = run
         return True
 
-    def _leave(self, error: type[BaseException] | None = None) -> None:
+    def _leave(self, error: BaseException | None = None) -> None:
         """Belong to no run any more; another step would enter one anew."""
         hook, self._hook = self._hook, None
         entry, self._entry = self._entry, None
@@ -140,6 +138,7 @@ class Chunks(Generic[T]):
         if hook is not None:
             hook.remove()
         if entry is not None:
+            entry.is_cut = self._cut
             entry.leave(error)
 
     def _make_hook(self, run: Run) -> Hook:
@@ -167,9 +166,15 @@ class Chunks(Generic[T]):
             self._over = True
             self._leave()
         else:
-            self._leave(type(error))
+            self._leave(error)
 
     # Its end
+
+    def _leave_closed(self) -> None:
+        """Leave the run because it was closed: the error on its way out, if there is one, says why."""
+        error = GeneratorExit()
+        error.__context__ = sys.exception()
+        self._leave(error)
 
     def _closables(self) -> tuple[Any, ...]:
         """Return what is to be closed: the iterator, and what it was made from."""
@@ -184,11 +189,14 @@ class Chunks(Generic[T]):
         if run is not None:
             run._deliver(raised=True)
 
-    @staticmethod
-    def _raise_stopped(scope: Scope) -> Never:
+    def _raise_stopped(self, scope: Scope) -> Never:
         run = scope._run_here()
         if run is not None and run._closed:
-            run._raise_stopped()
+            try:
+                run._raise_stopped()
+            except AgentStopped as stopped:
+                stopped.by_force = self._cut
+                raise
         raise StoppableError("this stream is closed: the run that read it was stopped")
 
 

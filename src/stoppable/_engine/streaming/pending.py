@@ -60,4 +60,6 @@ class Pending:
         """
         stop = self._run._stop
         assert stop is not None, "only a stopped run is interrupted"
-        return AgentStopped(stop.target.id, stop.reason)
+        stopped = AgentStopped(stop.target.id, stop.reason)
+        stopped.by_force = True
+        return stopped

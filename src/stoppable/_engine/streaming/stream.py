@@ -110,7 +110,7 @@ class BlockingChunks(Chunks[T], Iterator[T]):
             try:
                 closing.close_all(self._closables())
             finally:
-                self._leave(GeneratorExit)
+                self._leave_closed()
 
     def close(self) -> None:
         """Close what it reads from."""
@@ -193,7 +193,7 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
             try:
                 await closing.aclose_all(self._closables())
             finally:
-                self._leave(GeneratorExit)
+                self._leave_closed()
 
     async def aclose(self) -> None:
         """Close what it reads from."""
@@ -211,7 +211,7 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
         loop = self._loop or asyncio._get_running_loop()
         if not self._over:
             self._over = True
-            self._leave(GeneratorExit)
+            self._leave_closed()
             if loop is not None:
                 closing.close_soon(loop, self._closables())
 

@@ -127,6 +127,6 @@ def _words(record: RunRecord, outcome: OutcomeRecord) -> Lines:
 
 
 @lru_cache
-def _last_words(status: Status, clean: bool) -> Lines:  # noqa: FBT001 - a key
+def _last_words(status: Status, clean: bool | None) -> Lines:  # noqa: FBT001 - a key
     outcome = OutcomeRecord(status=status, clean=clean)
     return Lines([rules.status_event(status), rules.done_event(outcome)])

@@ -129,7 +129,7 @@ class Workers(StoreHarness):
         assert self.reap() == dict.fromkeys(("free", "stopping", "pending"), Status.LOST)
         lost = self.get("stopping")
         assert lost.outcome is not None
-        assert (lost.outcome.status, lost.outcome.rung, lost.outcome.clean) == (Status.LOST, Rung.LOST, False)
+        assert (lost.outcome.status, lost.outcome.rung, lost.outcome.clean) == (Status.LOST, Rung.LOST, None)
         assert lost.outcome.reason == intent().reason
         assert lost.receipt is not None
         assert (lost.receipt.status, lost.receipt.final) == (Status.LOST, True)
@@ -152,7 +152,7 @@ class Workers(StoreHarness):
         stopped, failed = self.get("stopping").outcome, self.get("free").outcome
         assert stopped is not None
         assert failed is not None
-        assert (stopped.rung, stopped.clean, stopped.reason) == (Rung.KILL, False, intent().reason)
+        assert (stopped.rung, stopped.clean, stopped.reason) == (Rung.KILL, None, intent().reason)
         assert failed.error is not None
         assert "w" in failed.error.message
 

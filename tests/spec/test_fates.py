@@ -1,0 +1,207 @@
+"""Fates are those of the effect: one word per case, whoever awaited it (docs/semantics.md, Fates)."""
+
+import asyncio
+import threading
+
+import pytest
+from tests.waiting import until
+
+import stoppable
+
+
+def fates(handle, kind):
+    return [node.fate for node in handle.receipt.nodes if node.kind == kind]
+
+
+async def words(arrived):
+    while True:
+        arrived.append("word")
+        yield "word"
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("way", ["boundary", "decorated", "stream", "guard"])
+async def test_a_stream_that_the_stop_closes_between_two_chunks_is_closed(way):
+    arrived = []
+
+    class Client:
+        def ask(self):
+            return words(arrived)
+
+    async def agent():
+        if way == "boundary":
+            with stoppable.boundary("llm", "ask"):
+                async for _ in stoppable.stream(words(arrived)):
+                    pass
+        elif way == "decorated":
+            async for _ in stoppable.stream(stoppable.boundary("llm", "ask")(words)(arrived)):
+                pass
+        elif way == "stream":
+            async for _ in stoppable.stream(words(arrived)):
+                pass
+        else:
+            async for _ in stoppable.guard(Client(), "llm", "ask").ask():
+                pass
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: len(arrived) > 2)
+    await handle.stop()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "signal", True)
+    assert set(fates(handle, "llm")) == {"closed"}
+    assert fates(handle, "run") == ["stopped"]
+
+
+async def test_a_tool_that_takes_the_stop_at_a_wait_inside_it_is_closed():
+    async def agent():
+        with stoppable.boundary("tool"):
+            await stoppable.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.run.in_flight)
+    await handle.stop()
+    await handle.outcome()
+    assert fates(handle, "tool") == ["closed"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_thread_that_outlives_cancel_has_finished_though_nobody_waited_for_it(fails):
+    began, release = threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        release.wait(30)
+        if fails:
+            raise ValueError
+
+    async def agent():
+        with stoppable.boundary("tool"):
+            await stoppable.to_thread(work)
+
+    handle = await stoppable.spawn(agent)
+    await until(began.is_set)
+    handle.run.stop("immediate")
+    await until(lambda: handle.run._ended)
+    assert handle.run.in_flight == ("tool",)
+    release.set()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", True)
+    assert fates(handle, "tool") == ["finished"]
+
+
+async def test_a_thread_that_never_ends_leaves_its_boundary_abandoned(clock):
+    began, release = threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        release.wait(30)
+
+    async def agent():
+        with stoppable.boundary("tool"):
+            await stoppable.to_thread(work)
+
+    handle = await stoppable.spawn(agent)
+    await until(began.is_set)
+    handle.run.stop("immediate")
+    await until(lambda: handle.run._ended)
+    clock.advance(7)
+    outcome = await handle.outcome()
+    release.set()
+    assert (outcome.status, outcome.clean) == ("lost", False)
+    assert fates(handle, "tool") == ["abandoned"]
+
+
+async def test_two_threads_of_one_effect_end_it_together():
+    releases, ended = [threading.Event(), threading.Event()], []
+
+    def work(release):
+        ended.append("no")
+        release.wait(30)
+        ended.append("yes")
+
+    async def agent():
+        with stoppable.boundary("tool"):
+            first = stoppable.bind(work)
+            thread = threading.Thread(target=first, args=(releases[0],), daemon=True)
+            thread.start()
+            await stoppable.to_thread(work, releases[1])
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: ended.count("no") == 2)
+    handle.run.stop("immediate")
+    await until(lambda: handle.run._ended)
+    releases[0].set()
+    await until(lambda: "yes" in ended)
+    assert handle.run.in_flight == ("tool",)
+    releases[1].set()
+    assert (await handle.outcome()).status == "stopped"
+    assert fates(handle, "tool") == ["finished"]
+
+
+async def test_an_error_of_its_own_after_cancel_is_how_an_effect_finished():
+    release = threading.Event()
+
+    def agent():
+        with stoppable.boundary("tool"):
+            release.wait(30)
+            raise ValueError
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.run.in_flight)
+    handle.run.stop("immediate")
+    await until(lambda: handle.run._rung == "cancel")
+    release.set()
+    await handle.outcome()
+    assert fates(handle, "tool") == ["finished"]
+
+
+async def test_an_effect_that_a_hook_ends_at_interrupt_is_interrupted():
+    release = threading.Event()
+
+    def agent():
+        with stoppable.boundary("tool"), stoppable.on_interrupt(release.set):
+            release.wait(30)
+            raise ConnectionError
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.run.in_flight)
+    handle.run.stop("immediate")
+    await handle.outcome()
+    assert fates(handle, "tool") == ["interrupted"]
+
+
+@pytest.mark.parametrize("translated", [False, True])
+async def test_an_effect_that_cancel_ends_is_cancelled_though_it_makes_an_error_of_it(translated):
+    async def agent():
+        with stoppable.boundary("tool"):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if translated:
+                    raise ValueError from None
+                raise
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.run.in_flight)
+    handle.run.stop("immediate")
+    await handle.outcome()
+    assert fates(handle, "tool") == ["cancelled"]
+
+
+async def test_an_effect_that_only_kill_ends_is_killed(clock):
+    async def agent():
+        with stoppable.boundary("tool"):
+            while stoppable.current_run()._rung != "kill":
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    if stoppable.current_run()._rung == "kill":
+                        raise
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.run.in_flight)
+    handle.run.stop("immediate")
+    await asyncio.sleep(0)
+    clock.advance(5)
+    assert (await handle.outcome()).rung == "kill"
+    assert fates(handle, "tool") == ["killed"]
