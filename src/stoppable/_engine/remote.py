@@ -81,8 +81,8 @@ class _Effect(Boundary):
     def _note_fate(
         self,
         run: Run,
-        kind: type[BaseException] | None,
-        error: BaseException | None,  # noqa: ARG002 - the remote's word counts
+        kind: type[BaseException] | None,  # noqa: ARG002 - the remote's word counts
+        error: BaseException | None,  # noqa: ARG002
     ) -> None:
         if run._outcome is None and self.seat.said is not None:
             self._fate = self.seat.said
