@@ -88,7 +88,10 @@ def what(record: RunSummary) -> str:
     if record.mode is not None:
         told = f"{record.mode}: {first(record.reason)}"
         return f"{told}; in flight: {', '.join(record.in_flight)}" if record.in_flight else told
-    return ", ".join(f"{key}:{value}" for key, value in record.labels.items())
+    facts = [f"{key}:{value}" for key, value in record.labels.items()]
+    if record.in_flight:
+        facts.append(f"in flight: {', '.join(record.in_flight)}")
+    return ", ".join(facts)
 
 
 def runs(records: Iterable[RunSummary], now: float) -> Table:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -11,22 +10,24 @@ from rich.live import Live
 from rich.text import Text
 
 from stoppable.cli import options, screen, show
+from stoppable.cli.direct import StoreClient
 from stoppable.cli.exits import Exit, told
 from stoppable.cli.following import follow
+from stoppable.cli.newest import Asked, Told
 from stoppable.cli.options import Direct, Json, OptionalRun, Url
 from stoppable.cli.text import first
 from stoppable.records import RunSummary
 from stoppable.stores.base import wall_clock
-
-if TYPE_CHECKING:
-    from stoppable.cli.options import Connected
 
 
 @told
 def watch(
     run: OptionalRun = None,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.1, max=86_400, help="Seconds between two looks.")
+        float,
+        typer.Option(
+            "--interval", min=0.1, max=86_400, help="Seconds between two refreshes; a change is shown at once."
+        ),
     ] = 1.0,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100, help="How many, newest first.")] = 20,
     url: Url = None,
@@ -38,25 +39,26 @@ def watch(
         if run is not None:
             raise typer.Exit(follow(client, options.find(client, run), as_json=as_json))
         client.list(limit=1)  # an error is better said before the screen is taken
+        runs = Asked(client, limit) if isinstance(client, StoreClient) else Told(client, limit)
         try:
             if screen.is_live() and not as_json:
-                _live(client, interval, limit)
+                _live(runs, interval)
             else:
-                _lines(client, interval, limit, as_json=as_json)
+                _lines(runs, interval, as_json=as_json)
         except KeyboardInterrupt:
             raise typer.Exit(Exit.DONE) from None  # it is how one leaves
 
 
-def _live(client: Connected, interval: float, limit: int) -> None:
+def _live(runs: Asked | Told, interval: float) -> None:
     with Live(console=screen.err(), auto_refresh=False, screen=screen.err().is_terminal) as live:
         while True:
-            live.update(_page(client, limit), refresh=True)
-            threading.Event().wait(interval)
+            live.update(_page(runs), refresh=True)
+            runs.wait(interval)
 
 
-def _page(client: Connected, limit: int) -> RenderableType:
+def _page(runs: Asked | Told) -> RenderableType:
     try:
-        records = client.list(limit=limit).runs
+        records = runs.newest()
     except ConnectionError as error:
         return Text(f"{error}\n\nstill trying; Ctrl-C leaves", style="red")
     live = sum(not record.over for record in records)
@@ -67,11 +69,11 @@ def _page(client: Connected, limit: int) -> RenderableType:
     return Group(head, "", body)
 
 
-def _lines(client: Connected, interval: float, limit: int, *, as_json: bool) -> None:
+def _lines(runs: Asked | Told, interval: float, *, as_json: bool) -> None:
     """Print a line for every run that is new or has another status; for files, pipes and programs."""
     seen: dict[str, RunSummary] = {}
     while True:
-        for record in reversed(client.list(limit=limit).runs):
+        for record in reversed(runs.newest()):
             before = seen.get(record.id)
             if before is not None and before.status is record.status:
                 continue
@@ -82,4 +84,4 @@ def _lines(client: Connected, interval: float, limit: int, *, as_json: bool) -> 
                 line = Text.assemble(f"{show.short(record.id)}  ")
                 line.append_text(show.status(record.status))
                 screen.show(line.append(f"  {first(show.what(record))}"))
-        threading.Event().wait(interval)
+        runs.wait(interval)

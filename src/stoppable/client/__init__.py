@@ -7,12 +7,14 @@ except ModuleNotFoundError:
 
 from stoppable.client.asynchronous import AsyncClient
 from stoppable.client.blocking import Client
+from stoppable.client.changes import Change
 from stoppable.client.errors import NotAllowed, ServerError, ServerUnreachable
 from stoppable.client.runs import AsyncClientRun, ClientRun
 
 __all__ = [
     "AsyncClient",
     "AsyncClientRun",
+    "Change",
     "Client",
     "ClientRun",
     "NotAllowed",

@@ -16,7 +16,8 @@ from stoppable._core.policy import Limits, Policy
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.client.calls import Calls, Disconnected, Plan, Reply, Request, Start, Wanted
-from stoppable.client.following import Following
+from stoppable.client.changes import Change
+from stoppable.client.following import Following, FollowingAll
 from stoppable.client.runs import LAST_WORD_SECONDS, AsyncClientRun, left_because, may_have_started
 from stoppable.client.settings import explained, httpx_options, request_options, server_url, stream_options
 from stoppable.records import AuditEntry, Event, Hold, RunRecord, Selector, Summaries
@@ -288,4 +289,21 @@ class AsyncClient:
             else:
                 if following.done or (following.is_quiet and not following.is_behind(await self.get(run_id))):
                     return
+            await asyncio.sleep(following.pause())
+
+    async def changes(self, after: int | None = None) -> AsyncIterator[Change]:
+        """Yield what changes in any run, from now on or after a place, over broken connections, without end."""
+        following = FollowingAll(self._calls, after)
+        while True:
+            try:
+                async with self._http.stream(**stream_options(following.request(), self._timeout)) as response:
+                    if response.status_code == HTTPStatus.OK:
+                        following.opened()
+                        async for data in response.aiter_bytes():
+                            for change in following.feed(data):
+                                yield change
+                    else:
+                        following.refused(response.status_code, await response.aread())
+            except httpx.RequestError as error:
+                following.broke(explained(error))
             await asyncio.sleep(following.pause())

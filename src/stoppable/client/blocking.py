@@ -15,7 +15,8 @@ from stoppable._core.policy import Limits, Policy
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.client.calls import Calls, Disconnected, Plan, Reply, Request, Start, Wanted
-from stoppable.client.following import Following
+from stoppable.client.changes import Change
+from stoppable.client.following import Following, FollowingAll
 from stoppable.client.runs import LAST_WORD_SECONDS, ClientRun, left_because, may_have_started, pause
 from stoppable.client.settings import explained, httpx_options, request_options, server_url, stream_options
 from stoppable.records import AuditEntry, Event, Hold, RunRecord, Selector, Summaries
@@ -286,4 +287,20 @@ class Client:
             else:
                 if following.done or (following.is_quiet and not following.is_behind(self.get(run_id))):
                     return
+            pause(following.pause())
+
+    def changes(self, after: int | None = None) -> Iterator[Change]:
+        """Yield what changes in any run, from now on or after a place, over broken connections, without end."""
+        following = FollowingAll(self._calls, after)
+        while True:
+            try:
+                with self._http.stream(**stream_options(following.request(), self._timeout)) as response:
+                    if response.status_code == HTTPStatus.OK:
+                        following.opened()
+                        for data in response.iter_bytes():
+                            yield from following.feed(data)
+                    else:
+                        following.refused(response.status_code, response.read())
+            except httpx.RequestError as error:
+                following.broke(explained(error))
             pause(following.pause())

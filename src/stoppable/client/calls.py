@@ -261,6 +261,11 @@ class Calls:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         return Request(method="GET", path=f"{_run(run_id)}/events", headers=headers, subject=run_id)
 
+    def changes(self, after: int | None) -> Request:
+        """Return the request for what changed after a place, or from now on."""
+        resume = {} if after is None else {"Last-Event-ID": str(after)}
+        return Request(method="GET", path="/events", headers={"Accept": "text/event-stream", **resume})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:

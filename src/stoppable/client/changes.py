@@ -1,0 +1,43 @@
+"""What a server tells of its runs as they change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stoppable import _wire
+from stoppable.client.answers import SHAPE_ERRORS
+from stoppable.errors import StoppableError
+from stoppable.records import RunSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One message about the runs of a server: a run that changed, or what is in flight in some."""
+
+    run: RunSummary | None = None
+    in_flight: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    """By the ids of live runs; None if that is not known."""
+    is_all: bool = False
+    """Whether a live run that is not named in ``in_flight`` has nothing in flight."""
+    is_reset: bool = False
+    """Whether something may have been missed: list the runs now."""
+
+
+def change_of(fields: Mapping[str, str]) -> Change | None:
+    """Return what a message tells, or None for one about the stream itself or of a newer version."""
+    try:
+        data = json.loads(fields.get("data", "null"))
+        match fields.get("event"):
+            case "hello":
+                return Change(is_reset=True) if data["reset"] else None
+            case "run":
+                return Change(run=_wire.load(RunSummary, data))
+            case "flight":
+                flights = {name: None if now is None else tuple(now) for name, now in data["runs"].items()}
+                return Change(in_flight=flights, is_all=data["all"])
+            case _:
+                return None
+    except SHAPE_ERRORS:
+        raise StoppableError("the changes of runs cannot be read: is this a stoppable server?") from None
