@@ -9,6 +9,7 @@ from .mutant import Mutant
 
 MEMORY = "stores/memory.py"
 RULES = "stores/rules.py"
+TOMBSTONES = "stores/tombstones.py"
 WRITER = "stores/sqlite/writer.py"
 DURABILITY = "tests/stores/test_sqlite_durability.py::"
 LEASE = "supervisor/lease.py"
@@ -213,6 +214,92 @@ STORE_MUTANTS = (
         snippet="return None if kept is None or owner not in {None, kept.record.owner} else [kept]",
         replacement="return None if kept is None else [kept]",
         caught_by=(CONTRACT + "test_a_run_of_another_owner_is_not_found",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a stop of a key looks for runs and waits for one in two steps",
+        breaks="G14",
+        file=MEMORY,
+        snippet="            if not chosen and if_unknown_hold and isinstance(target, Selector):\n",
+        replacement="""\
+            if not chosen and if_unknown_hold and isinstance(target, Selector):
+                self._lock.release()
+                threading.Event().wait(0.001)
+                self._lock.acquire()
+""",
+        caught_by=(CONTRACT + "test_a_run_that_starts_while_its_key_is_stopped_does_not_slip_through",),
+    ),
+    StoreMutant(
+        name="a start looks for a stop of its key and registers in two steps",
+        breaks="G14",
+        file=MEMORY,
+        snippet='        addresses = [("run", record.id)] + ([] if record.key is None else [("key", record.key)])\n',
+        replacement="""\
+        addresses = [("run", record.id)] + ([] if record.key is None else [("key", record.key)])
+        if record.key is not None and parent is None:
+            found = self._tombstones.take(addresses, record.owner, now)
+            del self._live[record.id]
+            self._lock.release()
+            threading.Event().wait(0.001)
+            self._lock.acquire()
+            self._live[record.id] = self._runs[record.id]
+            return found
+""",
+        caught_by=(CONTRACT + "test_a_run_that_starts_while_its_key_is_stopped_does_not_slip_through",),
+    ),
+    StoreMutant(
+        name="a stop that met a run goes on waiting",
+        breaks="G4",
+        file=TOMBSTONES,
+        snippet="self._waiting.pop((address, meant), (now, None))",
+        replacement="self._waiting.get((address, meant), (now, None))",
+        caught_by=(CONTRACT + "test_a_stop_that_comes_first_stops_the_next_run_of_its_key_and_no_other",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a stop of a key that found a run waits for another",
+        breaks="G4",
+        file=MEMORY,
+        snippet="if not chosen and if_unknown_hold and isinstance(target, Selector):",
+        replacement="if if_unknown_hold and isinstance(target, Selector):",
+        caught_by=(CONTRACT + "test_a_stop_of_a_key_means_its_live_runs_with_their_subtrees",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a stop of a key is forgotten before its run starts",
+        breaks="G14",
+        file=MEMORY,
+        snippet='([] if record.key is None else [("key", record.key)])',
+        replacement="[]",
+        caught_by=(CONTRACT + "test_a_stop_that_comes_first_stops_the_next_run_of_its_key_and_no_other",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a stop of a key reaches other conversations",
+        breaks="I6",
+        file="records.py",
+        snippet="            and (self.key is None or self.key == key)\n",
+        replacement="            and (self.key is None or key is not None)\n",
+        caught_by=(CONTRACT + "test_a_stop_of_a_key_means_its_live_runs_with_their_subtrees",),
+        the_machine_sees_it=True,
+    ),
+    StoreMutant(
+        name="a stop of a key that is repeated meets the next turn",
+        breaks="G10",
+        file=MEMORY,
+        snippet="                self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)\n",
+        replacement="                if answers:\n                    self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)\n",
+        caught_by=(CONTRACT + "test_a_stop_that_waited_is_not_placed_again_by_its_idempotency_key",),
+    ),
+    StoreMutant(
+        name="a bulk stop names the runs below those that it names",
+        breaks="I8",
+        file=MEMORY,
+        snippet="return [kept for kept in found.values() if found.keys().isdisjoint(kept.above())]",
+        replacement="return list(found.values())",
+        caught_by=(
+            CONTRACT + "test_a_selector_answers_for_the_topmost_of_the_runs_that_it_means_and_marks_their_subtrees",
+        ),
         the_machine_sees_it=True,
     ),
     StoreMutant(

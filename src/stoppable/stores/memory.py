@@ -229,7 +229,8 @@ class MemoryStore:
             return None
         assert selector.key is not None, "it waits for one"
         owner = selector.owner if owner is None else owner
-        has_run = any(Filter(key=selector.key, owner=owner).matches(kept.record) for kept in self._runs.values())
+        conversation = Filter(key=selector.key, owner=owner)
+        has_run = any(conversation.matches(kept.record) for kept in self._runs.values())
         seconds = rules.waiting_seconds(has_run=has_run)
         return self._tombstones.add(("key", selector.key), owner, intent, self.now(), seconds)
 
