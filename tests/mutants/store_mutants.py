@@ -288,7 +288,10 @@ STORE_MUTANTS = (
         breaks="G10",
         file=MEMORY,
         snippet="                self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)\n",
-        replacement="                if answers:\n                    self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)\n",
+        replacement="""\
+                if answers:
+                    self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)
+""",
         caught_by=(CONTRACT + "test_a_stop_that_waited_is_not_placed_again_by_its_idempotency_key",),
     ),
     StoreMutant(

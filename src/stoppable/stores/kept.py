@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stoppable.records import Event, RunRecord, changed
+from stoppable._core.stop import Answer
+from stoppable.records import Event, Hold, RunRecord, changed
+
+Answered = tuple[float, list[tuple[str, Answer]], Hold | None, float | None]
+"""A stop that was made: when, what was answered for which run, the hold that it placed, and until when it waits."""
 
 
 class Kept:

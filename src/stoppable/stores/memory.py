@@ -46,16 +46,13 @@ from stoppable.stores.base import (
     WorkerInfo,
     wall_clock,
 )
-from stoppable.stores.kept import Kept
+from stoppable.stores.kept import Answered, Kept
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
 from stoppable.stores.tombstones import Tombstones
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-_Answered = tuple[float, list[tuple[str, Answer]], Hold | None, float | None]
 
 
 def _atomic(method: Callable[Concatenate[MemoryStore, P], T]) -> Callable[Concatenate[MemoryStore, P], Reply[T]]:
@@ -96,7 +93,7 @@ class MemoryStore:
         self._holds: dict[str, Hold] = {}
         self._audit: list[AuditEntry] = []
         # By owner and key: when, and what the answer was.
-        self._answered: dict[tuple[str | None, str], _Answered] = {}
+        self._answered: dict[tuple[str | None, str], Answered] = {}
         self._hints, self._watchers = Listeners(), Listeners()
         self._arrivals = Arrivals()
         self._touched: set[str] = set()
