@@ -31,7 +31,7 @@ async def test_await_and_async_finally_stops_and_every_view_agrees():
     await handle.stop("immediate")
     outcome = await handle.outcome()
     assert closed == ["client"]
-    assert {outcome.status, handle.status, handle.receipt.status} == {"stopped"}
+    assert {outcome.status, handle.status, handle.run.receipt.status} == {"stopped"}
     assert outcome.clean
 
 
@@ -69,7 +69,7 @@ async def test_a_blocking_sleep_and_a_return_is_completed_and_the_stop_too_late(
     await handle.stop()
     go_on.set()
     assert (await handle.outcome()).status == "completed"
-    assert handle.receipt.too_late
+    assert handle.run.receipt.too_late
 
 
 async def test_a_body_that_swallows_the_cancel_is_escalated_and_never_a_success(clock):

@@ -35,7 +35,7 @@ async def test_await_and_async_finally_stops_and_every_view_agrees(desk):
     await handle.stop("immediate")
     outcome = await handle.outcome()
     assert desk.notes == ["begin", "closed"]
-    assert {outcome.status, handle.status, handle.receipt.status} == {"stopped"}
+    assert {outcome.status, handle.status, handle.run.receipt.status} == {"stopped"}
 
 
 async def test_a_stop_after_completion_says_so(desk):
@@ -59,7 +59,7 @@ async def test_a_blocking_sleep_and_a_return_is_completed_and_the_stop_too_late(
     await handle.stop()
     desk.go_on.set()
     assert (await handle.outcome()).status == "completed"
-    assert handle.receipt.too_late
+    assert handle.run.receipt.too_late
 
 
 async def test_a_body_that_swallows_the_cancel_is_escalated_and_never_a_success(desk, clock):

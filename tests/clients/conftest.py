@@ -74,7 +74,7 @@ def fates() -> Callable[[stoppable.RunHandle[Any]], list[tuple[str, str]]]:
     """Return what became of what was in flight."""
 
     def fates(handle: stoppable.RunHandle[Any]) -> list[tuple[str, str]]:
-        return [(node.name, str(node.fate)) for node in handle.receipt.nodes if node.kind == "llm"]
+        return [(node.name, str(node.fate)) for node in handle.run.receipt.nodes if node.kind == "llm"]
 
     return fates
 

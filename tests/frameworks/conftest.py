@@ -232,7 +232,7 @@ class Stopped:
 
     def fates(self) -> list[tuple[str, Fate]]:
         """Return what became of what was in flight; nothing may have been entered after the stop."""
-        final = self.handle.receipt
+        final = self.handle.run.receipt
         assert final is not None
         assert final.final
         assert final.entered_after == ()

@@ -99,7 +99,7 @@ async def test_a_process_is_ended_by_the_stop(way, tmp_path):
         assert receipt.in_flight[0].startswith("spawn:")
         outcome = await handle.outcome()
         assert (outcome.status, outcome.rung) == ("stopped", "cancel")
-        assert [node.fate for node in handle.receipt.nodes if node.kind == "spawn"] == ["cancelled"]
+        assert [node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"] == ["cancelled"]
 
 
 @contextlib.contextmanager
@@ -238,7 +238,7 @@ async def test_after_the_stop_no_process_is_started_but_clean_up_may():
     await handle.stop()
     outcome = await handle.outcome()
     assert (outcome.status, len(refused), cleaned) == ("stopped", 1, [0])
-    assert handle.receipt.entered_after == ("spawn:true",)
+    assert handle.run.receipt.entered_after == ("spawn:true",)
 
 
 async def test_cancel_spares_what_clean_up_has_started():
@@ -347,7 +347,7 @@ async def test_a_process_that_cannot_be_ended_makes_the_run_lost_and_is_named(cl
     await handle.stop("kill")
     clock.advance(2)
     assert (await handle.outcome()).status == "lost"
-    told = [node.name for node in handle.receipt.nodes if node.kind == "participant"]
+    told = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
     assert any(f"processes {processes[0].pid} (sleep)" in name for name in told)
     processes[0].kill()
     await until(lambda: handle.run._main is None)

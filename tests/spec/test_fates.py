@@ -10,7 +10,7 @@ import stoppable
 
 
 def fates(handle, kind):
-    return [node.fate for node in handle.receipt.nodes if node.kind == kind]
+    return [node.fate for node in handle.run.receipt.nodes if node.kind == kind]
 
 
 async def words(arrived):

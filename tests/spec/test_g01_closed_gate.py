@@ -45,7 +45,7 @@ async def test_a_shielded_boundary_is_entered_after_the_stop_and_the_receipt_say
     await other.outcome()
     assert "never" not in probe.entered()
     assert "save" in probe.entered()
-    assert other.receipt.entered_after == (kind.label("tool", "save"),)
+    assert other.run.receipt.entered_after == (kind.label("tool", "save"),)
 
 
 async def test_a_finished_runs_gate_is_closed_too(kind, probe):

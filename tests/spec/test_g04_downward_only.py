@@ -12,7 +12,7 @@ async def test_a_stop_of_the_root_ends_the_whole_chain(kind, probe):
     probe.release()
     assert (await handle.outcome()).status == "stopped"
     assert probe.entered() == ["deep"]
-    assert [node.fate for node in handle.receipt.nodes if node.kind == "run"] == ["stopped"] * 3
+    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "run"] == ["stopped"] * 3
 
 
 async def test_a_stop_of_one_child_leaves_parent_and_siblings_alone(kind, probe):

@@ -42,7 +42,7 @@ async def test_what_cannot_be_ended_is_lost_within_the_total(kind, probe, clock)
     clock.advance(2)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("lost", "lost", False)
-    abandoned = [node for node in handle.receipt.nodes if node.kind == "participant"]
+    abandoned = [node for node in handle.run.receipt.nodes if node.kind == "participant"]
     assert {node.fate for node in abandoned} == {"abandoned"}
     assert kind.described in abandoned[0].name
     with pytest.raises(stoppable.RunLost):
@@ -59,7 +59,7 @@ async def test_a_higher_mode_escalates_and_a_lower_one_changes_nothing(kind, pro
     await probe.seen("enter work")
     answers = [(await handle.stop(mode)).answer for mode in ("cooperative", "graceful", "cooperative", "graceful")]
     assert answers == ["accepted", "escalated", "already_stopping", "already_stopping"]
-    assert handle.receipt.mode == "graceful"
+    assert handle.run.receipt.mode == "graceful"
     probe.release()
     await handle.outcome()
 
@@ -115,5 +115,5 @@ async def test_cancel_is_term_to_a_process_group(clock, tmp_path):
     clock.advance(0.1)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", True)
-    assert {node.name: node.fate for node in handle.receipt.nodes if node.kind == "spawn"} == {"work": "cancelled"}
+    assert {node.name: node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"} == {"work": "cancelled"}
     assert probe.notes == ["enter work"]

@@ -19,7 +19,7 @@ async def test_a_run_that_ends_before_anything_was_delivered_is_completed_and_th
     probe.release()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.result) == ("completed", "value")
-    assert handle.receipt.too_late
+    assert handle.run.receipt.too_late
     assert await handle.result() == "value"
 
 
@@ -60,7 +60,7 @@ async def test_should_stop_answering_true_is_a_delivery(kind, probe):
     probe.release()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.result) == ("stopped", "asked")
-    receipt = handle.receipt
+    receipt = handle.run.receipt
     assert receipt.requested_at <= receipt.acknowledged_at <= receipt.delivered_at <= receipt.ended_at
 
 
@@ -86,7 +86,7 @@ async def test_a_stop_before_the_start_never_runs_the_body(kind, probe):
         outcome = await handle.outcome()
     assert (outcome.status, outcome.clean) == ("stopped", True)
     assert not ran
-    assert [node.fate for node in handle.receipt.nodes] == ["stopped"]
+    assert [node.fate for node in handle.run.receipt.nodes] == ["stopped"]
 
 
 async def test_with_gather_a_sibling_that_runs_on_keeps_the_run_stopping():
@@ -191,7 +191,7 @@ async def test_a_stopping_ancestor_of_a_lost_node_is_lost(clock):
     clock.advance(2)
     outcome = await handle.outcome()
     assert outcome.status == "lost"
-    assert {node.fate for node in handle.receipt.nodes if node.kind == "run"} == {"lost"}
+    assert {node.fate for node in handle.run.receipt.nodes if node.kind == "run"} == {"lost"}
     release.set()
     await asyncio.sleep(0.01)
     assert handle.status == "lost"
@@ -277,7 +277,7 @@ async def test_a_thread_that_stays_inside_a_boundary_makes_the_run_lost_and_a_fi
         await asyncio.sleep(0.001)
     clock.advance(2)
     assert (await handle.outcome()).status == "lost"
-    final = handle.receipt
+    final = handle.run.receipt
     assert [(node.kind, node.fate) for node in final.nodes] == [
         ("run", "lost"),
         ("participant", "abandoned"),
@@ -286,7 +286,7 @@ async def test_a_thread_that_stays_inside_a_boundary_makes_the_run_lost_and_a_fi
     ]
     release.set()
     await asyncio.get_running_loop().shutdown_default_executor()
-    assert handle.receipt == final
+    assert handle.run.receipt == final
 
 
 async def test_a_process_that_its_group_left_behind_keeps_the_run_stopping(clock, tmp_path):

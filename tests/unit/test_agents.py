@@ -305,7 +305,7 @@ async def test_representations_say_what_a_reader_wants_to_know():
     await handle.outcome()
     assert "'sleep' completed" in repr(handle.run)
     assert "not stopped" in repr(handle.run.token)
-    assert handle.receipt is None
+    assert handle.run.receipt is None
     assert str(stoppable.Reason(kind=stoppable.ReasonKind.LIMIT)) == "stopped by limit"
     assert repr(stoppable._core.context.OUTSIDE) == "<outside any run>"
 

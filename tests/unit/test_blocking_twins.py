@@ -82,7 +82,7 @@ class TestBlockingTwins:
             handle = sync.spawn(child)
             handle.stop(reason="alone")
             assert handle.outcome().status == handle.status == "stopped"
-            assert handle.receipt.reason.message == "alone"
+            assert handle.run.receipt.reason.message == "alone"
             assert handle.id == handle.run.id
             with pytest.raises(stoppable.RunStopped):
                 handle.result()

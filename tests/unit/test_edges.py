@@ -184,7 +184,7 @@ async def test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopp
     handle = await stoppable.spawn(agent)
     assert (await handle.outcome()).status == "stopped"
     assert log == []
-    assert {node.name: node.fate for node in handle.receipt.nodes}["save"] == "stopped"
+    assert {node.name: node.fate for node in handle.run.receipt.nodes}["save"] == "stopped"
 
 
 @pytest.mark.parametrize("is_blocking", [False, True], ids=["async", "blocking"])

@@ -184,7 +184,7 @@ class TestCalledInARun:
         async with asyncio.timeout(30):
             outcome = await handle.outcome()
         assert (outcome.status, outcome.rung, ended) == ("stopped", "signal", [True])
-        assert [(node.name, node.fate) for node in handle.receipt.nodes][1:] == [("numbers", "stopped")]
+        assert [(node.name, node.fate) for node in handle.run.receipt.nodes][1:] == [("numbers", "stopped")]
 
     async def test_a_clean_up_that_fails_when_it_is_left_behind_is_in_its_own_outcome(self):
         kept = []
@@ -331,7 +331,7 @@ class TestCalledInARun:
         await handle.stop("kill")
         clock.advance(2)
         assert (await handle.outcome()).status == "lost"
-        names = [node.name for node in handle.receipt.nodes if node.kind == "participant"]
+        names = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
         assert any(name.startswith("generator numbers at ") and "test_generators.py" in name for name in names)
         release.set()
         while not ended:

@@ -134,7 +134,7 @@ async def test_a_call_in_flight_finishes_and_its_answer_is_kept():
     outcome = await handle.outcome()
     assert (receipt.in_flight, outcome.status, outcome.partial) == (("store:get",), "stopped", "value")
     assert store.data == {"key": "value"}
-    assert [node.fate for node in handle.receipt.nodes if node.kind == "store"] == ["finished"]
+    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "store"] == ["finished"]
 
 
 async def test_a_coroutine_that_a_plain_method_returns_is_in_flight_while_it_is_awaited():
@@ -202,9 +202,9 @@ async def test_a_stream_that_a_guarded_call_returns_stops_between_chunks_and_is_
 
     handle = await stoppable.spawn(agent)
     assert (await handle.outcome()).status == "stopped"
-    assert handle.receipt.in_flight == (f"llm:chat.completions.{path}",)
+    assert handle.run.receipt.in_flight == (f"llm:chat.completions.{path}",)
     assert (received, source.given, source.closed) == ([1, 2], 2, 1)
-    assert [node.fate for node in handle.receipt.nodes if node.kind == "llm"] == ["closed"]
+    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["closed"]
 
 
 async def test_a_stream_for_both_kinds_of_code_can_be_read_by_either():
@@ -259,7 +259,7 @@ async def test_a_guarded_stream_can_be_told_to_finish():
 
     handle = await stoppable.spawn(agent)
     assert await handle.result() == [1, 2, 3, 4]
-    assert handle.receipt.in_flight == ("llm:chat.completions.create",)
+    assert handle.run.receipt.in_flight == ("llm:chat.completions.create",)
 
 
 async def test_a_guarded_stream_that_nobody_reads_leaves_nothing_in_flight():

@@ -134,3 +134,36 @@ async def test_a_run_that_is_elsewhere_cannot_be_joined():
         assert held.join().result == 42
         with pytest.raises(InvalidArgument, match="use outcome"):
             supervisor.handle(held.id).join()
+
+
+async def test_every_handle_has_the_receipt():
+    async def waits():
+        await stoppable.sleep(30)
+
+    async with Supervisor() as supervisor:
+        for handle in (await stoppable.spawn(waits), await supervisor.start(waits)):
+            assert await handle.receipt() is None
+            await until(lambda: handle.run.started_at)  # noqa: B023
+            await handle.stop(reason="enough")
+            await handle.outcome()
+            receipt = await handle.receipt()
+            assert (receipt.final, receipt.reason.message) == (True, "enough")
+        stored = supervisor.handle(handle.id)
+        assert await stored.receipt() == receipt == (await stored.record()).receipt
+        never = await supervisor.start(asyncio.sleep, 0)
+        await never.outcome()
+        assert await supervisor.handle(never.id).receipt() is None
+
+
+def test_handles_of_blocking_code_have_it_too():
+    def waits():
+        sync.sleep(30)
+
+    with sync.Supervisor() as supervisor:
+        for handle in (sync.spawn(waits), supervisor.start(waits)):
+            assert handle.receipt() is None
+            handle.stop(reason="enough")
+            handle.outcome()
+            receipt = handle.receipt()
+            assert (receipt.final, receipt.reason.message) == (True, "enough")
+        assert supervisor.handle(handle.id).receipt() == receipt

@@ -64,7 +64,7 @@ async def test_it_is_in_flight_under_its_own_name(flags):
     receipt = await handle.stop("immediate")
     assert set(receipt.in_flight) >= {"spawn:sleep", "spawn:build"}
     assert (await handle.outcome()).status == "stopped"
-    assert {node.fate for node in handle.receipt.nodes if node.name == "build"} == {"cancelled"}
+    assert {node.fate for node in handle.run.receipt.nodes if node.name == "build"} == {"cancelled"}
 
 
 async def test_a_process_that_ended_is_in_flight_no_more():
@@ -119,7 +119,7 @@ async def test_a_process_that_ends_in_time_keeps_its_output(flags):
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.partial) == ("stopped", "signal", None)
     assert [(result.returncode, result.stdout) for result in results] == [(0, "finished\n")]
-    assert {node.fate for node in handle.receipt.nodes if node.kind == "spawn"} == {"finished"}
+    assert {node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"} == {"finished"}
 
 
 async def test_a_process_that_does_not_end_in_time_gets_term_at_cancel(flags, clock):
@@ -181,7 +181,7 @@ async def test_one_that_ignores_term_is_killed_at_kill(flags, clock):
     clock.advance(0.1)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean, outcome.partial) == ("stopped", "kill", False, "so far\n")
-    assert {node.kind: node.fate for node in handle.receipt.nodes} == {"run": "stopped", "spawn": "killed"}
+    assert {node.kind: node.fate for node in handle.run.receipt.nodes} == {"run": "stopped", "spawn": "killed"}
     assert not bearers(handle.id)
 
 
@@ -381,7 +381,7 @@ async def test_a_clean_up_process_in_a_shield_is_not_cut(flags):
     await handle.stop("immediate")
     outcome = await handle.outcome()
     assert (outcome.status, outcome.partial) == ("stopped", "cleaned\n")
-    assert handle.receipt.entered_after == ("spawn:sleep",)
+    assert handle.run.receipt.entered_after == ("spawn:sleep",)
 
 
 @pytest.mark.parametrize("blocking", [False, True])

@@ -268,7 +268,7 @@ async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monk
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung) == ("lost", "lost")
     assert outcome.partial == "so far\n"
-    assert f"process group {group.pid} (echo)" in [node.name for node in handle.receipt.nodes]
+    assert f"process group {group.pid} (echo)" in [node.name for node in handle.run.receipt.nodes]
     immortal = False
     await until(lambda: not live)
 

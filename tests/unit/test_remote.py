@@ -300,7 +300,7 @@ def test_blocking_code_has_remote_nodes_too():
     assert asked.wait(30)
     handle.stop()
     assert handle.outcome().status == "stopped"
-    assert (told_modes, told(handle.receipt)) == (["graceful"], [Fate.CANCELLED])
+    assert (told_modes, told(handle.run.receipt)) == (["graceful"], [Fate.CANCELLED])
 
 
 async def test_a_plain_function_that_only_makes_a_coroutine_is_awaited(remote):

@@ -70,7 +70,7 @@ async def test_a_chunk_that_arrives_after_the_stop_is_kept_and_the_next_one_is_n
     arrives.set()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.partial, received) == ("stopped", [0], [0])
-    assert [node.fate for node in handle.receipt.nodes if node.kind == "llm"] == ["closed"]
+    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["closed"]
 
 
 @pytest.mark.parametrize("make", [Blocking, Async])
@@ -132,8 +132,8 @@ async def test_finish_lets_a_stream_that_has_begun_run_to_its_end(make):
 
     handle = await stoppable.spawn(agent)
     assert await handle.result() == [1, 2, 3, 4, 5]
-    assert handle.receipt.too_late
-    assert [node.fate for node in handle.receipt.nodes if node.kind == "llm"] == ["finished"]
+    assert handle.run.receipt.too_late
+    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["finished"]
 
 
 @pytest.mark.parametrize("make", [Blocking, Async])

@@ -77,7 +77,7 @@ async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_na
     await until(lambda: handle.run._ended is not None)  # the task has gone, the thread has not
     clock.advance(7)
     assert (await handle.outcome()).status == "lost"
-    (abandoned,) = [node.name for node in handle.receipt.nodes if node.kind == "participant"]
+    (abandoned,) = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
     assert "stoppable-thread" in abandoned
     assert "threading.py" in abandoned
     release.set()
@@ -105,7 +105,7 @@ async def test_an_agent_blocked_on_a_lock_is_lost_within_the_total_and_the_recei
     clock.advance(0.1)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("lost", "lost", False)
-    nodes = {node.kind: node for node in handle.receipt.nodes}
+    nodes = {node.kind: node for node in handle.run.receipt.nodes}
     assert {node.fate for node in nodes.values()} == {"abandoned", "lost"}
     innermost, outer = nodes["participant"].name.split(", called at ")
     assert innermost.startswith(f"thread stoppable agent at {__file__}:")
@@ -137,7 +137,7 @@ def test_a_thread_that_hangs_for_ever_holds_up_neither_the_loop_nor_the_process(
                 await handle.stop()
                 outcome = await handle.outcome()
                 took = time.monotonic() - began
-                (stuck,) = [node.name for node in handle.receipt.nodes if node.kind == "participant"]
+                (stuck,) = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
                 print(outcome.status, 0.3 < took < 20, stuck.endswith(" in hang"))
                 print(await (await stoppable.spawn(asyncio.sleep, 0, "went on")).result())
             return time.monotonic()

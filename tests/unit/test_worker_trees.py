@@ -129,7 +129,7 @@ async def test_a_chain_in_a_process_in_a_process_is_told_of_at_the_top(agents, t
     assert [run.name for run in deep._lineage()] == ["waits", "middle", "chain", "nested"]
     await handle.stop("graceful")
     await handle.outcome()
-    runs = {(node.name, node.fate) for node in handle.receipt.nodes if node.kind == "run"}
+    runs = {(node.name, node.fate) for node in handle.run.receipt.nodes if node.kind == "run"}
     assert {name for name, _ in runs} == {"waits", "middle", "chain", "nested"}
     assert {deep.status, deep.parent.status, deep.parent.parent.status} == {"stopped"}
 
@@ -198,7 +198,7 @@ async def test_a_kill_of_the_worker_is_a_kill_of_what_was_in_flight_inside(agent
     await handle.stop("kill")
     assert (await handle.outcome()).rung == "kill"
     assert {(run.outcome.status, run.outcome.clean) for run in inner.values()} == {("stopped", False)}
-    [fate] = [node.fate for node in handle.receipt.nodes if (node.kind, node.name) == ("tool", "deep")]
+    [fate] = [node.fate for node in handle.run.receipt.nodes if (node.kind, node.name) == ("tool", "deep")]
     assert fate in {"killed", "cancelled"}  # the worker is told too, and its own cancel may come first
 
 

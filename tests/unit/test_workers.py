@@ -383,11 +383,11 @@ async def test_the_receipt_tells_of_runs_inside_the_worker(agents, tmp_path):
     receipt = await handle.stop("kill")
     assert receipt.in_flight == ("tool:deep",)
     await handle.outcome()
-    assert ("tool", "deep", "killed") in [(node.kind, node.name, node.fate) for node in handle.receipt.nodes] or (
+    assert ("tool", "deep", "killed") in [(node.kind, node.name, node.fate) for node in handle.run.receipt.nodes] or (
         "tool",
         "deep",
         "abandoned",
-    ) in [(node.kind, node.name, node.fate) for node in handle.receipt.nodes]
+    ) in [(node.kind, node.name, node.fate) for node in handle.run.receipt.nodes]
 
 
 @pytest.mark.parametrize("mode", ["kill", "graceful"])

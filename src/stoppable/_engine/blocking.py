@@ -66,6 +66,10 @@ class BlockingHandle(Held, Generic[T_co]):
             case _:
                 return raise_ended(self.run, context.current.get())
 
+    def receipt(self) -> Receipt | None:
+        """Return what became of the stops of this run so far, or None if nobody stopped it."""
+        return self.run.receipt
+
     def join(self) -> Outcome[T_co]:
         """Wait for the end and return it, as if the run were a part of the caller: an interruption stops it.
 

@@ -46,11 +46,6 @@ class Held:
         """Where the run stands now."""
         return self.run.status
 
-    @property
-    def receipt(self) -> Receipt | None:
-        """What became of the stops of this run so far, or None if nobody stopped it."""
-        return self.run.receipt
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} {self.run.name!r} {self.status}>"
 
@@ -95,6 +90,10 @@ class RunHandle(Held, Generic[T_co]):
         An awaiter that is itself inside the stopped subtree gets AgentStopped.
         """
         return ended(self.run, _value_of)
+
+    async def receipt(self) -> Receipt | None:
+        """Return what became of the stops of this run so far, or None if nobody stopped it."""
+        return self.run.receipt
 
     async def join(self) -> Outcome[T_co]:
         """Wait for the end and return it, as if the run were a part of the caller: a cancel from outside stops it.

@@ -34,11 +34,11 @@ from stoppable.stores.base import Store
 from stoppable.supervisor.bulk import BulkStop, StopRequest, live_of
 from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
 from stoppable.supervisor.following import tree_events_sync
-from stoppable.supervisor.handles import Elsewhere, raise_unless_completed
+from stoppable.supervisor.handles import Elsewhere, kept_receipt, raise_unless_completed
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
 from stoppable.supervisor.recorder import Log
 from stoppable.supervisor.signals import shutdown_on_sigterm
-from stoppable.supervisor.translate import outcome_of
+from stoppable.supervisor.translate import outcome_of, shifted
 from stoppable.supervisor.waiting import events_sync, record_when_sync, records_when_sync
 
 T = TypeVar("T")
@@ -418,6 +418,11 @@ class SupervisedHandle(_Kept[T_co], Generic[T_co]):
         self._supervisor._desk.recorder.kept(self._log).result()
         return outcome
 
+    def receipt(self) -> Receipt | None:
+        """Return what became of the stops of this run so far, or None if nobody stopped it."""
+        found = self.run.receipt
+        return None if found is None else shifted(found, self._log.offset)
+
 
 # As in handles.py: what is an attribute of a run that is here is refused for one elsewhere.
 class StoredHandle(Elsewhere, _Kept[Any]):  # type: ignore[override]
@@ -428,6 +433,10 @@ class StoredHandle(Elsewhere, _Kept[Any]):  # type: ignore[override]
     def __init__(self, supervisor: Supervisor, run_id: str) -> None:
         self._supervisor = supervisor
         self._id = run_id
+
+    def receipt(self) -> Receipt | None:
+        """Return what is kept of the stops of this run, or None if nobody stopped it."""
+        return kept_receipt(self.record())
 
     def join(self) -> Outcome[Any]:
         """Refuse: an interruption is passed on at once, which only the process that executes the run can do."""

@@ -9,12 +9,13 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.reason import Reason
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
-from stoppable._core.stop import Receipt
+from stoppable._core.stop import Answer, Receipt
 from stoppable._engine.handle import RunHandle, Until
 from stoppable.errors import InvalidArgument, RunFailed, RunLost, RunStopped
 from stoppable.records import Event, RunRecord
+from stoppable.stores.rules import receipt_of
 from stoppable.supervisor.recorder import Log
-from stoppable.supervisor.translate import outcome_of
+from stoppable.supervisor.translate import outcome_of, shifted
 from stoppable.supervisor.waiting import events, record_when
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class SupervisedHandle(RunHandle[T_co], Generic[T_co]):
         """Wait for the end, until it is kept, and return the value, or raise RunStopped, RunFailed or RunLost."""
         await self.outcome()
         return await super().result()
+
+    async def receipt(self) -> Receipt | None:
+        """Return what became of the stops of this run so far, or None if nobody stopped it."""
+        found = self.run.receipt
+        return None if found is None else shifted(found, self._log.offset)
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yield what happened and happens in the run, until it is over."""
@@ -127,6 +133,10 @@ class StoredHandle(Elsewhere, RunHandle[Any]):  # type: ignore[override]
         async for event in events(self._supervisor._desk.store, self._id, after):
             yield event
 
+    async def receipt(self) -> Receipt | None:
+        """Return what is kept of the stops of this run, or None if nobody stopped it."""
+        return kept_receipt(await self.record())
+
     async def join(self) -> Outcome[Any]:
         """Refuse: a cancel is passed on at once, which only the process that executes the run can do."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use outcome()")
@@ -139,6 +149,13 @@ class StoredHandle(Elsewhere, RunHandle[Any]):  # type: ignore[override]
     async def record(self) -> RunRecord:
         """Return what is kept of the run."""
         return await self._supervisor.get(self._id)
+
+
+def kept_receipt(record: RunRecord) -> Receipt | None:
+    """Return the receipt of a run that is known by its record alone, or None if nobody stopped it."""
+    if record.stop is None or record.receipt is not None:
+        return record.receipt
+    return receipt_of(record, Answer.ACCEPTED, record.status, record.ended_at)
 
 
 def raise_unless_completed(run_id: str, outcome: Outcome[Any]) -> Any:
