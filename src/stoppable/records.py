@@ -91,6 +91,8 @@ class RunRecord:
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
+    ended_late: float | None = None
+    """When one that is lost was seen to end after all."""
     stop: StopIntent | None = None
     stop_requested_at: float | None = None
     acknowledged: Mode | None = None
@@ -134,6 +136,8 @@ class RunSummary:
     created_at: float
     started_at: float | None
     ended_at: float | None
+    ended_late: float | None
+    """When one that is lost was seen to end after all."""
     mode: Mode | None
     """Of its stop, if somebody asked for one."""
     reason: Reason | None
@@ -169,6 +173,7 @@ class RunSummary:
             created_at=record.created_at,
             started_at=record.started_at,
             ended_at=record.ended_at,
+            ended_late=record.ended_late,
             mode=None if stop is None else stop.mode,
             reason=reason,
             stop_requested_at=record.stop_requested_at,

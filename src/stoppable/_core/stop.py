@@ -73,6 +73,8 @@ class Receipt:
     acknowledged_at: float | None = None
     delivered_at: float | None = None
     ended_at: float | None = None
+    ended_late: float | None = None
+    """When a run that is lost was seen to end after all; only a store can say so."""
     ladder: tuple[Step, ...] = ()
     """The rungs that were climbed and, until it is final, those that will be."""
 

@@ -59,9 +59,11 @@ def short(run_id: str) -> str:
     return run_id[:_SHORT] if _OURS.fullmatch(run_id) else safe(run_id)
 
 
-def status(value: Status) -> Text:
-    """Return a status with its colour; one that is lost is said to be unconfirmed."""
-    text = f"{_MARKS[value]} {value}" + (" (unconfirmed)" if value is Status.LOST else "")
+def status(value: Status, ended_late: float | None = None) -> Text:
+    """Return a status with its colour; one that is lost is unconfirmed until it is seen to end after all."""
+    text = f"{_MARKS[value]} {value}"
+    if value is Status.LOST:
+        text += " (unconfirmed)" if ended_late is None else " (ended later)"
     return Text(text, style=_STYLES[value])
 
 
@@ -101,7 +103,7 @@ def runs(records: Iterable[RunSummary], now: float) -> Table:
             plain(short(record.id)),
             plain("  " * (depth - 1) + "└ " * bool(depth) + record.name),
             plain(record.owner or "-"),
-            status(record.status),
+            status(record.status, record.ended_late),
             plain(age(record, now)),
             plain(first(what(record))),
         )
@@ -146,7 +148,7 @@ def tree(records: Sequence[RunRecord], now: float) -> Tree:
     nodes: dict[str, Tree] = {}
     for record in records:
         label = Text.assemble(plain(record.name, "bold"), "  ", plain(short(record.id), "dim"), "  ")
-        label.append_text(status(record.status))
+        label.append_text(status(record.status, record.ended_late))
         label.append(f"  {age(record, now)}", style="dim")
         about = what(RunSummary.of(record)) if record.stop or record.outcome else ""
         if about:
@@ -161,7 +163,7 @@ def receipt(found: Receipt, record: RunRecord | None = None, name: str | None = 
     title = Text.assemble(
         plain(name or (record.name if record else "run"), "bold"), "  ", plain(short(found.run_id), "dim"), "  "
     )
-    title.append_text(status(found.status))
+    title.append_text(status(found.status, found.ended_late))
     if found.mode is None:
         title.append("  nobody stopped it", style="dim")
         return title
@@ -220,6 +222,7 @@ def _times(found: Receipt) -> str:
         "acknowledged": found.acknowledged_at,
         "delivered": found.delivered_at,
         "ended": found.ended_at,
+        "ended after all": found.ended_late,
     }
     steps = [f"{name} +{max(0.0, when - found.requested_at):.3f}s" for name, when in later.items() if when is not None]
     return " · ".join([f"requested {at}", *steps])

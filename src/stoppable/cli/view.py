@@ -153,5 +153,7 @@ def told_as_line(event: Event) -> str | None:
             told = data.get("data")
             pairs = [f"{key}={value}" for key, value in told.items()] if isinstance(told, dict) else []
             return f"progress  {first(' '.join([str(data.get('name')), *pairs]))}"
+        case EventType.LATE:
+            return f"late  it ended after all: {data.get('status')}"
         case _:
             return f"{event.type}  {line(data.get('message', data))}"

@@ -75,13 +75,13 @@ def _lines(runs: Asked | Told, interval: float, *, as_json: bool) -> None:
     while True:
         for record in reversed(runs.newest()):
             before = seen.get(record.id)
-            if before is not None and before.status is record.status:
+            if before is not None and (before.status, before.ended_late) == (record.status, record.ended_late):
                 continue
             seen[record.id] = record
             if as_json:
                 screen.print_json(record, one_line=True)
             else:
                 line = Text.assemble(f"{show.short(record.id)}  ")
-                line.append_text(show.status(record.status))
+                line.append_text(show.status(record.status, record.ended_late))
                 screen.show(line.append(f"  {first(show.what(record))}"))
         runs.wait(interval)

@@ -69,7 +69,9 @@ class RunView(View):
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:
         """Return events as they are in the log."""
         events = await store.read(self.run_id, after, _READ)
-        return _joined(((event.seq, event) for event in events), feed, after, self.run_id)
+        # Of a run that is over, what came after its end is told too.
+        last = None if self.is_replay else self.run_id
+        return _joined(((event.seq, event) for event in events), feed, after, last)
 
 
 class TreeView(View):
@@ -112,8 +114,8 @@ def tree_name(run_id: str) -> str:
     return f"{run_id}/tree"
 
 
-def _joined(events: Iterable[tuple[int, Event]], feed: Feed, after: int, run_id: str) -> Piece:
-    """Return events as they are sent, as many as fit into one piece, up to the end of the run."""
+def _joined(events: Iterable[tuple[int, Event]], feed: Feed, after: int, run_id: str | None) -> Piece:
+    """Return events as they are sent, as many as fit into one piece, up to the end of a run if one is given."""
     chunks: list[bytes] = []
     size = 0
     for place, event in events:

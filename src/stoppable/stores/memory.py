@@ -167,7 +167,9 @@ class MemoryStore:
         found = [kept for kept in self._live.values() if kept.record.worker in gone][:limit]
         for kept in found:
             proven_dead = kept.record.worker in self._closed
-            self._end(kept, rules.given_up(kept.record, self.now(), proven_dead=proven_dead))
+            partials = [event.data for event in kept.events if event.type is EventType.PARTIAL]
+            record = rules.given_up(kept.record, self.now(), proven_dead=proven_dead, partials=partials)
+            self._end(kept, record)
         return [kept.told() for kept in found]
 
     # Runs
@@ -323,7 +325,7 @@ class MemoryStore:
     def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
         """Note that a gate is closed."""
         kept = self._fenced(run_id, epoch)
-        kept.record = changed(kept.record, receipt=receipt)
+        kept.record = changed(kept.record, receipt=rules.timed(receipt, kept.record.stop_requested_at))
         self._touched.add(run_id)
         for node in kept.subtree():
             if node is kept or rules.is_closed_with(node.record, kept.record):
@@ -345,6 +347,7 @@ class MemoryStore:
         kept = self._kept(run_id)
         rules.check_end(outcome, events)
         if kept.record.over or kept.record.epoch != epoch:
+            kept.record = rules.late(kept.record, outcome, self.now())
             self._add(kept, [rules.late_event(outcome)])
         else:
             self._add(kept, events)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stoppable import _wire
+from stoppable._core.partial import Partial
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Rung, Status
 from stoppable._core.stop import Answer, Receipt
@@ -34,6 +36,9 @@ MOVES = frozenset({EventType.STATUS, EventType.ANNOTATED})
 
 FACTS_KEPT = 64
 """How many names the metadata of a run has at most."""
+
+PARTIAL_BYTES = 1_000_000
+"""The largest partial that is put together from a log."""
 
 _CURSOR_DIGITS = 18  # of the numbers that 64 bits hold
 
@@ -100,6 +105,8 @@ def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now
     """
     if receipt is None and record.stop is not None:
         receipt = receipt_of(record, Answer.ACCEPTED, outcome.status, now)
+    elif receipt is not None:
+        receipt = replace(timed(receipt, record.stop_requested_at), ended_at=now)
     return changed(
         record,
         status=outcome.status,
@@ -110,8 +117,40 @@ def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now
     )
 
 
-def given_up(record: RunRecord, now: float, *, proven_dead: bool) -> RunRecord:
-    """Return the record of a run whose worker is gone (see Store.reap)."""
+def timed(receipt: Receipt, requested_at: float | None) -> Receipt:
+    """Return a receipt whose times are those of the record: a worker hears of a stop later than it was asked for."""
+    return receipt if requested_at is None else replace(receipt, requested_at=requested_at)
+
+
+def late(record: RunRecord, outcome: OutcomeRecord, now: float) -> RunRecord:
+    """Return a record after a report that came too late: it changes nothing, but one that is lost has ended."""
+    if record.status is not Status.LOST or outcome.status is Status.LOST or record.ended_late is not None:
+        return record
+    return changed(record, ended_late=now)
+
+
+def partial_of(log: Iterable[Mapping[str, Any]]) -> tuple[Any, str | None]:
+    """Return the partial that the ``partial`` events of a log tell of, and why it is not whole, if it is not."""
+    found, missing = Partial(), None
+    for data in log:
+        if "delta" not in data:
+            found, missing = Partial(data.get("value")), None
+        if "omitted" in data:
+            missing = f"a part of it is not in the log: {data['omitted']}"
+        elif "delta" in data:
+            try:
+                found.append(data["delta"])
+            except InvalidArgument:  # what it is appended to is missing
+                missing = "a part of it is not in the log"
+    value, too_large = _wire.plain(found.value(), PARTIAL_BYTES)
+    return value, too_large or missing
+
+
+def given_up(
+    record: RunRecord, now: float, *, proven_dead: bool, partials: Iterable[Mapping[str, Any]] = ()
+) -> RunRecord:
+    """Return the record of a run whose worker is gone (see Store.reap); ``partials`` are what its log has of those."""
+    partial, missing = partial_of(partials)
     gone = f"its worker {record.worker} " + ("died" if proven_dead else "no longer answers")
     status = Status.STOPPED if record.stop is not None else Status.FAILED
     if not proven_dead:
@@ -122,6 +161,8 @@ def given_up(record: RunRecord, now: float, *, proven_dead: bool) -> RunRecord:
         reason=None if status is Status.FAILED else reason,
         rung=None if status is Status.FAILED else Rung.LOST if status is Status.LOST else Rung.KILL,
         clean=None,  # it may have come to its end before its worker did
+        partial=partial,
+        omitted={} if missing is None else {"partial": missing},
         error=ErrorRecord(type="WorkerDied", message=gone) if status is Status.FAILED else None,
     )
     return over(record, outcome, None, now)
@@ -140,6 +181,7 @@ def receipt_of(record: RunRecord, answer: Answer, status: Status, now: float | N
         too_late=status in {Status.COMPLETED, Status.FAILED} and stop is not None,
         requested_at=record.stop_requested_at,
         ended_at=now if status.terminal else None,
+        ended_late=record.ended_late,
     )
 
 

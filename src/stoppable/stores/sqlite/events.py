@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from stoppable.errors import Fenced, RunNotFound, StoppableError
 from stoppable.records import Draft, Event, EventType, RunRecord
@@ -16,6 +17,10 @@ _STATE = """SELECT number, epoch, ended_at IS NULL, (SELECT coalesce(max(seq), 0
  FROM runs WHERE id = ?"""
 _INSERT = "INSERT INTO events (run, seq, at, type, data) VALUES (?, ?, ?, ?, ?)"
 _TRUNCATED = Lines([Draft(type=EventType.TRUNCATED)]).rows[0]
+
+_PARTIALS = """SELECT data FROM events WHERE run = ? AND type = 'partial' AND seq >= coalesce(
+ (SELECT max(seq) FROM events WHERE run = ? AND type = 'partial' AND json_type(data, '$.delta') IS NULL), 0)
+ ORDER BY seq"""
 
 Append = tuple[str, int, Lines]
 """The arguments of an append."""
@@ -132,3 +137,9 @@ def read(session: Session, run_id: str, after: int, limit: int) -> Sequence[Even
 def last_of(row: Row) -> tuple[int, int]:
     """Return the number of a run and of its last event, of a row with the columns RECORD."""
     return row[-1], row[-2]
+
+
+def partials(session: Session, number: int) -> Iterator[Mapping[str, Any]]:
+    """Yield what the log of a run has of its partial, from where it was last set."""
+    for (data,) in session.all(_PARTIALS, (number, number)):
+        yield rows.decode(data)

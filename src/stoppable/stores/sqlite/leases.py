@@ -78,7 +78,8 @@ class Leases:
         reaped = []
         for *row, state in found:
             number, last = events.last_of(tuple(row))
-            record = rules.given_up(rows.record(tuple(row)), tx.now(), proven_dead=state != "silent")
+            partials = events.partials(tx, number)
+            record = rules.given_up(rows.record(tuple(row)), tx.now(), proven_dead=state != "silent", partials=partials)
             reaped.append(runs.end(tx, number, last, record))
         self._forget(tx)
         return reaped

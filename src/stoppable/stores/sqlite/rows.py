@@ -47,7 +47,7 @@ _STATUSES = {status.value: status for status in Status}
 _TYPES = {kind.value: kind for kind in EventType}
 
 _BEGINNING = """id, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at,
- ended_at, mode, grace, reason, stop_requested_at, acknowledged,"""
+ ended_at, CASE status WHEN 'lost' THEN ended_late END, mode, grace, reason, stop_requested_at, acknowledged,"""
 
 RECORD = f"""{_BEGINNING} coalesce((SELECT outcome FROM outcomes WHERE run = number), outcome), receipt,
  key, input, metadata, (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""  # noqa: S608 - our own names
@@ -78,7 +78,8 @@ def record(row: Row) -> RunRecord:
     """Return the record of a row with the columns RECORD."""
     (
         id_, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
-        mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, given, facts, last_event, _,
+        ended_late, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, given, facts,
+        last_event, _,
     ) = row  # fmt: skip
     isolation, on_disconnect, limits, policy, version = _spec_of(spec)
     given, omitted = (None, {}) if given is None else decode(given)
@@ -88,7 +89,7 @@ def record(row: Row) -> RunRecord:
         (
             id_, name, parent_id, root_id, owner, dict(_labels_of(labels)), None if key is None else decode(key),
             _STATUSES[status], worker, epoch, isolation, on_disconnect, limits, policy,
-            given, omitted, {} if facts is None else decode(facts), created_at, started_at, ended_at,
+            given, omitted, {} if facts is None else decode(facts), created_at, started_at, ended_at, ended_late,
             None if mode < 0 else stop_of(mode, grace, reason),
             stop_requested_at,
             None if acknowledged < 0 else MODES[acknowledged],

@@ -80,13 +80,13 @@ def _stop_that_came_first(
 
 def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
     """Note that a gate is closed."""
-    row = tx.one("SELECT epoch, ended_at IS NULL, number FROM runs WHERE id = ?", (run_id,))
+    row = tx.one("SELECT epoch, ended_at IS NULL, number, stop_requested_at FROM runs WHERE id = ?", (run_id,))
     if row is None:
         raise RunNotFound(run_id)
-    known, is_live, number = row
+    known, is_live, number, requested_at = row
     if known != epoch or not is_live:
         raise Fenced(run_id)
-    tx.run("UPDATE runs SET receipt = ? WHERE number = ?", (rows.encode(receipt), number))
+    tx.run("UPDATE runs SET receipt = ? WHERE number = ?", (rows.encode(rules.timed(receipt, requested_at)), number))
     stops.acknowledge(tx, number, mode)
     tx.touch(run_id)
 
@@ -101,8 +101,11 @@ def finish(
     record = rows.record(row)
     if record.over or record.epoch != epoch:
         tx.touch(run_id)
-        late = Lines([rules.late_event(outcome)])
-        return changed(record, last_event=events.add(tx, number, last, late))
+        after = rules.late(record, outcome, tx.now())
+        if after is not record:
+            tx.run("UPDATE runs SET ended_late = ? WHERE number = ?", (after.ended_late, number))
+        lines = Lines([rules.late_event(outcome)])
+        return changed(after, last_event=events.add(tx, number, last, lines))
     now = tx.now()
     record = events.moved(record, lines.moves, now)
     return end(tx, number, last, rules.over(record, outcome, receipt, now), lines)

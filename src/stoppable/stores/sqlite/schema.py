@@ -130,5 +130,7 @@ UPDATE runs SET outcome = json_replace(outcome, '$.result', NULL, '$.partial', N
  '$.error.message', substr(outcome ->> '$.error.message', 1, 500)) WHERE length(outcome) > 2048;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _KEYS, _FACTS, _OUTCOMES)
+_LATE = "ALTER TABLE runs ADD COLUMN ended_late REAL;"
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _KEYS, _FACTS, _OUTCOMES, _LATE)
 """The step from each version of the schema (``PRAGMA user_version``) to the next; a released one never changes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Answer, Node, Receipt
@@ -33,6 +35,7 @@ class Finishing(StoreHarness):
         said = receipt(record, "llm:ask", "tool:mail")
         answer(self.store.acknowledge("a", record.epoch, Mode.GRACEFUL, said))
         kept = self.get("a")
+        said = replace(said, requested_at=kept.stop_requested_at)  # a record and its receipt tell the same times
         assert (kept.acknowledged, kept.receipt, kept.status) == (Mode.GRACEFUL, said, Status.STOPPING)
 
     def test_what_was_acknowledged_never_falls(self) -> None:
@@ -91,6 +94,7 @@ class Finishing(StoreHarness):
             ended_at=4.0,
         )
         kept = answer(self.store.finish("a", record.epoch, outcome, said))
+        said = replace(said, requested_at=kept.stop_requested_at, ended_at=kept.ended_at)
         assert (kept.status, kept.outcome, kept.receipt) == (Status.STOPPED, outcome, said)
         assert kept.ended_at == self.store.now()
         assert self.get("a") == kept

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from stoppable._core.state import Mode, Rung, Status
 from stoppable.errors import Fenced
-from stoppable.records import OutcomeRecord
+from stoppable.records import Draft, EventType, Filter, OutcomeRecord
 from stoppable.stores.base import Intent, WorkerInfo
 from stoppable.stores.reply import Reply
 from stoppable.testing.store_contract.harness import (
@@ -21,6 +22,8 @@ from stoppable.testing.store_contract.harness import (
     refused,
     types_of,
 )
+
+OMITTED = {"delta": None, "omitted": "too large"}
 
 
 class Workers(StoreHarness):
@@ -223,6 +226,52 @@ class Workers(StoreHarness):
         assert (late.status, late.outcome) == (Status.LOST, lost.outcome)
         answer(self.store.close_worker("w"))
         assert self.get("a").status is Status.LOST
+
+    def test_a_run_that_is_lost_and_ends_after_all_says_when(self) -> None:
+        record = self.start("a")
+        self.advance(1000)
+        self.reap()
+        assert self.get("a").ended_late is None
+        self.advance(5)
+        late = answer(self.store.finish("a", record.epoch, OutcomeRecord(status=Status.STOPPED), None))
+        assert (late.status, late.ended_late) == (Status.LOST, self.store.now())
+        self.advance(5)
+        answer(self.store.finish("a", record.epoch, OutcomeRecord(status=Status.STOPPED), None))
+        assert self.get("a").ended_late == late.ended_late, "the first report tells"
+        assert answer(self.store.query(Filter())).runs[0].ended_late == late.ended_late
+
+    def test_only_a_run_that_is_lost_can_end_late(self) -> None:
+        record = self.start("a")
+        self.finish(record)
+        answer(self.store.finish("a", record.epoch, OutcomeRecord(status=Status.STOPPED), None))
+        assert self.get("a").ended_late is None
+
+    def test_the_partial_of_a_run_whose_worker_is_gone_is_what_its_log_has(self) -> None:
+        """G11."""
+        logs: dict[str, tuple[list[dict[str, Any]], Any]] = {
+            "none": ([], None),
+            "set": ([{"value": 1}, {"value": {"a": 2}}], {"a": 2}),
+            "text": ([{"delta": "old"}, {"value": "a"}, {"delta": "b"}, {"delta": "c"}], "abc"),
+            "appended": ([{"delta": "a"}, {"delta": "b"}], "ab"),
+            "items": ([{"value": [1]}, {"delta": 2}, {"delta": "c"}], [1, 2, "c"]),
+        }
+        for run_id, (data, _) in logs.items():
+            record = self.start(run_id)
+            if data:
+                self.append(record, *(Draft(type=EventType.PARTIAL, data=one) for one in data))
+        cut = self.start("cut")
+        self.append(cut, *(Draft(type=EventType.PARTIAL, data=one) for one in ({"delta": "a"}, OMITTED)))
+        self.advance(1000)
+        reaped = self.reap()
+        assert set(reaped) == {*logs, "cut"}
+        for run_id, (_, partial) in logs.items():
+            outcome = self.get(run_id).outcome
+            assert outcome is not None
+            assert (outcome.partial, outcome.omitted) == (partial, {}), run_id
+        outcome = self.get("cut").outcome
+        assert outcome is not None
+        assert outcome.partial == "a"
+        assert "too large" in outcome.omitted["partial"]
 
     def test_a_reaped_run_says_so_in_its_log(self) -> None:
         self.start("a")
