@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, cast
 
 from stoppable._core import context, port
 from stoppable._core.callables import behind, code_of
-from stoppable._core.context import OUTSIDE, Scope
+from stoppable._core.context import FORKED, OUTSIDE, Scope
 from stoppable._core.fate import fate_of
 from stoppable._core.gate import Member, Role
 from stoppable._core.run import Run
@@ -28,6 +28,8 @@ _get = context.current.get  # bound once: a check is one call of it
 def should_stop() -> bool:
     """Return whether the current run was told to stop; a True counts as a delivery."""
     scope = _get()
+    if scope is OUTSIDE or scope is FORKED:
+        _look_outside(scope, "should_stop()")
     return scope._closed and scope._answer()
 
 
@@ -38,6 +40,8 @@ def check() -> None:
         port.join(scope)
     elif (run := scope._run_here()) is not None:
         _join_in_shield(scope, run)
+    else:
+        _look_outside(scope, "check()")
     if scope._closed:
         scope._raise_stopped()
 
@@ -167,8 +171,8 @@ class Boundary(Member):
             self.holder = _join_in_shield(scope, run)
             run._admit(self)
             self._published(run, scope)
-        elif scope is OUTSIDE and port.is_worker_thread():
-            _warn_lost_context(self.label)
+        else:
+            _look_outside(scope, f"boundary {self.label!r}")
         return self
 
     def _published(self, run: Run, scope: Scope) -> None:
@@ -335,14 +339,23 @@ def _call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., A
 _warned = False
 
 
-def _warn_lost_context(label: str) -> None:
+def _look_outside(scope: Scope, what: str) -> None:
+    """Warn once where code looks for a run that it has lost on the way: on a bare thread, or in a forked process."""
     global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            f"boundary {label!r} was entered on a thread that belongs to no run while runs are live: a stop cannot "
-            "reach it. Start the thread with stoppable.to_thread() or wrap the function with stoppable.bind(); if it "
-            "is meant to outlive the run, use stoppable.detached()",
-            RuntimeWarning,
-            stacklevel=4,
+    if _warned:
+        return
+    if scope is FORKED:
+        told = (
+            f"{what} was called in a process that was forked inside a run: a fork has no run, and no stop reaches it. "
+            "Start an agent with isolation='process' instead, or a command with stoppable.run_process()"
         )
+    elif scope is OUTSIDE and port.is_worker_thread():
+        told = (
+            f"{what} was called on a thread that belongs to no run while runs are live: no stop reaches it. Start the "
+            "thread with stoppable.to_thread() or wrap the function with stoppable.bind(); if it is meant to outlive "
+            "the run, use stoppable.detached()"
+        )
+    else:
+        return
+    _warned = True
+    warnings.warn(told, RuntimeWarning, stacklevel=4)

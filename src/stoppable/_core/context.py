@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, Protocol, Self
 
@@ -52,8 +53,18 @@ class Outside:
 
 OUTSIDE = Outside("outside any run")
 DETACHED = Outside("detached from its run")
+FORKED = Outside("in a process that was forked inside a run")
 
 current: contextvars.ContextVar[Scope] = contextvars.ContextVar("stoppable", default=OUTSIDE)
+
+
+def _leave_run() -> None:
+    # A forked process has a copy of the run, which no stop reaches, and of whatever it reports to.
+    if current.get()._run_here() is not None:
+        current.set(FORKED)
+
+
+os.register_at_fork(after_in_child=_leave_run)
 
 
 def current_run() -> Run | None:

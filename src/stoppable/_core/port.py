@@ -109,6 +109,8 @@ participant: Callable[[], Participant | None] = _no_participant
 """The participant that executes the calling code."""
 join: Callable[[Run], Participant | None] = _nobody
 """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
+attend: Callable[[Run], object] = _nobody
+"""Make the task or thread that executes the calling code one of the run's, until it has left that code."""
 current_task: Callable[[Any], Any] = _nobody
 """Return the task that an event loop executes now."""
 climb: Callable[[Stop], None] = _no_climb

@@ -277,7 +277,8 @@ class Run(Annotated):
         return self
 
     def _answer(self) -> bool:
-        """Answer True to ``should_stop()``, which is a delivery."""
+        """Answer True to ``should_stop()``, which is a delivery; whoever was told takes part."""
+        port.attend(self)
         self._deliver(raised=True)
         return True
 

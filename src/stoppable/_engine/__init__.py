@@ -5,6 +5,7 @@ import asyncio
 from stoppable._core import port
 from stoppable._engine import control, hooks, ladder, tasks
 
+port.attend = tasks.attend
 port.cancels = (asyncio.CancelledError,)
 port.climb = ladder.climb
 port.current_task = tasks.current_task

@@ -122,8 +122,9 @@ def _async_generator_agent(function: Callable[..., Any], options: RunOptions) ->
         handle = RunHandle[Any](run, in_task(run, functools.partial(channel.pump, function), args, kwargs), channel)
         is_cut = False
         try:
-            async for item in handle.stream():
+            async for item in channel.read():
                 yield item
+            await _ended_as_called(handle)
         except CancelledError:
             is_cut = passed_on(run)
             raise
@@ -133,6 +134,14 @@ def _async_generator_agent(function: Callable[..., Any], options: RunOptions) ->
                 await handle.outcome()
 
     return iterate_agent
+
+
+async def _ended_as_called(handle: RunHandle[Any]) -> None:
+    """Wait for the end of an agent that was called: an error of its body is raised as it is (docs/decisions/0005)."""
+    outcome = await handle.outcome()
+    if outcome.status is _FAILED and outcome.error is not None:
+        raise outcome.error
+    await handle.result()
 
 
 def _blocking_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:

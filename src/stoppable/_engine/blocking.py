@@ -20,7 +20,7 @@ from stoppable._engine import control
 from stoppable._engine.agents import Kind, body_of, channel_for, child_run, fed, in_thread, kind_of, perform, start
 from stoppable._engine.bells import Alarm
 from stoppable._engine.channel import Channel
-from stoppable._engine.handle import Held, RunHandle, Until, is_body, stream_of
+from stoppable._engine.handle import Held, RunHandle, Until, is_body, seen, stream_of
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.options import asked
 from stoppable._engine.scope import raise_ended
@@ -53,7 +53,8 @@ class BlockingHandle(Held, Generic[T_co]):
 
     def outcome(self) -> Outcome[T_co]:
         """Wait for the end and return it; never raises because the run was stopped."""
-        return cast("Outcome[T_co]", wait_for_end(self.run))
+        wait_for_end(self.run)
+        return seen(self.run)
 
     def result(self) -> T_co:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost."""

@@ -9,7 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from typing import Any, Generic, TypeVar
 
 from stoppable._core.boundary import check
+from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
+from stoppable._engine import tasks
 from stoppable._engine.bells import Bell, block
 from stoppable._engine.waits import until
 
@@ -99,6 +101,9 @@ class LazyChannel(Channel[T]):
 
     async def pump(self, function: Callable[..., AsyncGenerator[T, Any]], *args: Any, **kwargs: Any) -> None:
         """Be the body of the run: iterate the generator and hand its items over, each when it is asked for."""
+        executing = tasks.current()
+        assert executing is not None, "in a task of its own"
+        executing.reader_left = self._reader_left
         async with contextlib.aclosing(function(*args, **kwargs)) as items:
             async for item in items:
                 self._items.append(item)
@@ -124,6 +129,9 @@ class LazyChannel(Channel[T]):
 
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(close)  # a lost run is ended by the control thread
+
+    def _reader_left(self) -> None:
+        self._run.stop(reason=Reason.of("the run that read it has ended", kind=ReasonKind.DISCONNECT))
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -25,6 +25,7 @@ T_co = TypeVar("T_co", covariant=True)
 Until = Literal["end", "body"]
 
 _COMPLETED = Status.COMPLETED
+_BY_STOP = (Status.STOPPED, Status.LOST)
 _ACKNOWLEDGE_SECONDS = 1.0
 
 
@@ -82,7 +83,7 @@ class RunHandle(Held, Generic[T_co]):
 
     def outcome(self) -> Coroutine[Any, Any, Outcome[T_co]]:
         """Wait for the end and return it; never raises because the run was stopped."""
-        return ended(self.run)
+        return ended(self.run, seen)
 
     def result(self) -> Coroutine[Any, Any, T_co]:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost.
@@ -117,6 +118,16 @@ class RunHandle(Held, Generic[T_co]):
             yield item
         if not until_body:
             await self.result()
+
+
+def seen(run: Run) -> Outcome[Any]:
+    """Return how a run ended; a caller whose own stop ended it has had that stop delivered."""
+    outcome = run._outcome
+    assert outcome is not None, "it has ended"
+    here = context.current_run()
+    if here is not None and here._stop is not None and run._stop in here._stops() and outcome.status in _BY_STOP:
+        here._deliver(raised=True)
+    return outcome
 
 
 def _value_of(run: Run) -> Any:

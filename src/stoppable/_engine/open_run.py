@@ -40,6 +40,8 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         def make() -> Run:
             check()
             parent = context.current_run()
+            if parent is not None and parent._budget is not None:
+                parent._budget.spend("subrun")
             return Run(name, parent, run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy)
 
         self._prepare(make, limits)

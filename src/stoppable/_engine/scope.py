@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from asyncio import AbstractEventLoop, CancelledError, Task
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Never, Self
 
 from stoppable._core import context
@@ -73,6 +73,15 @@ class _Edge:
         if outsider.__context__ is not None:
             run._note_clean(clean=None)  # in an except or a finally
         return None
+
+    def _is_taken_back(self, outsider: BaseException | None) -> bool:
+        """Return whether the body took our cancel back with ``uncancel()``, and somebody else's came after that.
+
+        The count then looks as if it were ours. Only the message tells, which an exception keeps that is raised anew.
+        """
+        if not isinstance(outsider, CancelledError) or self.participant.others_now() > self.participant.others:
+            return False
+        return not _is_ours(outsider)
 
     def _is_others(self, cancel: CancelledError) -> bool:
         """Return whether somebody else has cancelled the task besides us.
@@ -200,6 +209,8 @@ class Edge(_Edge):
     async def _own_cancels_taken_out(self, outsider: BaseException | None) -> BaseException | None:
         """Pay back the cancels we issued; what is left of the outsider is somebody else's (G9)."""
         participant = self.participant
+        if self._is_taken_back(outsider):
+            participant.issued = self._issued
         if not participant.is_cancelled_for(self.run, self._issued):
             return outsider  # also one of ours, if this run is no part of the stopped one: it goes on to that
         if participant.pay_back(self._issued) > isinstance(outsider, CancelledError):
@@ -272,6 +283,8 @@ class BlockingEdge(_Edge):
 
     def _own_cancels_taken_out(self, outsider: BaseException | None) -> BaseException | None:
         """Do what ``Edge`` does, for a block that awaits: when it ends, what we issued has arrived in it."""
+        if self._is_taken_back(outsider):
+            self.participant.issued = self._issued
         if not self.participant.is_cancelled_for(self.run, self._issued):
             return outsider
         self.participant.pay_back(self._issued)
@@ -363,10 +376,26 @@ def in_task(
     loop = asyncio.get_running_loop()
     give_executor(loop)
     body = _drive_own(run, loop, function, args, kwargs)
+    if loop.get_task_factory() is not None:
+        return _in_task_of_factory(run, loop, body)
     # Up to its first suspension, so that a cancel that comes before the task's first step arrives inside it: otherwise
     # asyncio drops the coroutine unstarted and the run would have no end.
     body.send(None)
     return loop.create_task(body, name=run.name)
+
+
+def _in_task_of_factory(run: Run, loop: AbstractEventLoop, body: Coroutine[Any, Any, None]) -> Task[Any]:
+    """Do the same where somebody's factory makes the task: it may await the coroutine, which must not have begun."""
+
+    def done(_: Task[Any]) -> None:
+        if run.started_at is None and run._outcome is None:  # its task was dropped before its first step
+            body.close()
+            run.stop(reason=Reason.of("its task was cancelled before it began", kind=ReasonKind.EXTERNAL))
+            run._skip()
+
+    task = loop.create_task(body, name=run.name)
+    task.add_done_callback(done)
+    return task
 
 
 class _Pause(tuple[None]):
@@ -401,6 +430,15 @@ def _live_below(run: Run) -> list[Run]:
         else:
             nodes += node._offspring()
     return found
+
+
+def _is_ours(error: BaseException | None) -> bool:
+    """Return whether a cancel is one of ours, or was raised in the midst of one."""
+    while error is not None:
+        if isinstance(error, CancelledError) and error.args and error.args[0] is tasks.OURS:
+            return True
+        error = error.__context__
+    return False
 
 
 def _others_cancel(error: BaseException | None) -> CancelledError | None:

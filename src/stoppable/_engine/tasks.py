@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 from asyncio import AbstractEventLoop, Task
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -57,7 +57,18 @@ class TaskParticipant(Participant):
     task itself: that is why a cancel can be aimed at one run (G13).
     """
 
-    __slots__ = ("_held_back", "_joined", "_shields", "_unwinding", "issued", "loop", "others", "task", "thread")
+    __slots__ = (
+        "_held_back",
+        "_joined",
+        "_shields",
+        "_unwinding",
+        "issued",
+        "loop",
+        "others",
+        "reader_left",
+        "task",
+        "thread",
+    )
 
     def __init__(self, task: Task[Any], loop: AbstractEventLoop) -> None:
         _by_task[task] = self
@@ -70,6 +81,12 @@ class TaskParticipant(Participant):
         self._shields: list[shielded] | None = None
         self._unwinding: Run | None = None
         self._held_back: Run | None = None
+        self.reader_left: Callable[[], object] | None = None  # of a generator that is read an item at a time
+
+    def left_behind(self) -> None:
+        """End a generator that somebody may keep, half read: nobody reads it any more."""
+        if self.reader_left is not None:
+            self.reader_left()
 
     def alive(self) -> bool:
         """Return whether the task can still take a step."""
@@ -288,6 +305,12 @@ def join(run: Run) -> Participant | None:
     if participant is not None and participant not in (run._members or ()):
         participant.join(run)
     return participant
+
+
+def attend(run: Run) -> None:
+    """Make the task or thread that executes the calling code one of the run's, until it has left that code."""
+    if not isinstance(join(run), TaskParticipant):
+        threads.attend(run)
 
 
 def is_worker_thread() -> bool:

@@ -115,6 +115,35 @@ class _Visit(ThreadParticipant):
             self._run._settle()  # the call may have been all that the run waited for
 
 
+class _Attendance:
+    """A thread's part in a run, kept by the context that its code runs in: it is over when that is dropped."""
+
+    __slots__ = ("visit",)
+
+    def __init__(self, visit: _Visit) -> None:
+        self.visit = visit
+
+    def __del__(self) -> None:
+        self.visit.end()
+
+
+_attended: contextvars.ContextVar[_Attendance | _Visit | None] = contextvars.ContextVar("attended", default=None)
+
+
+def attend(run: Run) -> None:
+    """Make the calling thread a participant of the run that its context belongs to, as long as there is the context.
+
+    A pool of somebody else's that copies the context says neither when its call begins nor when it ends.
+    """
+    main = run._main
+    if isinstance(main, ThreadParticipant) and main._thread is threading.current_thread():
+        return
+    found = _attended.get()
+    visit = found.visit if isinstance(found, _Attendance) else found
+    if visit is None or visit._run is not run or visit._thread is not threading.current_thread() or not visit.alive():
+        _attended.set(_Attendance(_Visit(run, None)))
+
+
 def current() -> ThreadParticipant:
     """Return the participant for the calling thread."""
     try:
@@ -151,6 +180,7 @@ def _visit(inside: Boundary | None, function: Callable[..., T], args: tuple[Any,
     run = context.current_run()
     assert run is not None, "bound inside a run"
     visit = _Visit(run, inside)
+    _attended.set(visit)  # in a context of its own
     try:
         check()
         result = function(*args, **kwargs)
