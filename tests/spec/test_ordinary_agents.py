@@ -87,7 +87,7 @@ async def test_a_parent_that_sees_its_child_stopped_by_its_own_stop_was_told():
     await until(lambda: handle.run._first is not None and handle.run._first.status == "running")
     await handle.stop()
     outcome = await handle.outcome()
-    assert (outcome.status, outcome.result, handle.receipt.too_late) == ("stopped", "stopped", False)
+    assert (outcome.status, outcome.result, handle.run.receipt.too_late) == ("stopped", "stopped", False)
 
 
 async def test_a_parent_that_sees_its_child_stopped_by_its_own_limit_was_told():
