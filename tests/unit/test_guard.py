@@ -202,7 +202,7 @@ async def test_a_stream_that_a_guarded_call_returns_stops_between_chunks_and_is_
 
     handle = await stoppable.spawn(agent)
     assert (await handle.outcome()).status == "stopped"
-    assert handle.run.receipt.in_flight == (f"llm:chat.completions.{path}",)
+    assert handle.run.receipt.in_flight == ()  # its consumer had the chunk in hand
     assert (received, source.given, source.closed) == ([1, 2], 2, 1)
     assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["closed"]
 
@@ -259,7 +259,7 @@ async def test_a_guarded_stream_can_be_told_to_finish():
 
     handle = await stoppable.spawn(agent)
     assert await handle.result() == [1, 2, 3, 4]
-    assert handle.run.receipt.in_flight == ("llm:chat.completions.create",)
+    assert [node.name for node in handle.run.receipt.nodes if node.kind == "llm"] == ["chat.completions.create"]
 
 
 async def test_a_guarded_stream_that_nobody_reads_leaves_nothing_in_flight():
@@ -406,6 +406,12 @@ class Slotted:
         """Never replaced."""
 
 
+class Odd:
+    @classmethod
+    def made(cls):
+        """Made of the class."""
+
+
 @pytest.mark.parametrize(
     ("obj", "methods", "message"),
     [
@@ -417,7 +423,8 @@ class Slotted:
         ),
         (Store(), [], "name the methods to guard after the kind: Store has delete, get, list, set"),
         (Store(), ["is_open"], "'is_open' is bool, not a method"),
-        (Store, ["get"], "Store is a class: guard an object of it, or decorate get with @boundary"),
+        (Store, ["fetch"], "Store has no 'fetch': Store has delete, get, list, set"),
+        (Odd, ["made"], "'made' of Odd is not an ordinary method: decorate it with @boundary"),
         (Slotted(), ["get"], "'get' of Slotted cannot be replaced: use `with boundary"),
         (Client(), ["anew.create"], "'anew.create' is made anew each time it is asked for: keep 'anew' in a variable"),
     ],
@@ -433,3 +440,91 @@ def test_nothing_is_guarded_if_one_name_is_wrong():
     with pytest.raises(stoppable.InvalidArgument):
         guard(store, "store", "get", "fetch")
     assert "get" not in vars(store)
+
+
+# Classes, and names
+
+
+class Model:
+    def __init__(self, model="small"):
+        self.model = model
+
+    async def generate(self):
+        return in_flight()
+
+    def ask(self):
+        return in_flight()
+
+    async def tokens(self):
+        for number in range(3):
+            yield (number, in_flight())
+
+
+@pytest.fixture
+def models():
+    """Return fresh classes: a guard stays."""
+    fresh = type("Model", (), dict(vars(Model)))
+
+    class Special(fresh):
+        async def generate(self):
+            return await super().generate()
+
+    return fresh, Special
+
+
+async def test_every_object_of_a_guarded_class_is_guarded_by_a_name_of_its_own(models):
+    model, special = models
+    assert guard(model, "llm", "generate", "ask", name=lambda self: self.model) is model
+
+    async def agent():
+        return await model("large").generate(), model().ask(), await special("odd").generate()
+
+    assert await in_run(agent) == (["llm:large"], ["llm:small"], ["llm:odd"])
+
+
+async def test_a_class_names_its_boundaries_after_itself_and_takes_a_text(models):
+    model, _ = models
+    guard(model, "llm", "ask")
+    guard(model, "llm", "generate", name="chat")
+
+    async def agent():
+        return model().ask(), await model().generate()
+
+    assert await in_run(agent) == (["llm:Model.ask"], ["llm:chat"])
+
+
+async def test_a_guarded_class_is_guarded_once(models):
+    model, special = models
+    for _ in range(2):
+        guard(model, "llm", "ask")
+        guard(special, "llm", "ask")
+        guard(special(), "llm", "ask")
+
+    async def agent():
+        return special().ask()
+
+    assert await in_run(agent) == ["llm:Model.ask"]
+    with pytest.raises(stoppable.InvalidArgument, match="it cannot be 'tool' as well"):
+        guard(special, "tool", "ask")
+
+
+async def test_a_generator_is_in_flight_while_it_is_read_and_not_while_its_consumer_holds_a_chunk(models):
+    model, _ = models
+    guard(model, "llm", "tokens", name=lambda self: self.model)
+
+    async def agent():
+        run = stoppable.current_run()
+        return [(token, run.in_flight) async for token in model().tokens()]
+
+    assert await in_run(agent) == [((number, ["llm:small"]), ()) for number in range(3)]
+
+
+async def test_the_name_of_an_object_may_be_told_by_a_function_too():
+    client = guard(Model("mine"), "llm", "ask", name=lambda one: one.model)
+
+    async def agent():
+        return client.ask()
+
+    assert await in_run(agent) == ["llm:mine"]
+    with pytest.raises(stoppable.InvalidArgument, match="name is 3"):
+        guard(client, "llm", "generate", name=3)

@@ -88,6 +88,11 @@ class Boundary(Member):
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for its effect, though it is not over: a stream whose consumer has a chunk in hand."""
+        return False
+
+    @property
     def fate(self) -> Fate | None:
         """What became of it, if it was open when a stop came."""
         return getattr(self, "_fate", None)

@@ -32,7 +32,7 @@ def write(run: Run, answer: Answer) -> Receipt:
         status=status,
         mode=max((stop.mode for stop in stops), key=lambda mode: mode.rank),
         reason=stops[0].reason,
-        in_flight=tuple(boundary.label for boundary in in_flight),
+        in_flight=_labels(stops, in_flight),
         nodes=tuple(_nodes(stops, in_flight, is_within)) if status.terminal else (),
         entered_after=_entered_after(stops, is_within),
         too_late=status in {Status.COMPLETED, Status.FAILED},
@@ -84,6 +84,13 @@ def _entered_after(stops: list[Stop], is_within: Callable[[Run], bool]) -> tuple
 def _in_flight(stops: list[Stop], is_within: Callable[[Run], bool]) -> dict[Boundary, Run]:
     """Return the boundaries of a subtree that were open at any of its stops."""
     return {boundary: node for stop in stops for node, boundary in stop.in_flight if is_within(node)}
+
+
+def _labels(stops: list[Stop], in_flight: dict[Boundary, Run]) -> tuple[str, ...]:
+    """Return the names of those that were in flight, but for streams that nobody was reading at any of the stops."""
+    idle = [boundary for stop in stops for boundary in stop.idle]
+    seen = [boundary for stop in stops for _, boundary in stop.in_flight] if idle else []
+    return tuple(one.label for one in in_flight if not idle or idle.count(one) < seen.count(one))
 
 
 def _nodes(stops: list[Stop], in_flight: dict[Boundary, Run], is_within: Callable[[Run], bool]) -> Iterator[Node]:

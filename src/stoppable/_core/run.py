@@ -151,7 +151,7 @@ class Run(Annotated):
         """The boundaries of the subtree that are open at this moment, in this process."""
         seen = Stop(self, Mode.COOPERATIVE, Reason())  # requested of nobody
         self._mark_in_flight(seen)
-        return tuple(boundary.label for _, boundary in seen.in_flight)
+        return tuple(boundary.label for _, boundary in seen.in_flight if boundary not in seen.idle)
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.name!r} {self.status}>"

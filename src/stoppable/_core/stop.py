@@ -94,6 +94,7 @@ class Stop:
         "acknowledged_at",
         "after",
         "grace",
+        "idle",
         "in_flight",
         "mode",
         "nodes",
@@ -115,6 +116,7 @@ class Stop:
         # Lists only where there is anything to note: most stops have nothing, and ten thousand at once would have the
         # garbage collector look at everything there is.
         self.in_flight: Sequence[tuple[Run, Boundary]] = ()
+        self.idle: Sequence[Boundary] = ()  # of those: streams that nobody was reading
         self.after: Sequence[tuple[Run, str]] = ()
         self.abandoned: Sequence[tuple[Run, str]] = ()
 
@@ -122,6 +124,8 @@ class Stop:
         """Note a boundary that was open when the stop came."""
         with lock:
             self.in_flight = _and(self.in_flight, (run, boundary))
+            if boundary.is_idle:
+                self.idle = _and(self.idle, boundary)
 
     def note_after(self, entry: tuple[Run, str]) -> None:
         """Note a boundary that was entered after the stop; every stop of its run notes the same entry."""

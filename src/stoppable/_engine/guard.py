@@ -10,7 +10,7 @@ from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, TypeVar
 
 from stoppable._core import context
-from stoppable._engine.streaming.chunks import Chunks, Entry
+from stoppable._engine.streaming.chunks import Chunks, Entry, GuardedEntry
 from stoppable._engine.streaming.stream import AsyncChunks, BlockingChunks, EitherChunks, is_async, is_blocking
 from stoppable.errors import InvalidArgument
 
@@ -19,25 +19,30 @@ T = TypeVar("T")
 _MARK = "__stoppable_guard__"
 
 
-def guard(obj: T, kind: str, *methods: str) -> T:
-    """Make methods of an object boundaries, in place, and return the object; guarding again changes nothing.
+def guard(obj: T, kind: str, *methods: str, name: str | Callable[[Any], str] | None = None) -> T:
+    """Make methods of an object or of a class boundaries, in place, and return it; guarding again changes nothing.
 
     A method may be named by a path: ``guard(client, "llm", "chat.completions.create")``. The boundary covers the call,
-    what a coroutine awaits included. A stream that is returned stays in flight to its end and stops between chunks, as
-    with ``stream()``; apart from that it is what the method returned. Only this object is guarded: not its class, and
-    not the copies that ``with_options()`` or ``copy.copy()`` make of it. Guard those as well.
+    what a coroutine awaits included. A stream that is returned stops between chunks, as with ``stream()``, and is in
+    flight while it is read; apart from that it is what the method returned. ``name`` is how the boundary is listed, or
+    a function that tells it of the object whose method is called.
+
+    Of an object, only this one is guarded: not its class, and not the copies that ``with_options()`` or ``copy.copy()``
+    make of it. Of a class, every object is guarded whose class does not replace the method.
     """
     if not methods:
-        raise InvalidArgument(f"name the methods to guard after the kind: {type(obj).__name__} has {_names(obj)}")
+        raise InvalidArgument(f"name the methods to guard after the kind: {_named(obj)} has {_names(obj)}")
+    if name is not None and not (isinstance(name, str) or callable(name)):
+        raise InvalidArgument(f"name is {name!r:.40}: use a text, or a function of the object")
     targets = [_find(obj, path) for path in methods]  # all of them, before anything is changed
     for target in [target for target in targets if not target.is_guarded(kind)]:
-        _guard_one(obj, kind, target)
+        _guard_one(obj, kind, target, name)
     return obj
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A method, and the object that it is an attribute of."""
+    """A method, and the object or class that it is an attribute of."""
 
     path: str
     owner: Any
@@ -53,11 +58,20 @@ class _Target:
         return mark
 
     def is_guarded(self, kind: str) -> bool:
-        if self.mark is None or self.mark.owner is not self.owner:
+        if self.mark is None or not self.mark.covers(self.owner):
             return False
         if self.mark.kind != kind:
             raise InvalidArgument(f"{self.path!r} is guarded as {self.mark.kind!r}: it cannot be {kind!r} as well")
         return True
+
+    def label(self, name: str | Callable[[Any], str] | None) -> Callable[[tuple[Any, ...]], str]:
+        """Return what tells how a call with these arguments is listed."""
+        if isinstance(name, str):
+            return lambda _: name
+        if isinstance(self.owner, type):
+            default = f"{self.owner.__name__}.{self.path}"
+            return (lambda _: default) if name is None else (lambda args: name(args[0]))
+        return (lambda _: self.path) if name is None else (lambda _: name(self.owner))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,12 @@ class _Mark:
     owner: Any
     kind: str
 
+    def covers(self, owner: Any) -> bool:
+        """Return whether the methods of an object or of a class go through this guard."""
+        if not isinstance(self.owner, type) or self.owner is owner:
+            return self.owner is owner
+        return issubclass(owner, self.owner) if isinstance(owner, type) else isinstance(owner, self.owner)
+
 
 def _find(obj: Any, path: str) -> _Target:
     owner, found = obj, obj
@@ -75,14 +95,18 @@ def _find(obj: Any, path: str) -> _Target:
         try:
             found = getattr(owner, name)
         except AttributeError:
-            raise InvalidArgument(
-                f"{type(obj).__name__} has no {path!r}: {type(owner).__name__} has {_names(owner)}"
-            ) from None
+            raise InvalidArgument(f"{_named(obj)} has no {path!r}: {_named(owner)} has {_names(owner)}") from None
     if isinstance(owner, type):
-        raise InvalidArgument(f"{owner.__name__} is a class: guard an object of it, or decorate {path} with @boundary")
-    if not callable(found):
+        found = inspect.getattr_static(owner, name)
+        if not inspect.isfunction(found):
+            raise InvalidArgument(f"{path!r} of {owner.__name__} is not an ordinary method: decorate it with @boundary")
+    elif not callable(found):
         raise InvalidArgument(f"{path!r} is {type(found).__name__}, not a method: it has {_names(found)}")
     return _Target(path, owner, found)
+
+
+def _named(obj: object) -> str:
+    return obj.__name__ if isinstance(obj, type) else type(obj).__name__
 
 
 def _names(obj: object) -> str:
@@ -92,16 +116,17 @@ def _names(obj: object) -> str:
     return ", ".join(methods or names) or "no methods"
 
 
-def _guard_one(obj: Any, kind: str, target: _Target) -> None:
-    method = target.method if target.mark is None else _own_method(target)
-    wrapper = functools.wraps(method)(_guarded(kind, target.path, method))
+def _guard_one(obj: Any, kind: str, target: _Target, name: str | Callable[[Any], str] | None) -> None:
+    is_copy = target.mark is not None and not isinstance(target.owner, type)
+    method = _own_method(target) if is_copy else target.method
+    wrapper = functools.wraps(method)(_guarded(kind, target.label(name), method))
     setattr(wrapper, _MARK, _Mark(target.owner, kind))
     try:
         _set(target.owner, target.name, wrapper)
         stays = _find(obj, target.path).method is wrapper
     except (AttributeError, TypeError):
         raise InvalidArgument(
-            f"{target.name!r} of {type(target.owner).__name__} cannot be replaced: use `with boundary({kind!r}, …)` "
+            f"{target.name!r} of {_named(target.owner)} cannot be replaced: use `with boundary({kind!r}, …)` "
             "around the call"
         ) from None
     if not stays:
@@ -126,11 +151,11 @@ def _set(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         object.__setattr__(owner, name, wrapper)
 
 
-def _guarded(kind: str, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded(kind: str, label: Callable[[tuple[Any, ...]], str], method: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(method):
 
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            entry = Entry(kind, name).__enter__()
+            entry = GuardedEntry(kind, label(args)).__enter__()
             with _left_on_error(entry):
                 result = await method(*args, **kwargs)
             return _handed_out(entry, result, kwargs)
@@ -138,12 +163,13 @@ def _guarded(kind: str, name: str, method: Callable[..., Any]) -> Callable[..., 
         return call_async
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        entry = Entry(kind, name).__enter__()
+        name = label(args)
+        entry = GuardedEntry(kind, name).__enter__()
         with _left_on_error(entry):
             result = method(*args, **kwargs)
         if inspect.iscoroutine(result):
             entry.leave()  # nobody may ever await it: it is listed when somebody does
-            return _awaited(Entry(kind, name), result, kwargs)
+            return _awaited(GuardedEntry(kind, name), result, kwargs)
         return _handed_out(entry, result, kwargs)
 
     return call

@@ -61,6 +61,17 @@ class Entry(Boundary):
             self._fate = Fate.INTERRUPTED
 
 
+class GuardedEntry(Entry):
+    """The same for a guarded method: between two chunks its consumer may do anything, for long."""
+
+    __slots__ = ()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its consumer holds it."""
+        return self.holder is None
+
+
 class Chunks(Generic[T]):
     """What streams of both kinds share: where one stands in its run, and what it reads from."""
 
