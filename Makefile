@@ -11,7 +11,7 @@ MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/browser
 
-.PHONY: help demo test test-version test-versions test-mutants test-clients test-api test-frameworks test-libraries test-adk test-lowest test-ui check check-ui model soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-lowest test-ui check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,7 +40,11 @@ test: ## run the tests, with coverage of the core and the engine
 	$(BIN)/coverage report --include 'src/stoppable/_core/*' --fail-under 100
 	$(BIN)/coverage report --include 'src/stoppable/_engine/*' --fail-under 95
 
-test-versions: ## run the tests on every other Python from 3.11 to 3.13 that is installed
+# what differs from one Python to the next: the specification, the machine, and a part of everything else
+ELSEWHERE := tests/spec tests/machine tests/unit tests/stores/test_memory.py tests/stores/test_sqlite.py \
+	tests/supervisor/test_supervisor.py tests/server/test_stopping.py tests/client/test_client.py tests/cli/test_commands.py
+
+test-versions: ## run the specification and a part of the rest on every other Python from 3.11 to 3.13 that is installed
 	@set -e; for version in 3.11 3.12 3.13; do \
 		if $(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != ($${version/./, }))"; then continue; fi; \
 		found=; for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python; do \
@@ -51,11 +55,21 @@ test-versions: ## run the tests on every other Python from 3.11 to 3.13 that is 
 
 test-version:
 	$(call environment,$(VENV),dev)
-	$(PYTEST) $(APART)
+	$(PYTEST) $(ELSEWHERE)
 
-test-mutants: ## see that the tests catch deliberate mistakes in the core
+test-mutants: ## see that the tests catch deliberate mistakes; some of them, chosen by SEED=… (printed)
 	$(call environment,$(VENV),dev)
-	$(BIN)/python -X dev -m pytest -q tests/mutants  # it runs two at a time by itself
+	@seed=$(or $(SEED),$$RANDOM); echo "mutants are chosen by SEED=$$seed"; \
+		STOPPABLE_MUTANTS=$(or $(COUNT),24):$$seed $(BIN)/python -X dev -m pytest -q tests/mutants  # two at a time by itself
+
+test-mutants-all: ## see that the tests catch every deliberate mistake
+	$(call environment,$(VENV),dev)
+	$(BIN)/python -X dev -m pytest -q tests/mutants
+
+flakes: ## run the tests that changed since BASE=… twenty times beside two busy processes, and all of them three times
+	$(call environment,$(VENV),dev)
+	PYTHON=$(BIN)/python .ci/flakes $(APART)
+	for time in 1 2 3; do $(MAKE) --no-print-directory test || exit 1; done
 
 test-clients: ## stop calls and streams of the openai and httpx clients, against a scripted model server
 	$(call environment,.venv-clients,dev$(comma)clients)
@@ -79,10 +93,13 @@ test-libraries: ## let runs use libraries that start threads, and instrument the
 	$(call environment,.venv-libraries,dev$(comma)libraries)
 	.venv-libraries/bin/python -m pytest -q tests/libraries
 
-test-lowest: ## run the tests of the server, the client, the command line and the file with the oldest packages that they allow
+LOWEST := tests/client/test_client.py tests/client/test_cut_connections.py tests/cli/test_commands.py tests/server/test_stopping.py \
+	tests/server/test_streams.py tests/server/test_safety.py tests/server/test_lockout.py tests/stores/test_sqlite.py
+
+test-lowest: ## run tests of the server, the client, the command line and the file with the oldest packages that they allow
 	$(call environment,.venv-lowest,cli$(comma)client$(comma)server$(comma)sqlite,--upgrade --resolution lowest-direct)
 	$(call environment,.venv-lowest,dev)
-	.venv-lowest/bin/python -m pytest -q $(PARALLEL) tests/client tests/cli tests/server tests/stores/test_sqlite*.py
+	.venv-lowest/bin/python -m pytest -q $(PARALLEL) $(LOWEST)
 
 test-ui: ## open the web UI in a headless Chromium; needs chromium, and npm for the accessibility checker
 	$(call environment,.venv-ui,dev$(comma)ui)

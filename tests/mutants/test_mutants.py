@@ -1,6 +1,7 @@
 """The tests see the mistakes they are there for: each mutant makes one of its tests fail."""
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,17 @@ from .mutant import Mutant
 from .store_mutants import STORE_MUTANTS
 
 MUTANTS = (*CORE_MUTANTS, *ENGINE_MUTANTS, *STORE_MUTANTS)
+
+
+def chosen(how: str | None) -> tuple[Mutant, ...]:
+    """Return the mutants that are tried: all of them, or as many as ``COUNT:SEED`` says."""
+    if how is None:
+        return MUTANTS
+    count, _, seed = how.partition(":")
+    return tuple(random.Random(seed).sample(MUTANTS, min(int(count), len(MUTANTS))))
+
+
+CHOSEN = chosen(os.environ.get("STOPPABLE_MUTANTS"))
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stoppable"
 SECONDS = 50
@@ -68,7 +80,7 @@ class Runs:
         self._futures: dict[tuple[str, str], Future[subprocess.CompletedProcess[str]]] = {}
 
     def start(self, test: str, mutant: Mutant | None) -> None:
-        nodes = {node for each in MUTANTS for node in each.caught_by} if mutant is None else mutant.caught_by
+        nodes = {node for each in CHOSEN for node in each.caught_by} if mutant is None else mutant.caught_by
         if mutant is not None and test == test_the_machine_sees_the_mutant.__name__:
             nodes = [mutant.machine]
         self._futures[test, mutant.name if mutant else ""] = self._pool.submit(
@@ -116,12 +128,12 @@ def test_without_a_mutant_the_same_tests_pass(runs):
 
 
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize("mutant", MUTANTS, ids=name_of)
+@pytest.mark.parametrize("mutant", CHOSEN, ids=name_of)
 def test_the_mutant_is_seen(mutant, runs):
     assert saw(runs.result(test_the_mutant_is_seen, mutant), mutant)
 
 
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant.the_machine_sees_it], ids=name_of)
+@pytest.mark.parametrize("mutant", [mutant for mutant in CHOSEN if mutant.the_machine_sees_it], ids=name_of)
 def test_the_machine_sees_the_mutant(mutant, runs):
     assert saw(runs.result(test_the_machine_sees_the_mutant, mutant), mutant)
