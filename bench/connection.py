@@ -38,6 +38,12 @@ class Connection:
             received += await self._chunk()
         return received
 
+    async def until(self, *wanted: bytes) -> None:
+        """Read on in a stream until one event has all of these."""
+        received = b""
+        while not any(all(one in event for one in wanted) for event in received.split(b"\n\n")):
+            received = received.rpartition(b"\n\n")[2] + await self._chunk()
+
     def close(self) -> None:
         self._writer.transport.abort()
 

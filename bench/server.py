@@ -85,6 +85,44 @@ async def live(quick: bool) -> Section:
     return Section(title="One event of a live run", rows=rows, notes=[told, PEERS_NOTE])
 
 
+async def pages(quick: bool) -> Section:
+    """The same run, followed by many readers, or with as many pages open that show all runs."""
+    count, many = (100, 10) if quick else (500, 50)
+    with server(ours("memory")) as port:
+
+        async def followed() -> int:
+            control = await Connection.open(port)
+            run_id = await Stoppable().started(control, "pacer", count)
+            readers = [await Connection.open(port) for _ in range(many)]
+            await asyncio.gather(*(reader.ask("GET", f"/runs/{run_id}/events") for reader in readers))
+            for connection in (control, *readers):
+                connection.close()
+            return count
+
+        async def shown() -> int:
+            control = await Connection.open(port)
+            shown = [await Connection.open(port) for _ in range(many)]
+            for page in shown:
+                await Stoppable().page(page)
+            run_id = await Stoppable().started(control, "pacer", count)
+            ended = f'"id":"{run_id}"'.encode()
+            await asyncio.gather(*(page.until(ended, b'"completed"') for page in shown))
+            for connection in (control, *shown):
+                connection.close()
+            return count
+
+        await followed()
+        await shown()
+        found = await interleaved(2 if quick else 5, {"readers": (port, followed), "pages": (port, shown)})
+    readers = found["readers"]
+    rows = [
+        against(readers, f"{many} readers of its events (floor)", readers, unit="µs"),
+        against(readers, f"{many} pages with GET /events", found["pages"], unit="µs", target=Target(limit=1)),
+    ]
+    told = f"CPU time for each of {count} events of one run, one each millisecond, with its start and the streams' own"
+    return Section(title="Pages that are open", rows=rows, notes=[told])
+
+
 async def stops_in_memory(quick: bool) -> Section:
     return Section(title="One stop, in memory", rows=await stops(quick, "memory"), notes=STOP_NOTES)
 
@@ -199,6 +237,7 @@ async def memory(quick: bool) -> Section:
         ("a StreamingResponse that waits", Floor().waiting, ours("memory", "plain"), None),
         ("a live run that nobody follows", Stoppable().unfollowed, ours("memory"), None),
         ("a live run with one reader", Stoppable().waiting, ours("memory"), Target(limit=12, absolute=True)),
+        ("a page with GET /events", Stoppable().page, ours("memory"), Target(limit=12, absolute=True)),
         ("the same app in somebody's uvicorn", Stoppable().waiting, ours("memory", "plain"), None),
         *(
             (workload.name, workload.waiting, WORKLOADS[workload], None)
@@ -234,7 +273,7 @@ async def resident(begin: Callable[[Connection], Awaitable[object]], port: int, 
 
 
 async def measured(quick: bool) -> list[Section]:
-    parts = (replay, live, stops_in_memory, stops_in_a_file, peer_stops, memory)
+    parts = (replay, live, pages, stops_in_memory, stops_in_a_file, peer_stops, memory)
     sections = []
     for part in parts:  # fresh servers for each, so that none measures what another left behind
         sections.append(await part(quick))

@@ -48,6 +48,10 @@ class Stoppable:
         await connection.follow("GET", f"/runs/{run_id}/events", until=b'"running"')
         return run_id
 
+    async def page(self, connection: Connection) -> None:
+        """Follow all runs, as a page does that shows them."""
+        await connection.follow("GET", "/events", until=b'"all":true')
+
     async def stop(self, connection: Connection, run_id: str) -> None:
         await connection.ask("POST", f"/runs/{run_id}/stop", self.STOP)
 
