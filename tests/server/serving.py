@@ -153,11 +153,12 @@ class RawStream:
         return cls(*await asyncio.open_connection(limit=limit, sock=sock))
 
     @classmethod
-    async def open(cls, service, run_id, after=0, behind=b"", headers=(), **options):
-        """Ask for the events of a run, with ``behind`` sent at once behind the request."""
+    async def open(cls, service, run_id, after=0, behind=b"", headers=(), path=None, **options):
+        """Ask for the events of a run, or of another path, with ``behind`` sent at once behind the request."""
         stream = await cls.connect(service, **options)
         fields = {"Host": "localhost", "Last-Event-ID": after, **dict(headers)}
-        lines = [f"GET /runs/{run_id}/events HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+        path = path or f"/runs/{run_id}/events"
+        lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
         head = "\r\n".join([*lines, "", ""])
         stream.write(head.encode() + behind)
         status = await stream._reader.readline()

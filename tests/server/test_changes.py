@@ -6,11 +6,15 @@ import json
 
 import pytest
 from fastapi import Request
+from tests.waiting import until
 
 import stoppable
-from stoppable.server import Principal, ServerLimits
+from stoppable.errors import StoreError
+from stoppable.server import Principal, ServerLimits, changes
+from stoppable.server.feed import message
+from stoppable.stores.reply import Reply
 
-from .serving import DEADLINE, asked_for, client_of, ended, over, parsed, served, started
+from .serving import DEADLINE, RawStream, asked_for, client_of, ended, over, parsed, served, started
 
 
 @stoppable.agent
@@ -224,6 +228,77 @@ async def test_ten_pages_share_one_look_at_the_store():
             run_id = await asked_for(pages[0].client, "quick")
             for page in pages:
                 await page.until(is_in("completed", run_id))
+
+
+def flooded(service, count):
+    """Let the feed find much at once, which no page has room for."""
+    feed = next(iter(service.app.state.desk.streams._feeds.values()))
+
+    def flood():
+        for _ in range(count):
+            feed._keep(changes.Batch(0, [(None, message("run", {"padding": "x" * 100_000}))]))
+        for reader in feed.readers:
+            reader.wake()
+
+    feed._loop.call_soon_threadsafe(flood)
+
+
+async def test_a_page_that_takes_nothing_for_long_is_dropped():
+    with served(AGENTS, limits=ServerLimits(slow_seconds=0.5)) as service:
+        stream = await RawStream.open(service, None, path="/events", receive_buffer=4096)
+        events = stream.events()
+        while (await anext(events))["event"] != "flight":
+            pass
+        flooded(service, 150)
+        streams = service.app.state.desk.streams
+        await until(lambda: len(streams) == 0)
+        told = [one async for one in events]
+        await stream.close()
+        assert told[-1]["event"] == "dropped"
+        assert "id" not in told[-1], "it resumes after the last place that it has"
+
+
+async def test_a_page_that_is_too_far_behind_is_dropped(monkeypatch):
+    """What it missed is in the store, and not in our memory."""
+    monkeypatch.setattr(changes, "_BATCH_BYTES", 1_000_000)
+    with served(AGENTS) as service:
+        stream = await RawStream.open(service, None, path="/events")
+        told = stream.events()
+        while (await anext(told))["event"] != "flight":
+            pass
+        flooded(service, 150)
+        assert [one["event"] async for one in told][-1] == "dropped"
+        await stream.close()
+
+
+async def test_a_store_that_does_not_answer_for_a_while_loses_no_change(caplog):
+    def refuse(*_, **__):
+        def fail():
+            raise StoreError("it does not answer")
+
+        return Reply.of(fail)
+
+    with served(AGENTS) as service:
+        async with changed(service) as stream:
+            store = service.supervisor.store
+            store.tail = refuse
+            try:
+                run_id = await asked_for(stream.client, "quick")
+                await until(lambda: "changes of runs cannot be told for now" in caplog.text)
+            finally:
+                del store.tail
+            await stream.until(is_in("completed", run_id))
+
+
+async def test_a_page_that_missed_too_much_begins_anew(monkeypatch):
+    monkeypatch.setattr(changes, "_REPLAYED_RUNS", 2)
+    with served(AGENTS) as service:
+        async with client_of(service) as client:
+            for number in range(3):
+                await ended(client, await asked_for(client, "quick"))
+                async with changed(service, after=0) as stream:
+                    assert stream.hello["data"]["reset"] is (number == 2)
+                    assert len(stream.missed) == (0 if number == 2 else number + 1)
 
 
 async def test_a_server_that_shuts_down_says_so():

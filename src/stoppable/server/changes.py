@@ -31,6 +31,9 @@ _AT_ONCE = 5_000  # events of one look
 _PAGE = 1_000
 _UNSETTLED = 200  # runs that are looked at again because their stop was not acknowledged
 _REPLAYED = 200_000  # events: whoever was away for more begins anew
+_REPLAYED_RUNS = 2_000
+_REPLAYED_BYTES = 1_000_000
+_PIECE_BYTES = 262_144  # sent at once: a slow page must not have much waiting for it
 _BATCHES = 1_000
 _BATCH_BYTES = 16_000_000
 
@@ -38,13 +41,18 @@ Flight = tuple[str, ...] | None
 
 
 class Batch:
-    """What one look found, encoded once; the runs in the order of their places."""
+    """Some of what one look found, encoded once; ``place`` is that of the last run in it."""
 
-    __slots__ = ("_flights", "_runs", "_told", "size")
+    __slots__ = ("_flights", "_runs", "_told", "place", "size")
 
     def __init__(
-        self, runs: Sequence[tuple[str | None, bytes]], flights: Mapping[str, tuple[str | None, Flight]]
+        self,
+        place: int,
+        runs: Sequence[tuple[str | None, bytes]],
+        flights: Mapping[str, tuple[str | None, Flight]] | None = None,
     ) -> None:
+        flights = flights or {}
+        self.place = place
         self._runs = runs
         self._flights = flights
         self._told: dict[str | None, bytes] = {}
@@ -123,7 +131,7 @@ class ChangesFeed(Feed):
                 async with self.lock:
                     if not self.is_open:
                         await self._open()
-                    self._keep(await self._look())
+                    await self._look()
                 is_failing = False
             except StoppableError as error:
                 if not is_failing:
@@ -159,7 +167,7 @@ class ChangesFeed(Feed):
     def _store(self) -> Store:
         return self._supervisor.store
 
-    async def _look(self) -> Batch:
+    async def _look(self) -> None:
         changed: dict[str, int | None] = {}
         moved: dict[str, None] = {}
         place, has_more = self.place, True
@@ -178,8 +186,8 @@ class ChangesFeed(Feed):
         again = dict.fromkeys([*list(self._unsettled)[:_UNSETTLED], *(run.id for run in pending.runs)])
         others = await self._records([run_id for run_id in again if run_id not in records])
         now = await self._supervisor.in_flight(_live_of([*records.values(), *others.values()]) | moved.keys())
+        self._tell({**others, **records}, changed, now)
         self.place = place
-        return self._batch({**others, **records}, changed, now)
 
     async def _records(self, run_ids: Collection[str]) -> dict[str, RunRecord]:
         found: dict[str, RunRecord] = {}
@@ -190,26 +198,36 @@ class ChangesFeed(Feed):
                 self._forget(run_id)  # purged
         return found
 
-    def _batch(
+    def _tell(
         self, records: Mapping[str, RunRecord], places: Mapping[str, int | None], now: Mapping[str, Flight]
-    ) -> Batch:
+    ) -> None:
         runs: list[tuple[str | None, bytes]] = []
+        place, size = self.place, 0
         for run_id, record in records.items():
             summary = replace(RunSummary.of(record), in_flight=now.get(run_id, ()))
             if self._live.get(run_id) != summary:
+                place = places.get(run_id) or place
                 runs.append((record.owner, message("run", summary, places.get(run_id))))
+                size += len(runs[-1][1])
             self._forget(run_id)
             if not record.over:
                 self._live[run_id] = summary
                 if not is_answered(record):
                     self._unsettled[run_id] = None
+            if size >= _PIECE_BYTES:
+                self._keep(Batch(place, runs))
+                runs, size = [], 0
+        self._keep(Batch(place, runs, self._moved(now)))
+
+    def _moved(self, now: Mapping[str, Flight]) -> Mapping[str, tuple[str | None, Flight]]:
+        """Return what is in flight where that is news, with the owners."""
         flights: dict[str, tuple[str | None, Flight]] = {}
         for run_id, flight in now.items():
             live = self._live.get(run_id)
             if live is not None and live.in_flight != flight:
                 self._live[run_id] = replace(live, in_flight=flight)
                 flights[run_id] = live.owner, flight
-        return Batch(runs, flights)
+        return flights
 
     def _forget(self, run_id: str) -> None:
         self._live.pop(run_id, None)
@@ -225,12 +243,12 @@ class ChangesFeed(Feed):
             self._bytes -= self._batches.popleft().size
 
     async def since_place(self, after: int, owner: str | None) -> list[bytes] | None:
-        """Return the runs that changed after a place, by their last changes, or None if that was too long ago.
+        """Return the runs that changed after a place, by their last changes, or None if that is too much.
 
         The caller holds the lock.
         """
         if after > self.place:  # somebody else's feed was faster
-            self._keep(await self._look())
+            await self._look()
         if not self.place - _REPLAYED <= after <= self.place:
             return None
         changed: dict[str, int] = {}
@@ -240,13 +258,16 @@ class ChangesFeed(Feed):
                 changed.pop(event.run_id, None)
                 changed[event.run_id] = at
             after = tail.place
+        if len(changed) > _REPLAYED_RUNS:
+            return None
         records = await self._records(list(changed))
         now = await self._supervisor.in_flight(_live_of(records.values()))
-        return [
+        told = [
             message("run", replace(RunSummary.of(record), in_flight=now.get(run_id, ())), changed[run_id])
             for run_id, record in records.items()
             if owner in {None, record.owner}
         ]
+        return told if sum(map(len, told)) <= _REPLAYED_BYTES else None
 
 
 def _live_of(records: Collection[RunRecord]) -> dict[str, None]:
@@ -275,9 +296,16 @@ class ChangesView(View):
         assert isinstance(feed, ChangesFeed), "it made it"
         if self._at is None:
             return await self._greet(feed, after)
-        chunk = b"".join(batch.told(self._owner) for batch in feed.since(self._at))
-        self._at = feed.end
-        return Piece(chunk, feed.place)
+        chunks: list[bytes] = []
+        size = 0
+        for batch in feed.since(self._at):
+            self._at += 1
+            chunks.append(batch.told(self._owner))
+            size += len(chunks[-1])
+            after = batch.place
+            if size >= _PIECE_BYTES:
+                break
+        return Piece(b"".join(chunks), after)
 
     async def _greet(self, feed: ChangesFeed, after: int) -> Piece:
         async with feed.lock:
