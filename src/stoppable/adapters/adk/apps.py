@@ -9,10 +9,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from google.adk.runners import Runner
+from starlette.routing import Mount
 
-from stoppable import ThreadPoolExecutor
+from stoppable import InvalidArgument, ThreadPoolExecutor
 from stoppable.adapters.adk import names
 from stoppable.adapters.adk.connections import Connections, looks_for_disconnect
+from stoppable.adapters.adk.control import Control
 from stoppable.adapters.adk.routes import routes
 from stoppable.adapters.adk.runners import OnDisconnect, wrap
 from stoppable.adapters.adk.sessions import Pending
@@ -25,6 +27,9 @@ def install(
     *,
     on_disconnect: OnDisconnect | None = None,
     tool_threads: bool = True,
+    control_port: int | None = None,
+    control_host: str = "127.0.0.1",
+    api_key: str | None = None,
 ) -> Supervisor:
     """Make every run of an ADK app one that can be stopped, and return the supervisor that does it.
 
@@ -32,10 +37,20 @@ def install(
     …/sessions/{id}/stream``, and opens the supervisor when it starts, unless that is open; without one the runs are
     kept in memory. ``on_disconnect`` says what becomes of a run whose client leaves: ``keep``, or ``stop``, which is
     the default where ``adk web`` is served, since the Stop button of its page only drops the connection.
+
+    ``/stoppable/`` shows and stops the runs, for local host names or whoever has the ``api_key``. ``control_port``
+    serves the same, and ``:cancel``, on a thread: where an async tool blocks the app's event loop, use that.
     """
+    installed: Supervisor | None = getattr(app.state, "stoppable", None)
+    if installed is not None:
+        if supervisor in {None, installed}:
+            return installed
+        raise InvalidArgument("stoppable is installed in this app already: by services.py, or by an earlier install()")
     server = names.server_of(app)
-    made = supervisor or Supervisor()
+    app.state.stoppable = made = supervisor or Supervisor()
     policy = on_disconnect or ("stop" if _serves_page(app) else "keep")
+    pending = Pending()
+    control = Control(made, pending, api_key)
     get_runner, lifespan = server.get_runner_async, app.router.lifespan_context
 
     async def get_runner_async(app_name: str) -> Runner:
@@ -49,15 +64,16 @@ def install(
         async with contextlib.AsyncExitStack() as stack:
             if not made.is_open:
                 await stack.enter_async_context(made)
+            if control_port is not None:
+                await stack.enter_async_context(control.listening(control_host, control_port))
             yield await stack.enter_async_context(lifespan(app_))
 
     server.get_runner_async = get_runner_async
     app.router.lifespan_context = living
     run_route: Any = next(route for route in app.router.routes if getattr(route, "path", None) == "/run")
-    pending = Pending()
     app.add_middleware(Connections, pending=pending, watches=not looks_for_disconnect(run_route.endpoint))
     # First, because create-session would take "{id}:cancel" for the id of a new session.
-    app.router.routes[:0] = routes(made, pending)
+    app.router.routes[:0] = [*routes(made, pending), Mount("/stoppable", control.app())]
     return made
 
 
