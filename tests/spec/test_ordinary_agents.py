@@ -5,15 +5,18 @@ import contextvars
 import gc
 import multiprocessing
 import os
+import signal
 import threading
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable._core import boundary as boundaries
+from stoppable._engine import workers
 
 
 @pytest.fixture
@@ -31,6 +34,39 @@ async def test_a_stop_while_a_worker_process_starts_is_a_stop(tmp_path):
     assert (outcome.status, outcome.result) == ("stopped", None)
     with pytest.raises(stoppable.RunStopped):
         await handle.result()
+
+
+async def leaves_a_task(flag):
+    async def background():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(60)
+
+    left.append(asyncio.create_task(background()))
+    await asyncio.sleep(0)
+    Path(flag).touch()
+    await stoppable.sleep(60)
+
+
+left = []
+
+
+async def test_a_worker_process_that_cuts_a_task_at_its_exit_is_not_clean(tmp_path):
+    handle = await stoppable.spawn(leaves_a_task, str(tmp_path / "there"), isolation="process")
+    await until((tmp_path / "there").exists)
+    await handle.stop("immediate")
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.clean) == ("stopped", False)
+
+
+async def test_a_worker_process_that_somebody_kills_leaves_nobody_who_knows(tmp_path):
+    handle = await stoppable.spawn(leaves_a_task, str(tmp_path / "there"), isolation="process")
+    await until((tmp_path / "there").exists)
+    [worker] = workers.live
+    os.kill(worker._process.pid, signal.SIGKILL)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.clean) == ("failed", None)
 
 
 # Task factories

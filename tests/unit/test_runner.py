@@ -7,9 +7,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from pathlib import Path
 
 import pytest
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 import stoppable
 
@@ -87,6 +89,25 @@ def test_it_runs_on_another_thread_without_the_button():
     thread.start()
     thread.join(5)
     assert results == ["value"]
+
+
+def test_a_press_is_heard_at_once_though_it_does_not_interrupt_the_wait_of_the_loop():
+    """As one does that comes just before the loop begins to wait: here another thread gets the signal."""
+
+    async def agent():
+        loop_thread = f"/proc/self/task/{threading.get_native_id()}/stat"
+
+        def press():
+            wait_until(lambda: Path(loop_thread).read_text().rpartition(")")[2].split()[0] == "S")
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+        threading.Thread(target=press, daemon=True).start()
+        await stoppable.sleep(40)
+
+    with pytest.raises(stoppable.RunStopped):
+        began = time.monotonic()
+        stoppable.run(agent)
+    assert time.monotonic() - began < 30
 
 
 SCRIPTS = {

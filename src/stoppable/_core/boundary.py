@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
 from collections.abc import Callable
-from types import TracebackType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from stoppable._core import context, port
@@ -226,10 +227,38 @@ class Boundary(Member):
         run._withdraw(self)
         self._fate = Fate.SKIPPED
 
+    def enter_unpaid(self, scope: Scope) -> bool:
+        """Enter the gate without counting against a limit, as the call that made the stream did; False if stopped."""
+        run = scope._run_here()
+        if run is None:
+            return True
+        self._run = run
+        self.holder = port.join(run)
+        if self.holder is not None and isinstance(scope, shielded):
+            scope._protect(self.holder)
+        run._admit(self)
+        if scope._closed:
+            self._skip()
+            return False
+        if run._closed:  # it is entered in a shield
+            entry = (run, self.label)
+            for stop in run._stops():
+                stop.note_after(entry)
+        if run._sink is not None:
+            run._sink.entered(run, self)
+        return True
+
     def _take_up(self) -> None:
-        """Go on with a stream, in whatever task or thread reads it now."""
-        if self._run is not None:
-            self.holder = port.join(self._run)
+        """Go on with a stream, in whatever task or thread reads it now, and in whatever run."""
+        scope = _get()
+        run = self._run
+        if run is not scope._run_here():
+            if run is not None:
+                self.__exit__(None, None, None)  # it may be over: no stop would find the stream there
+            if not self.enter_unpaid(scope):
+                scope._raise_stopped()
+        elif run is not None:
+            self.holder = port.join(run)
         check()
 
     def __call__(self, function: F) -> F:
@@ -250,6 +279,23 @@ def innermost(run: Run) -> Boundary | None:
     return None
 
 
+class _Unpaid(Boundary):
+    """What a decorated call returned and somebody may await or read: the call itself has been counted."""
+
+    __slots__ = ()
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        self._run = None
+
+    def __enter__(self) -> Self:
+        scope = _get()
+        if not self.enter_unpaid(scope):
+            scope._raise_stopped()
+        return self
+
+
 def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     code = code_of(function)
     if inspect.iscoroutinefunction(code):
@@ -261,10 +307,13 @@ def _decorated(kind: str, name: str, function: Callable[..., Any]) -> Callable[.
     return _call(kind, name, function)
 
 
-def _async_iteration(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+_Make = Callable[[str, str], Boundary]
+
+
+def _async_iteration(kind: str, name: str, function: Callable[..., Any], make: _Make = boundary) -> Callable[..., Any]:
     async def iterate_async(*args: Any, **kwargs: Any) -> Any:
         chunks = function(*args, **kwargs)
-        with boundary(kind, name) as entry:
+        with make(kind, name) as entry:
             try:
                 chunk = await anext(chunks)
                 while True:
@@ -286,10 +335,10 @@ def _async_iteration(kind: str, name: str, function: Callable[..., Any]) -> Call
     return iterate_async
 
 
-def _iteration(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _iteration(kind: str, name: str, function: Callable[..., Any], make: _Make = boundary) -> Callable[..., Any]:
     def iterate(*args: Any, **kwargs: Any) -> Any:
         chunks = function(*args, **kwargs)
-        with boundary(kind, name) as entry:
+        with make(kind, name) as entry:
             try:
                 chunk = next(chunks)
                 while True:
@@ -336,9 +385,25 @@ def _call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., A
             entry.__exit__(type(error), error, None)
             raise
         entry.__exit__(None, None, None)
+        if type(result) in _RETURNED:  # by a wrapper that is written for functions of every kind
+            return _RETURNED[type(result)](kind, name, result)
         return result
 
     return call
+
+
+async def _awaited(kind: str, name: str, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    with contextlib.ExitStack() as stack:
+        stack.callback(coroutine.close)  # in case the gate is closed by now
+        with _Unpaid(kind, name):
+            return await coroutine
+
+
+_RETURNED: dict[type, Callable[[str, str, Any], Any]] = {
+    CoroutineType: _awaited,
+    GeneratorType: lambda kind, name, result: _iteration(kind, name, lambda: result, _Unpaid)(),
+    AsyncGeneratorType: lambda kind, name, result: _async_iteration(kind, name, lambda: result, _Unpaid)(),
+}
 
 
 _warned = False

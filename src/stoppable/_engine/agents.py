@@ -25,6 +25,7 @@ from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
 from stoppable._engine.generators import Steps
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.options import NO_OPTIONS, RunOptions, asked, keep_options, name_of, options_of
+from stoppable._engine.returned import Returned
 from stoppable._engine.scope import BlockingEdge, Edge, drive, in_task
 from stoppable.errors import InvalidArgument, RunFailed
 
@@ -95,8 +96,19 @@ def _async_agent(function: Callable[..., Any], options: RunOptions) -> Callable[
     async def call_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             return await function(*args, **kwargs)
+        # What drive() does, written out: every frame less lets a recursion go half as deep again.
         edge = Edge(child_run(function, options))
-        await drive(edge, function, args, kwargs)
+        if edge.open():
+            result, error = None, None
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException as caught:
+                error = caught
+            try:
+                if error is not None or not edge.close_at_once(result):
+                    await edge.close(result, error)
+            finally:
+                error = None  # a traceback that holds the frame that holds the traceback
         return edge.answer()
 
     return call_agent
@@ -148,7 +160,21 @@ def _blocking_agent(function: Callable[..., Any], options: RunOptions) -> Callab
     def call_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             return function(*args, **kwargs)
-        return block(child_run(function, options), function, args, kwargs).answer()
+        # What block() does, written out, for the same reason.
+        edge = BlockingEdge(child_run(function, options))
+        if edge.open():
+            result, error = None, None
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as caught:
+                error = caught
+            if inspect.iscoroutine(result):
+                return Returned(edge, result)
+            try:
+                edge.close(result, error)
+            finally:
+                error = None
+        return edge.answer()
 
     return call_agent
 

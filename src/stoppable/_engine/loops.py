@@ -13,17 +13,18 @@ T = TypeVar("T")
 _CLOSING_SECONDS = 2.0
 
 
-def run_in_new_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_in_new_loop(main: Callable[[], Coroutine[Any, Any, T]], cut: Callable[[], object] = lambda: None) -> T:
     """Run a coroutine to its end on a loop of its own, whose default executor takes the run along.
 
-    Unlike ``asyncio.run`` it does not wait for tasks, generators and threads that cannot be ended.
+    Unlike ``asyncio.run`` it does not wait for tasks, generators and threads that cannot be ended; ``cut`` is called if
+    there are such tasks.
     """
     loop = asyncio.new_event_loop()
     loop.set_default_executor(LoopExecutor())
     try:
         return loop.run_until_complete(main())
     finally:
-        _close(loop)
+        _close(loop, cut)
 
 
 def give_executor(loop: asyncio.AbstractEventLoop) -> None:
@@ -32,7 +33,7 @@ def give_executor(loop: asyncio.AbstractEventLoop) -> None:
         loop.set_default_executor(LoopExecutor())
 
 
-def _close(loop: asyncio.AbstractEventLoop) -> None:
+def _close(loop: asyncio.AbstractEventLoop, cut: Callable[[], object]) -> None:
     leftover = asyncio.all_tasks(loop)
     for task in leftover:
         task.cancel()
@@ -40,6 +41,9 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(leftover, timeout=_CLOSING_SECONDS))
     closing = loop.create_task(loop.shutdown_asyncgens())
     loop.run_until_complete(asyncio.wait([closing], timeout=_CLOSING_SECONDS))
-    for task in asyncio.all_tasks(loop):
+    left = asyncio.all_tasks(loop)
+    if left:
+        cut()
+    for task in left:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # abandoned, and said so
     loop.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Mapping
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import check
@@ -52,6 +54,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         self._limits = limits
 
     def __enter__(self) -> Run:
+        _refuse_generators(sys._getframe(1))
         return self._enter(BlockingEdge)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
@@ -60,6 +63,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         return self._ended(error)
 
     async def __aenter__(self) -> Run:
+        _refuse_generators(sys._getframe(1))
         return self._enter(Edge)
 
     async def __aexit__(
@@ -92,6 +96,33 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
             return False  # the block's own error goes on, with its traceback as it is
         self._edge.answer()
         return True
+
+
+_DRIVERS = ("contextlib", "stoppable._engine.channel", "stoppable._engine.generators")
+
+
+def _refuse_generators(frame: FrameType | None) -> None:
+    """Refuse a block in a generator that is read: its reader would be in the run between two items (PEP 568).
+
+    And what another task reads of it would not be. A generator that is a context manager is a block like any other,
+    and one that is an agent has a context of its own.
+    """
+    while frame is not None and frame.f_globals.get("__name__") == "contextlib":
+        frame = frame.f_back  # an exit stack
+    name = None if frame is None else frame.f_code.co_qualname
+    is_generator = False
+    while frame is not None and frame.f_code.co_flags & _GENERATOR and not frame.f_code.co_flags & _COROUTINE:
+        frame, is_generator = frame.f_back, True
+    if is_generator and frame is not None and frame.f_globals.get("__name__") not in _DRIVERS:
+        raise StoppableError(
+            f"open_run() cannot span the yields of {name}: whoever reads it would be in the run between two items, and "
+            "out of it when another task reads on. Mark the generator with @stoppable.agent and read it in a run, or "
+            "from spawn(…).stream(); in a fixture, open the run in a function with @contextlib.asynccontextmanager"
+        )
+
+
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+_COROUTINE = inspect.CO_ITERABLE_COROUTINE
 
 
 class edge_around(open_run):  # noqa: N801 - as above

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -49,18 +51,27 @@ def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # 
     body = body_of(agent)
     root = root_run(agent)
 
-    async def main() -> Any:
-        return await start(root, body, args).result()
+    with _stop_button(root) as listen:
 
-    with _stop_button(root):
+        async def main() -> Any:
+            listen(asyncio.get_running_loop())
+            return await start(root, body, args).result()
+
         return run_in_new_loop(main)
 
 
+Listen = Callable[[asyncio.AbstractEventLoop], object]
+
+
 @contextmanager
-def _stop_button(root: Run) -> Iterator[None]:
-    """Make Ctrl-C climb the modes of a run while the block runs."""
+def _stop_button(root: Run) -> Iterator[Listen]:
+    """Make Ctrl-C climb the modes of a run while the block runs; gives what wakes a loop at a press.
+
+    A signal that comes just before the loop begins to wait, or on another thread, does not end that wait: the wake-up
+    descriptor does.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread gets signals
+        yield lambda _: None  # only the main thread gets signals
         return
     presses = iter(_PRESSES)
 
@@ -71,8 +82,19 @@ def _stop_button(root: Run) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # should the agent swallow even this one
             raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGINT, press)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)  # noqa: FBT003
+        theirs.setblocking(False)  # noqa: FBT003
+        previous = signal.signal(signal.SIGINT, press)
+        waking = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield lambda loop: loop.add_reader(ours, _drain, ours)
+        finally:
+            signal.set_wakeup_fd(waking)
+            signal.signal(signal.SIGINT, previous)
+
+
+def _drain(woken: socket.socket) -> None:
+    with contextlib.suppress(BlockingIOError):
+        woken.recv(4096)

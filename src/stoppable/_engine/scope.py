@@ -166,6 +166,14 @@ class Edge(_Edge):
         give_executor(participant.loop)
         return self._open(participant)
 
+    def resume(self) -> None:
+        """Go on in the current task with a run that has begun elsewhere."""
+        participant = tasks.current()
+        assert participant is not None, "a coroutine is awaited in a task"
+        self._open_in(participant)
+        self.run._main = participant
+        self._reset = context.current.set(self.run)
+
     def close_at_once(self, result: object) -> bool:
         """End a run that nobody has stopped and that has nothing to wait for; False if it is not that simple."""
         if self.run._first or self.run._closed:
@@ -268,6 +276,13 @@ class BlockingEdge(_Edge):
             raise outsider
         if may_wait:
             wait_for_end(self.run)
+
+    def suspend(self, waiting: Participant) -> None:
+        """Leave a run that is not over: another edge goes on with it."""
+        self._leave()
+        if isinstance(self.run._main, threads.ThreadParticipant):
+            self.run._main.leave_edge()
+        self.run._main = waiting
 
     def _children_gone(self, error: BaseException | None, *, may_wait: bool) -> BaseException | None:
         try:

@@ -237,6 +237,8 @@ def _perform(run: Run, message: Start, line: Line) -> Outcome[Any]:
     except Exception as error:
         return Outcome(status=Status.FAILED, error=error)
 
+    cut: list[bool] = []  # tasks that the exit of this process ends in the middle of their clean-up
+
     async def execute() -> None:
         await start(run, functools.partial(body, **message.kwargs), message.args).outcome()
 
@@ -244,13 +246,14 @@ def _perform(run: Run, message: Start, line: Line) -> Outcome[Any]:
         if kind_of(body) is Kind.BLOCKING:
             perform(run, body, message.args, {**message.kwargs})
         else:
-            run_in_new_loop(execute)
+            run_in_new_loop(execute, lambda: cut.append(True))
     except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit) as outsider:
         # It has passed through the edge, which stopped the run; the parent is told how that ends before we exit.
         if run._ended is None:  # or past it: it hit the event loop between two steps of the body
             reason = f"{type(outsider).__name__} from outside"
             run.stop(reason=Reason.of(reason, kind=ReasonKind.SHUTDOWN))
-    return wait_for_end(run)
+    outcome = wait_for_end(run)
+    return outcome._replace(clean=False) if cut else outcome
 
 
 def load(agent: str) -> Callable[..., Any]:

@@ -11,7 +11,6 @@ from stoppable._core.boundary import Boundary
 from stoppable._core.context import Scope
 from stoppable._core.hooks import Hook
 from stoppable._core.run import Run
-from stoppable._core.shield import shielded
 from stoppable._core.state import Fate
 from stoppable._engine.streaming.pending import Pending
 from stoppable.errors import AgentStopped, StoppableError
@@ -29,27 +28,6 @@ class Entry(Boundary):
         self.name = name
         self._run = None
         self.is_cut = False  # INTERRUPT ended it
-
-    def enter_unpaid(self, scope: Scope) -> bool:
-        """Enter the gate without counting against a limit, as the call that made the stream did; False if stopped."""
-        run = scope._run_here()
-        if run is None:
-            return True
-        self._run = run
-        self.holder = port.join(run)
-        if self.holder is not None and isinstance(scope, shielded):
-            scope._protect(self.holder)
-        run._admit(self)
-        if scope._closed:
-            self._skip()
-            return False
-        if run._closed:  # it is entered in a shield
-            entry = (run, self.label)
-            for stop in run._stops():
-                stop.note_after(entry)
-        if run._sink is not None:
-            run._sink.entered(run, self)
-        return True
 
     def leave(self, error: BaseException | None = None) -> None:
         """Leave the gate; the error says how it ended."""
