@@ -15,6 +15,7 @@ from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Answer, Node, Receipt
 from stoppable._core.token import Token
 from stoppable._engine.agents import agent, call, spawn
+from stoppable._engine.entered import Entered, enter
 from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import open_run
@@ -56,6 +57,7 @@ __all__ = [
     "Answer",
     "BulkStop",
     "CommandNotFound",
+    "Entered",
     "Event",
     "EventType",
     "Fate",
@@ -106,6 +108,7 @@ __all__ = [
     "current_run",
     "detached",
     "emit",
+    "enter",
     "guard",
     "instrument",
     "on_end",

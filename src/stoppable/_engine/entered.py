@@ -1,0 +1,84 @@
+"""A boundary that one callback enters and another leaves, as the callbacks of a framework do."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError, Task
+from typing import Any
+
+from stoppable._core.boundary import Boundary
+from stoppable._core.outcome import Outcome
+from stoppable._core.run import Run
+from stoppable._core.state import Fate, Rung, Status
+from stoppable._engine.tasks import TaskParticipant
+
+_BY_RUNG = {Rung.INTERRUPT: Fate.INTERRUPTED, Rung.CANCEL: Fate.CANCELLED, Rung.KILL: Fate.KILLED}
+
+
+def enter(kind: str, name: str | None = None) -> Entered:
+    """Enter a boundary that is left with ``leave()``, in whatever callback, task or thread; for code without a block.
+
+    It raises AgentStopped as ``boundary`` does. It is left by itself when the task that entered it ends, or the run:
+    many frameworks have no callback for a call that was cancelled. Where there is a block, use ``boundary``.
+    """
+    entry = Entered(kind, name)
+    entry.__enter__()
+    entry.begin()
+    return entry
+
+
+class Entered(Boundary):
+    """What ``enter()`` returns."""
+
+    __slots__ = ("_entered", "_task")
+
+    def __init__(self, kind: str, name: str | None) -> None:
+        self.kind = kind
+        self.name = name
+        self._run = None
+        self._entered: Run | None = None
+        self._task: Task[Any] | None = None
+
+    def begin(self) -> None:
+        """Leave it with the task, or the run, that it was entered in."""
+        run = self._entered = self._run
+        if run is None:
+            return
+        holder, self.holder = self.holder, None  # the run waits for its tasks, not for a callback that may never come
+        if isinstance(holder, TaskParticipant):
+            self._task = holder.task
+            self._task.add_done_callback(self._with_task)
+        run._when_ended(self._with_run)
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Leave it; the error says how the effect ended. Leaving again does nothing."""
+        if self._task is not None:
+            self._task.remove_done_callback(self._with_task)
+        if self._entered is not None:
+            self._entered._forget(self._with_run)
+        self.__exit__(None if error is None else type(error), error, None)
+
+    @property
+    def fate(self) -> Fate | None:
+        """What became of it; if nobody left it, it ended with its run."""
+        run = self._run
+        if super().fate is None and run is not None and run.outcome is not None:
+            self._fate = _fate_with(run.outcome)
+        return super().fate
+
+    def _with_task(self, task: Task[Any]) -> None:
+        # To ask a task for its exception would mark it as seen.
+        self.leave(CancelledError() if task.cancelled() else task._exception)
+
+    def _with_run(self) -> None:
+        _ = self.fate  # a final receipt does not change
+        run, self._run = self._run, None
+        if run is not None:
+            run._withdraw(self)
+
+
+def _fate_with(outcome: Outcome[Any]) -> Fate:
+    if outcome.status is Status.LOST:
+        return Fate.ABANDONED
+    if outcome.status is not Status.STOPPED:
+        return Fate.FINISHED
+    return Fate.CLOSED if outcome.rung is None else _BY_RUNG.get(outcome.rung, Fate.CLOSED)
