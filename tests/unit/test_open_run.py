@@ -166,3 +166,25 @@ class TestAThreadThatCannotBeStarted:
         (outcome,) = seen
         assert outcome.status == "stopped"
         assert "new thread" in outcome.reason.message
+
+
+def test_a_parent_may_be_given_where_its_context_is_missing():
+    found = []
+
+    def work(parent):
+        with stoppable.open_run("tool", parent=parent) as run:
+            found.append((run.parent, run.labels, stoppable.current_run() is run))
+
+    with stoppable.open_run("outer", labels={"team": "a"}) as outer:
+        thread = threading.Thread(target=work, args=(outer,))
+        thread.start()
+        thread.join()
+    assert found == [(outer, {"team": "a"}, True)]
+
+
+def test_a_child_of_a_given_parent_that_was_stopped_does_not_begin():
+    parent = stoppable.Run("outer")
+    parent.stop("cooperative", "enough")
+    with pytest.raises(stoppable.RunStopped, match="enough"), stoppable.open_run("late", parent=parent):
+        raise AssertionError("never begun")
+    parent._skip()

@@ -20,6 +20,8 @@ from stoppable.errors import InvalidArgument, StoppableError
 class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job") as run:`
     """Make a block a run: a child of the current run, or a root.
 
+    With ``parent`` it is a child of that run, for code that was called without the context of the run it works for: on
+    a foreign thread, or in a callback of a framework. If that run was told to stop, the block does not begin.
     At its end it raises RunStopped or RunLost if the run was stopped; an error of the block passes unchanged.
     """
 
@@ -31,6 +33,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         self,
         name: str,
         *,
+        parent: Run | None = None,
         run_id: str | None = None,
         owner: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -40,11 +43,13 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         check_given(limits, policy)
 
         def make() -> Run:
-            check()
-            parent = context.current_run()
-            if parent is not None and parent._budget is not None:
-                parent._budget.spend("subrun")
-            return Run(name, parent, run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy)
+            above = parent
+            if above is None:
+                check()
+                above = context.current_run()
+            if above is not None and above._budget is not None:
+                above._budget.spend("subrun")
+            return Run(name, above, run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy)
 
         self._prepare(make, limits)
 
