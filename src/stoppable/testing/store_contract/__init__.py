@@ -4,13 +4,13 @@ Only the standard library is imported; pytest collects and runs the methods of a
 """
 
 from stoppable.testing.store_contract.arriving import Arriving
-from stoppable.testing.store_contract.durable import Durable
 from stoppable.testing.store_contract.events import Events
 from stoppable.testing.store_contract.finishing import Finishing
 from stoppable.testing.store_contract.harness import StoreClock
 from stoppable.testing.store_contract.keys import Keys
 from stoppable.testing.store_contract.looking import Looking
 from stoppable.testing.store_contract.registering import Registering
+from stoppable.testing.store_contract.shared import Shared
 from stoppable.testing.store_contract.stopping import Stopping
 from stoppable.testing.store_contract.together import Together
 from stoppable.testing.store_contract.workers import Workers
@@ -22,5 +22,5 @@ class StoreContract(Registering, Stopping, Keys, Finishing, Events, Arriving, Wo
     """What every store must do; give ``make_store``."""
 
 
-class DurableStoreContract(StoreContract, Durable):
+class DurableStoreContract(StoreContract, Shared):
     """What a store must do besides that outlives its process; give ``another_store`` too."""

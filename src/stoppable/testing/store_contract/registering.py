@@ -5,8 +5,8 @@ from __future__ import annotations
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import ReasonKind
 from stoppable._core.state import Mode, Status
-from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
-from stoppable.records import Draft, EventType, RunRecord, Selector
+from stoppable.errors import Fenced, InvalidArgument, RunConflict, RunHeld, RunNotFound
+from stoppable.records import Draft, EventType, RunRecord, Selector, changed
 from stoppable.stores.base import TOMBSTONE_SECONDS
 from stoppable.testing.store_contract.harness import (
     StoreHarness,
@@ -48,6 +48,31 @@ class Registering(StoreHarness):
         assert (record.input, record.omitted, record.metadata) == (given.input, given.omitted, given.metadata)
         assert record.created_at == self.store.now()
         assert self.get("a") == record
+
+    def test_a_text_is_kept_as_it_is_or_refused_and_never_another_one(self) -> None:
+        """NUL and half a character: not every engine can hold them."""
+        self.worker()
+        for text in ("a\0b", "\0", "\ud800", "a\udfff"):
+            plain = RunRecord(id=f"run {text!a}", name="agent", worker="w")
+            for number, run in enumerate(
+                (
+                    changed(plain, owner=text),
+                    changed(plain, name=text),
+                    changed(plain, labels={text: text}),
+                    changed(plain, input={text: text}),
+                    changed(plain, id=text, root_id=text),
+                )
+            ):
+                given = (
+                    run if run.id == text else changed(run, id=f"{plain.id} {number}", root_id=f"{plain.id} {number}")
+                )
+                try:
+                    answer(self.store.register(given, "r"))
+                except InvalidArgument:
+                    continue
+                kept = self.get(given.id)
+                assert changed(kept, created_at=0.0) == given
+        assert self.register("after").created
 
     def test_what_is_kept_does_not_change_with_what_was_given(self) -> None:
         labels, data = {"team": "x"}, {"step": 1}
