@@ -230,7 +230,8 @@ class ToyStore:
             found = [record for record in state.runs.values() if not record.over and record.worker in gone][:limit]
             for record in found:
                 proven = record.worker in state.closed
-                self._end(state, rules.given_up(record, self.now(), proven_dead=proven))
+                partials = [event.data for event in state.log(record.id) if event.type is EventType.PARTIAL]
+                self._end(state, rules.given_up(record, self.now(), proven_dead=proven, partials=partials))
             return [state.runs[record.id] for record in found]
 
         return self._call(work)
@@ -355,7 +356,8 @@ class ToyStore:
 
     def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> Reply[None]:
         def work(state: State) -> None:
-            top = state.runs[run_id] = changed(state.live(run_id, epoch), receipt=receipt)
+            record = state.live(run_id, epoch)
+            top = state.runs[run_id] = changed(record, receipt=rules.timed(receipt, record.stop_requested_at))
             state.news.runs.add(run_id)
             for node in state.tree(run_id):
                 if node.id == run_id or rules.is_closed_with(node, top):
@@ -376,6 +378,7 @@ class ToyStore:
             record = state.run(run_id)
             rules.check_end(outcome, events)
             if record.over or record.epoch != epoch:
+                state.runs[run_id] = rules.late(record, outcome, self.now())
                 self._add(state, run_id, [rules.late_event(outcome)])
             else:
                 self._add(state, run_id, events)
