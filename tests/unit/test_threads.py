@@ -3,6 +3,8 @@
 import asyncio
 import concurrent.futures
 import contextvars
+import queue
+import re
 import subprocess
 import sys
 import textwrap
@@ -79,7 +81,7 @@ async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_na
     assert (await handle.outcome()).status == "lost"
     (abandoned,) = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
     assert "stoppable-thread" in abandoned
-    assert "threading.py" in abandoned
+    assert "test_threads.py" in abandoned
     release.set()
 
 
@@ -107,8 +109,9 @@ async def test_an_agent_blocked_on_a_lock_is_lost_within_the_total_and_the_recei
     assert (outcome.status, outcome.rung, outcome.clean) == ("lost", "lost", False)
     nodes = {node.kind: node for node in handle.run.receipt.nodes}
     assert {node.fate for node in nodes.values()} == {"abandoned", "lost"}
-    innermost, outer = nodes["participant"].name.split(", called at ")
-    assert innermost.startswith(f"thread stoppable agent at {__file__}:")
+    assert re.fullmatch(r"test_threads\.py:\d+ in wait_for_ever \(thread stoppable agent\)", nodes["participant"].name)
+    innermost, outer = nodes["participant"].stack
+    assert innermost.startswith(f"{__file__}:")
     assert innermost.endswith(" in wait_for_ever")
     assert outer.endswith(" in agent")
     lock.release()
@@ -138,7 +141,7 @@ def test_a_thread_that_hangs_for_ever_holds_up_neither_the_loop_nor_the_process(
                 outcome = await handle.outcome()
                 took = time.monotonic() - began
                 (stuck,) = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
-                print(outcome.status, 0.3 < took < 20, stuck.endswith(" in hang"))
+                print(outcome.status, 0.3 < took < 20, " in hang" in stuck)
                 print(await (await stoppable.spawn(asyncio.sleep, 0, "went on")).result())
             return time.monotonic()
 
@@ -173,7 +176,23 @@ async def test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_
         with stoppable.boundary("tool", "in the task") as entry:
             assert entry.holder is run._main
     assert holders[0] is not run._main
-    assert holders[0].describe().startswith("thread foreign")
+    assert holders[0].describe() == "thread foreign"
+
+
+async def test_a_thread_that_hangs_in_a_library_is_named_by_the_line_that_called_it(clock):
+    queues, began = queue.Queue(), threading.Event()
+
+    def agent():
+        began.set()
+        queues.get()
+
+    handle = await stoppable.spawn(agent)
+    await until(began.is_set)
+    participant = handle.run._main
+    await until(lambda: "queue.get" in participant.describe())
+    assert re.match(r"test_threads\.py:\d+ in agent, inside queue\.get \(thread ", participant.describe())
+    queues.put(None)
+    await handle.outcome()
 
 
 async def test_a_task_of_a_foreign_loop_does_not_pass_for_the_one_that_waits_for_it():

@@ -56,6 +56,10 @@ class Participant(Member):
         """Return a line that names it and says where it stands, for the receipt of a lost run."""
         raise NotImplementedError
 
+    def stack(self) -> tuple[str, ...]:
+        """Return where it stands in full, innermost first, as far as that can be seen."""
+        return ()
+
     def left_behind(self) -> None:
         """Note that the body of the run around its own has ended; whatever waits for that body ends now."""
 

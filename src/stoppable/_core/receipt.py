@@ -97,8 +97,8 @@ def _nodes(stops: list[Stop], in_flight: dict[Boundary, Run], is_within: Callabl
     # A dict, because a child that was born while its tree was being marked is noted twice.
     for node in dict.fromkeys(node for stop in stops for node in stop.nodes if is_within(node)):
         yield Node(run_id=node.id, kind="run", name=node.name, fate=node.status)
-    for node, name in (pair for stop in stops for pair in stop.abandoned):
+    for node, (name, stack) in (pair for stop in stops for pair in stop.abandoned):
         if is_within(node):
-            yield Node(run_id=node.id, kind="participant", name=name, fate=Fate.ABANDONED)
+            yield Node(run_id=node.id, kind="participant", name=name, fate=Fate.ABANDONED, stack=stack)
     for boundary, node in in_flight.items():
         yield Node(run_id=node.id, kind=boundary.kind, name=boundary.name or "", fate=boundary.fate or Fate.ABANDONED)

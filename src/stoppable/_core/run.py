@@ -17,7 +17,7 @@ from stoppable._core.policy import Limits, Policy, seconds
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Rung, Status
-from stoppable._core.stop import CHANGES, Answer, Due, Receipt, Stop
+from stoppable._core.stop import CHANGES, Abandoned, Answer, Due, Receipt, Stop
 from stoppable._core.token import Token
 from stoppable.errors import AgentStopped
 
@@ -376,11 +376,11 @@ class Run(Annotated):
         if self.parent is not None and self.parent._ended is not None:
             self.parent._settle()
 
-    def _lose(self, abandoned: Sequence[str] | None = None) -> None:
+    def _lose(self, abandoned: Sequence[Abandoned] | None = None) -> None:
         """Give up: something of it may still be alive, and the receipt names it."""
         if abandoned is None:
             alive = [participant for participant in self._participants() if participant.alive()]
-            abandoned = [participant.describe() for participant in alive if participant.is_listed]
+            abandoned = [(other.describe(), other.stack()) for other in alive if other.is_listed]
         if self._conclude(_LOST, abandoned) and self.parent is not None:
             self.parent._settle()
 
@@ -411,7 +411,7 @@ class Run(Annotated):
             return False
         return self._conclude(_LOST if any(child._is_alive() for child in children) else _STOPPED)
 
-    def _conclude(self, status: Status, abandoned: Sequence[str] = ()) -> bool:
+    def _conclude(self, status: Status, abandoned: Sequence[Abandoned] = ()) -> bool:
         """End the run with a terminal status; False if it has one."""
         with lock:
             if not self._write(status):

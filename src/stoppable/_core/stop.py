@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from stoppable._core import clock
 from stoppable._core.gate import lock
@@ -39,13 +39,14 @@ class Node:
     """Something that was alive when the stop came, and what became of it.
 
     ``kind`` is ``run``, the kind of a boundary, or ``participant`` for one that could not be ended. The fate of a run
-    is its status.
+    is its status. ``stack`` says where a thread or task that could not be ended stood, innermost first.
     """
 
     run_id: str
     kind: str
     name: str
     fate: Fate | Status
+    stack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,10 @@ class Receipt:
         return self.status.terminal
 
 
+Abandoned: TypeAlias = tuple[str, tuple[str, ...]]
+"""The name and the stack of somebody who could not be ended."""
+
+
 class Stop:
     """A stop request, and whom it reached."""
 
@@ -118,7 +123,7 @@ class Stop:
         self.in_flight: Sequence[tuple[Run, Boundary]] = ()
         self.idle: Sequence[Boundary] = ()  # of those: streams that nobody was reading
         self.after: Sequence[tuple[Run, str]] = ()
-        self.abandoned: Sequence[tuple[Run, str]] = ()
+        self.abandoned: Sequence[tuple[Run, Abandoned]] = ()
 
     def note_in_flight(self, run: Run, boundary: Boundary) -> None:
         """Note a boundary that was open when the stop came."""
@@ -132,7 +137,7 @@ class Stop:
         with lock:
             self.after = _and(self.after, entry)
 
-    def note_abandoned(self, run: Run, name: str) -> None:
+    def note_abandoned(self, run: Run, name: Abandoned) -> None:
         """Note somebody who could not be ended."""
         with lock:
             self.abandoned = _and(self.abandoned, (run, name))

@@ -14,6 +14,7 @@ from stoppable._core.run import Run
 from stoppable._core.state import Rung, Status
 from stoppable._engine import tasks
 from stoppable._engine.scope import BlockingEdge
+from stoppable._engine.whereabouts import place
 
 
 class Steps(Participant):
@@ -110,9 +111,8 @@ class Steps(Participant):
 
     def describe(self) -> str:
         """Name it and the line where it is."""
-        frame = tasks._suspended_at(self._generator)
-        where = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
-        return f"generator {self._edge.run.name}{where}"
+        where = place(tasks._suspended_in(self._generator))
+        return f"{where} (generator {self._edge.run.name})" if where else f"generator {self._edge.run.name}"
 
     def left_behind(self) -> None:
         """End with the run around it: it may be kept by a variable, or by a traceback, and nobody reads it any more."""

@@ -19,6 +19,7 @@ from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung
 from stoppable._engine import control, threads
+from stoppable._engine.whereabouts import lines, place
 from stoppable.errors import AgentStopped
 
 _get_running_loop = asyncio._get_running_loop
@@ -93,10 +94,13 @@ class TaskParticipant(Participant):
         return not self.task.done() and not self.loop.is_closed()
 
     def describe(self) -> str:
-        """Name the task and the line where it is suspended."""
-        frame = _suspended_at(self.task.get_coro())
-        where = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
-        return f"task {self.task.get_name()}{where}"
+        """Name the author's own line, then the task."""
+        where = place(_suspended_in(self.task.get_coro()))
+        return f"{where} (task {self.task.get_name()})" if where else f"task {self.task.get_name()}"
+
+    def stack(self) -> tuple[str, ...]:
+        """Return the lines where it is suspended, innermost first."""
+        return lines(_suspended_in(self.task.get_coro()))
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
@@ -258,15 +262,15 @@ class _Joined:
                 participant._cancel(Rung.CANCEL, run)
 
 
-def _suspended_at(waiting: object) -> FrameType | None:
-    """Return the innermost frame of a chain of awaits that is neither ours nor asyncio's."""
-    found = None
+def _suspended_in(waiting: object) -> list[FrameType]:
+    """Return the frames of a chain of awaits, innermost first, without ours and asyncio's."""
+    found: list[FrameType] = []
     while waiting is not None:
         for frame_name, inner_name in _AWAITS:
             if hasattr(waiting, frame_name):
                 frame = getattr(waiting, frame_name)
                 if frame is not None and not frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-                    found = frame
+                    found.insert(0, frame)
                 waiting = getattr(waiting, inner_name)
                 break
         else:

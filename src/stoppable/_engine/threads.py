@@ -8,12 +8,9 @@ import contextlib
 import contextvars
 import functools
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from pathlib import Path
-from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from stoppable._core import context
@@ -22,6 +19,7 @@ from stoppable._core.port import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.pool import DaemonPool
+from stoppable._engine.whereabouts import describe_thread, frames_of_thread, lines
 from stoppable.errors import InvalidArgument
 
 P = ParamSpec("P")
@@ -30,9 +28,6 @@ T = TypeVar("T")
 live: set[ThreadParticipant] = set()
 """The threads that execute the body of a run now."""
 
-_FRAMES_TOLD = 8
-_OUR_CODE = str(Path(__file__).parent)
-_THREAD_STARTS = {(threading.__file__, name) for name in ("_bootstrap", "_bootstrap_inner", "run")}
 
 _local = threading.local()
 pool = DaemonPool("stoppable-thread")
@@ -68,25 +63,12 @@ class ThreadParticipant(Participant):
         return self._thread.is_alive()
 
     def describe(self) -> str:
-        """Name the thread and its stack, innermost first: it may hang in a library, and the way there is what helps."""
-        stack = stack_of(self._thread)
-        return f"thread {self._thread.name}" + (f" at {stack}" if stack else "")
+        """Name the author's own line, then the thread."""
+        return describe_thread(self._thread)
 
-
-def stack_of(thread: threading.Thread) -> str:
-    """Return where a thread stands, and how it came there."""
-    return ", called at ".join(_stack(sys._current_frames().get(thread.ident or 0)))
-
-
-def _stack(frame: FrameType | None) -> Iterator[str]:
-    """Yield where a thread stands, from the innermost frame outwards, without our own frames and those below them."""
-    left = _FRAMES_TOLD
-    while frame is not None and left:
-        code = frame.f_code
-        if not code.co_filename.startswith(_OUR_CODE) and (code.co_filename, code.co_name) not in _THREAD_STARTS:
-            yield f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
-            left -= 1
-        frame = frame.f_back
+    def stack(self) -> tuple[str, ...]:
+        """Return its stack, innermost first: it may hang in a library, and the way there is what helps."""
+        return lines(frames_of_thread(self._thread))
 
 
 class _Visit(ThreadParticipant):

@@ -20,6 +20,7 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode
+from stoppable._core.stop import Abandoned
 from stoppable._engine.processes.table import open_pidfd
 from stoppable.errors import InvalidArgument
 
@@ -146,7 +147,7 @@ class Ended:
     run_id: str
     outcome: Outcome[Any]
     delivered: bool
-    abandoned: tuple[str, ...] = ()
+    abandoned: tuple[Abandoned, ...] = ()
 
 
 Message: TypeAlias = (

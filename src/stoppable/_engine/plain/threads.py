@@ -18,7 +18,7 @@ from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.plain import scopes, whose
 from stoppable._engine.plain.patches import is_on
-from stoppable._engine.threads import stack_of
+from stoppable._engine.whereabouts import describe_thread, frames_of_thread, lines
 from stoppable.errors import AgentStopped
 
 _get = context.current.get
@@ -50,9 +50,12 @@ class PlainThread(Participant):
         return not self._is_over
 
     def describe(self) -> str:
-        """Name the thread and its stack, innermost first."""
-        stack = stack_of(self._thread)
-        return f"thread {self._thread.name}" + (f" at {stack}" if stack else "")
+        """Name the author's own line, then the thread."""
+        return describe_thread(self._thread)
+
+    def stack(self) -> tuple[str, ...]:
+        """Return its stack, innermost first."""
+        return lines(frames_of_thread(self._thread))
 
     def end(self, error: type[BaseException] | None = None) -> None:
         """Say that its function has returned."""
