@@ -237,3 +237,60 @@ async def test_an_interrupt_hook_may_end_a_command_before_it_is_forced(clock, tm
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, calls) == ("stopped", "interrupt", [10])
     assert probe.notes == ["up", "up", "bye", "bye"]
+
+
+async def test_thousands_of_hooks_are_called_by_a_few_threads():
+    """A thread for each would keep everybody else from running for seconds."""
+    threads = []
+
+    async def agent():
+        for _ in range(3000):
+            stoppable.on_stop(lambda: threads.append(threading.get_ident()))
+        ready.set()
+        await stoppable.sleep(60)
+
+    ready = asyncio.Event()
+    handle = await stoppable.spawn(agent)
+    await ready.wait()
+    await handle.stop()
+    await until(lambda: len(threads) == 3000)
+    assert len(set(threads)) < 500
+    await handle.outcome()
+
+
+async def test_hooks_that_hang_hold_up_none_that_come_after_them():
+    release, called = threading.Event(), threading.Event()
+
+    async def agent():
+        for _ in range(20):
+            stoppable.on_stop(functools.partial(release.wait, 30))
+        stoppable.on_stop(called.set)
+        ready.set()
+        await stoppable.sleep(60)
+
+    ready = asyncio.Event()
+    handle = await stoppable.spawn(agent)
+    await ready.wait()
+    await handle.stop()
+    await until(called.is_set)
+    release.set()
+    await handle.outcome()
+
+
+async def test_a_stop_of_a_tree_lists_what_was_in_flight_there_once_however_often_it_is_pressed():
+    async def child():
+        with stoppable.boundary("tool"):
+            await stoppable.sleep(60)
+
+    async def parent():
+        for child_handle in [await stoppable.spawn(child) for _ in range(50)]:
+            await child_handle.outcome()
+
+    handle = await stoppable.spawn(parent)
+    await until(lambda: sum(len(run.in_flight) for run in handle.run._offspring()) == 50)
+    one = handle.run._offspring()[0]
+    assert one.stop("cooperative").in_flight == ("tool",)
+    for _ in range(3):
+        assert handle.run.stop().in_flight == ("tool",) * 50
+    assert one.stop().in_flight == ("tool",)
+    assert (await handle.outcome()).status == "stopped"

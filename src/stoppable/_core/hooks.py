@@ -154,7 +154,7 @@ def _outcome_of(run: Run) -> Outcome[Any]:
 def on_stop(callback: Callable[[], object]) -> Hook | NoHook:
     """Call ``callback`` when the current run is told to stop; at once if it already was (G12).
 
-    It is called on a thread of its own, with the context variables of the place that registered it. An async function
+    It is called on a thread of ours, with the context variables of the place that registered it. An async function
     becomes a task of the event loop that it was registered on. Nobody waits for it: the run may end before it does.
     """
     return _user_hook(Moment.STOP, callback)

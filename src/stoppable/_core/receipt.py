@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from operator import is_
@@ -25,7 +26,7 @@ def write(run: Run, answer: Answer) -> Receipt:
     if not stops:
         return Receipt(run_id=run.id, answer=answer, status=status, ended_at=ended_at)
     is_within = _within(run, stops)
-    in_flight = _in_flight(stops, is_within)
+    in_flight = _in_flight(run, stops, is_within)
     return Receipt(
         run_id=run.id,
         answer=answer,
@@ -77,20 +78,26 @@ def _is_below(run: Run, node: Run) -> bool:
 
 def _entered_after(stops: list[Stop], is_within: Callable[[Run], bool]) -> tuple[str, ...]:
     # By identity: each stop of a run notes the same entry.
-    entries = {id(entry): entry for stop in stops for entry in stop.after if is_within(entry[0])}
+    entries = {id(entry): entry for stop in stops if stop.after for entry in stop.after if is_within(entry[0])}
     return tuple(label for _, label in entries.values())
 
 
-def _in_flight(stops: list[Stop], is_within: Callable[[Run], bool]) -> dict[Boundary, Run]:
+def _in_flight(run: Run, stops: list[Stop], is_within: Callable[[Run], bool]) -> dict[Boundary, Run]:
     """Return the boundaries of a subtree that were open at any of its stops."""
-    return {boundary: node for stop in stops for node, boundary in stop.in_flight if is_within(node)}
+    found: dict[Boundary, Run] = {}
+    for stop in stops:
+        if stop.target is run:  # all of them; to ask each would take most of the time of a stop of a large tree
+            found.update((boundary, node) for node, boundary in stop.in_flight)
+        else:
+            found.update((boundary, node) for node, boundary in stop.in_flight if is_within(node))
+    return found
 
 
 def _labels(stops: list[Stop], in_flight: dict[Boundary, Run]) -> tuple[str, ...]:
     """Return the names of those that were in flight, but for streams that nobody was reading at any of the stops."""
-    idle = [boundary for stop in stops for boundary in stop.idle]
-    seen = [boundary for stop in stops for _, boundary in stop.in_flight] if idle else []
-    return tuple(one.label for one in in_flight if not idle or idle.count(one) < seen.count(one))
+    idle = Counter(boundary for stop in stops if stop.idle for boundary in stop.idle)
+    seen = Counter(boundary for stop in stops for _, boundary in stop.in_flight) if idle else idle
+    return tuple(one.label for one in in_flight if not idle or idle[one] < seen[one])
 
 
 def _nodes(stops: list[Stop], in_flight: dict[Boundary, Run], is_within: Callable[[Run], bool]) -> Iterator[Node]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import functools
 import heapq
 import itertools
 import logging
@@ -22,6 +21,7 @@ _logger = logging.getLogger("stoppable")
 
 
 _CROWD = 1024
+_PATIENCE_SECONDS = 0.02  # with a hook, before another thread comes to those that wait
 TICK_SECONDS = 0.25
 """The control thread sleeps no longer: what it was given without being woken is looked at by then."""
 
@@ -176,32 +176,47 @@ def use(control: Control) -> Control:
 
 
 def dispatch(hooks: Sequence[Hook]) -> None:
-    """Call users' hooks, each on a thread of its own: one that hangs holds up no stop, ladder or other hook."""
+    """Call users' hooks away from whoever stops: one that hangs holds up no stop, ladder or other hook."""
     if _control._threaded:
-        _start_calling(collections.deque(hooks))
+        _Crew(hooks).grow()
     else:
         for hook in hooks:
             hook.call()
 
 
-def _start_calling(hooks: collections.deque[Hook]) -> None:
-    """Start a thread for hooks that wait; from any thread and from a signal handler."""
-    if not hooks:
-        return
-    try:
-        threading.Thread(target=_call_next, args=(hooks,), name="stoppable-hooks", daemon=True).start()
-    except RuntimeError:  # there are too many: those that wait get one later, if no other thread comes to them
-        get().call_at(clock.now() + TICK_SECONDS, functools.partial(_start_calling, hooks))
+class _Crew:
+    """Threads that call the hooks of one stop: one, as long as it gets on, and more whenever none of them does.
 
+    A thread for each of some thousand hooks would keep everybody else from running for seconds.
+    """
 
-def _call_next(hooks: collections.deque[Hook]) -> None:
-    while True:
-        try:
-            hook = hooks.popleft()
-        except IndexError:
-            return  # other threads have taken the rest
-        _start_calling(hooks)  # here, not where the stop is: whoever stops starts one thread, however many hooks
-        hook.call()
+    def __init__(self, hooks: Sequence[Hook]) -> None:
+        self._hooks = collections.deque(hooks)
+        self._threads = 0
+        self._left = -1
+
+    def grow(self) -> None:
+        """Double the threads unless hooks were called since the last look; from any thread and a signal handler."""
+        left = len(self._hooks)
+        if left != self._left:
+            self._left = left
+            more = 0 if self._threads else 1
+        else:
+            more = min(left, self._threads or 1)
+        with contextlib.suppress(RuntimeError):  # the system has no more to give: those that are there go on
+            for _ in range(more):
+                threading.Thread(target=self._call_all, name="stoppable-hooks", daemon=True).start()
+                self._threads += 1
+        if left > 1 or not self._threads:
+            get().call_at(clock.now() + _PATIENCE_SECONDS, self.grow)
+
+    def _call_all(self) -> None:
+        while True:
+            try:
+                hook = self._hooks.popleft()
+            except IndexError:
+                return  # other threads have taken the rest
+            hook.call()
 
 
 os.register_at_fork(after_in_child=lambda: use(Control()))  # threads do not cross a fork
