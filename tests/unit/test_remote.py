@@ -339,3 +339,19 @@ async def test_only_an_end_is_an_end(fate):
         node.ended("killed")
         node.ended("finished")  # the first word counts
         assert (node.fate, repr(node)) == ("killed", "<RemoteNode 'job' killed>")
+
+
+async def test_a_node_cannot_span_the_yields_of_a_generator_that_somebody_reads():
+    async def chunks():
+        async with stoppable.remote("job", tell=print, ref={}):
+            yield 1
+
+    with pytest.raises(stoppable.StoppableError, match=r"remote\(\) cannot span the yields of .*chunks"):
+        _ = [chunk async for chunk in chunks()]
+
+    def blocking():
+        with stoppable.remote("job", tell=print, ref={}):
+            yield 1
+
+    with pytest.raises(stoppable.StoppableError, match=r"remote\(\) cannot span"):
+        list(blocking())

@@ -59,7 +59,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         self._limits = limits
 
     def __enter__(self) -> Run:
-        _refuse_generators(sys._getframe(1))
+        refuse_generators(sys._getframe(1), "open_run()")
         return self._enter(BlockingEdge)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
@@ -68,7 +68,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         return self._ended(error)
 
     async def __aenter__(self) -> Run:
-        _refuse_generators(sys._getframe(1))
+        refuse_generators(sys._getframe(1), "open_run()")
         return self._enter(Edge)
 
     async def __aexit__(
@@ -106,7 +106,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
 _DRIVERS = ("contextlib", "stoppable._engine.channel", "stoppable._engine.generators")
 
 
-def _refuse_generators(frame: FrameType | None) -> None:
+def refuse_generators(frame: FrameType | None, what: str) -> None:
     """Refuse a block in a generator that is read: its reader would be in the run between two items (PEP 568).
 
     And what another task reads of it would not be. A generator that is a context manager is a block like any other,
@@ -120,7 +120,7 @@ def _refuse_generators(frame: FrameType | None) -> None:
         frame, is_generator = frame.f_back, True
     if is_generator and frame is not None and frame.f_globals.get("__name__") not in _DRIVERS:
         raise StoppableError(
-            f"open_run() cannot span the yields of {name}: whoever reads it would be in the run between two items, and "
+            f"{what} cannot span the yields of {name}: whoever reads it would be in the run between two items, and "
             "out of it when another task reads on. Mark the generator with @stoppable.agent and read it in a run, or "
             "from spawn(…).stream(); in a fixture, open the run in a function with @contextlib.asynccontextmanager"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from asyncio import CancelledError
 from collections.abc import Mapping
 from types import TracebackType
@@ -20,7 +21,7 @@ from stoppable._core.stop import Stop
 from stoppable._engine import tasks
 from stoppable._engine.bells import Bell, block
 from stoppable._engine.cancels import is_our_cancel
-from stoppable._engine.open_run import open_run
+from stoppable._engine.open_run import open_run, refuse_generators
 from stoppable._engine.scope import OUTSIDERS
 from stoppable._engine.telling import Line, Tell, end_of
 from stoppable.errors import InvalidArgument
@@ -201,6 +202,7 @@ class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as n
         self._edge = open_run(name, labels=labels, policy=policy)
 
     async def __aenter__(self) -> RemoteNode:
+        refuse_generators(sys._getframe(1), "remote()")
         run = await self._edge.__aenter__()
         try:
             return self._entered(run)
@@ -211,6 +213,7 @@ class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as n
     def __enter__(self) -> RemoteNode:
         if inspect.iscoroutinefunction(code_of(self._tell)):
             raise InvalidArgument(f"{self._tell!r} is async: use `async with remote(…)`, or a plain function")
+        refuse_generators(sys._getframe(1), "remote()")
         run = self._edge.__enter__()
         try:
             return self._entered(run)

@@ -144,10 +144,9 @@ class _Edge:
             assert outcome.error is not None, "a failed run has an error"
             raise outcome.error
         outer = context.current.get()
-        if self._passing is not None and self._passing.target != self.run.id:
-            here = outer._run_here()
-            if here is not None:
-                here._deliver(raised=True)  # it crosses into that run's code
+        here = outer._run_here()  # none around a run whose parent was given: there nobody may see an AgentStopped
+        if here is not None and self._passing is not None and self._passing.target != self.run.id:
+            here._deliver(raised=True)  # it crosses into that run's code
             raise self._passing
         return raise_ended(self.run, outer)
 
