@@ -4,12 +4,13 @@ import asyncio
 import threading
 
 import pytest
+from tests.waiting import until as wait
 from tests.waiting import wait_until
 
 import stoppable
 from stoppable import Policy
 from stoppable.testing import Groups
-from stoppable.testing.scripts import Effect, Stubborn
+from stoppable.testing.scripts import Check, Effect, Stubborn
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_the_default_ladder_is_the_one_of_the_contract(mode, climbed):
 
 async def test_what_cannot_be_ended_is_lost_within_the_total(kind, probe, clock):
     """A body that swallows every force and never comes to another boundary."""
-    handle = await kind.start([Stubborn("on")], probe)
+    handle = await kind.start([Check(), Stubborn("on")], probe)
     await probe.seen("stubborn on")
     await handle.stop()
     for seconds, rung in ((10, "interrupt"), (1, "cancel"), (5, "kill")):
@@ -117,3 +118,84 @@ async def test_cancel_is_term_to_a_process_group(clock, tmp_path):
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", True)
     assert {node.name: node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"} == {"work": "cancelled"}
     assert probe.notes == ["enter work"]
+
+
+async def test_a_run_that_never_looked_is_cancelled_after_its_blind_grace(clock):
+    """It cannot obey, so that a full grace would be waited in vain; the receipt says so."""
+    handle = await stoppable.spawn(asyncio.sleep, 60)
+    await wait(lambda: handle.status == "running")
+    receipt = await handle.stop()
+    assert receipt.blind
+    assert [(step.rung, step.after) for step in receipt.ladder][:3] == [("interrupt", 2), ("cancel", 2), ("kill", 7)]
+    clock.advance(1.9)
+    await _ticks()
+    assert handle.status == "stopping"
+    clock.advance(0.1)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung) == ("stopped", "cancel")
+    assert handle.receipt.blind
+
+
+async def _looks_by_checking():
+    stoppable.check()
+    await asyncio.sleep(60)
+
+
+async def _looks_by_asking():
+    assert not stoppable.should_stop()
+    await asyncio.sleep(60)
+
+
+async def _looks_by_a_boundary():
+    with stoppable.boundary("tool", "done"):
+        pass
+    await asyncio.sleep(60)
+
+
+async def _looks_by_a_child():
+    await stoppable.call(asyncio.sleep, 0)
+    await asyncio.sleep(60)
+
+
+async def _looks_by_a_hook():
+    stoppable.on_stop(lambda: None)
+    await asyncio.sleep(60)
+
+
+async def _looks_by_a_shield():
+    with stoppable.shielded(1):
+        pass
+    await asyncio.sleep(60)
+
+
+LOOKS = [_looks_by_checking, _looks_by_asking, _looks_by_a_boundary, _looks_by_a_child, _looks_by_a_hook]
+
+
+@pytest.mark.parametrize("agent", [*LOOKS, _looks_by_a_shield])
+async def test_a_run_that_has_looked_gets_its_grace(agent, clock):
+    handle = await stoppable.spawn(agent)
+    await wait(lambda: handle.run._looked or handle.run._members is not None)
+    await _ticks()
+    receipt = await handle.stop()
+    assert not receipt.blind
+    clock.advance(10.9)
+    await _ticks()
+    assert handle.status == "stopping"
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status == "stopped"
+
+
+async def test_a_grace_that_the_stop_names_is_kept(clock):
+    handle = await stoppable.spawn(asyncio.sleep, 60)
+    await wait(lambda: handle.status == "running")
+    receipt = await handle.stop(grace=5)
+    assert not receipt.blind
+    assert receipt.ladder[0].after == 5
+    await handle.stop("kill")
+    await handle.outcome()
+
+
+def test_a_blind_grace_never_prolongs_the_policy():
+    policy = Policy(grace=0.5, interrupt=0.1, blind_grace=30)
+    steps = dict(policy.schedule(stoppable.Mode.GRACEFUL, is_blind=True))
+    assert steps[stoppable.Rung.CANCEL] == 0.6

@@ -284,6 +284,7 @@ async def test_a_thread_that_stays_inside_a_boundary_makes_the_run_lost_and_a_fi
         ("thread", "abandoned"),
         ("tool", "abandoned"),
     ]
+    assert "thread stoppable-pool" in final.nodes[1].name
     release.set()
     await asyncio.get_running_loop().shutdown_default_executor()
     assert handle.run.receipt == final

@@ -65,6 +65,7 @@ async def test_the_earliest_of_several_stops_counts(clock):
 async def test_a_cooperative_stop_has_no_ladder_and_a_polite_run_climbs_none(clock):
     with pytest.raises(stoppable.RunStopped):
         async with stoppable.open_run("job") as run:
+            assert not stoppable.should_stop()
             assert told(run.stop("cooperative")) == []
             assert told(run.stop()) == [("interrupt", 10), ("cancel", 11), ("kill", 16), ("lost", 18)]
             stoppable.check()

@@ -31,6 +31,7 @@ def should_stop() -> bool:
     scope = _get()
     if scope is OUTSIDE or scope is FORKED:
         _look_outside(scope, "should_stop()")
+    scope._looked = True
     return scope._closed and scope._answer()
 
 
@@ -38,6 +39,7 @@ def check() -> None:
     """Raise AgentStopped if the current run was told to stop, every time (G5)."""
     scope = _get()
     if type(scope) is Run:
+        scope._looked = True
         port.join(scope)
     elif (run := scope._run_here()) is not None:
         _join_in_shield(scope, run)

@@ -18,6 +18,9 @@ class Scope(Protocol):
     empty call.
     """
 
+    _looked: bool
+    """Set by every look, so that a stop knows whether there ever was one."""
+
     @property
     def _closed(self) -> bool: ...
 
@@ -31,12 +34,13 @@ class Scope(Protocol):
 class Outside:
     """Outside any run: never stopped, everything is harmless."""
 
-    __slots__ = ("_name",)
+    __slots__ = ("_looked", "_name")
 
     _closed = False
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._looked = False
 
     def __repr__(self) -> str:
         return f"<{self._name}>"

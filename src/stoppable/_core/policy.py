@@ -17,30 +17,39 @@ class Policy:
     """The seconds a rung is given before the next one is climbed.
 
     A graceful stop waits ``grace`` after SIGNAL, ``interrupt`` after INTERRUPT, ``cancel`` after CANCEL and ``kill``
-    after KILL. Harder modes skip the first waits; a cooperative stop never climbs.
+    after KILL. Harder modes skip the first waits; a cooperative stop never climbs. A run that never met a boundary or
+    check cannot obey: a graceful stop without a grace of its own cancels it after ``blind_grace``.
     """
 
     grace: float = 10.0
     interrupt: float = 1.0
     cancel: float = 5.0
     kill: float = 2.0
+    blind_grace: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("grace", "interrupt", "cancel", "kill"):
+        for name in ("grace", "interrupt", "cancel", "kill", "blind_grace"):
             seconds(getattr(self, name), name)
 
-    def schedule(self, mode: Mode, grace: float | None = None) -> Iterator[tuple[Rung, float]]:
+    def schedule(
+        self, mode: Mode, grace: float | None = None, *, is_blind: bool = False
+    ) -> Iterator[tuple[Rung, float]]:
         """Yield the rungs above SIGNAL, each with its seconds after the stop was requested."""
         if mode is Mode.COOPERATIVE:
             return
         gentle = mode is Mode.GRACEFUL
-        at = (self.grace if grace is None else grace) if gentle else 0.0
+        at = self._gentle_wait(grace, is_blind=is_blind) if gentle else 0.0
         yield Rung.INTERRUPT, at
-        at += self.interrupt if gentle else 0.0
+        at += self.interrupt if gentle and not is_blind else 0.0  # one that never looked has nothing to interrupt
         yield Rung.CANCEL, at
         at += 0.0 if mode is Mode.KILL else self.cancel
         yield Rung.KILL, at
         yield Rung.LOST, at + self.kill
+
+    def _gentle_wait(self, grace: float | None, *, is_blind: bool) -> float:
+        if grace is not None:
+            return grace
+        return min(self.blind_grace, self.grace + self.interrupt) if is_blind else self.grace
 
     def total(self, mode: Mode, grace: float | None = None) -> float:
         """Return the seconds after which a stop in this mode has a terminal status (G6)."""

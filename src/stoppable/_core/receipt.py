@@ -41,6 +41,7 @@ def write(run: Run, answer: Answer) -> Receipt:
         acknowledged_at=stops[0].acknowledged_at,
         delivered_at=run._delivered_at,
         ended_at=ended_at,
+        blind=any(stop.is_blind for stop in stops),
         ladder=_ladder(run, stops, is_final=status.terminal),
     )
 
@@ -48,13 +49,13 @@ def write(run: Run, answer: Answer) -> Receipt:
 def _ladder(run: Run, stops: list[Stop], *, is_final: bool) -> tuple[Step, ...]:
     first, climbed = stops[0], run._climbs
     if not climbed and len(stops) == 1 and not is_final:  # nearly always, and the same for many runs
-        return _plan(first.target.policy, first.mode, first.grace)
+        return _plan(first.target.policy, first.mode, first.grace, is_blind=first.is_blind)
     steps = tuple(Step(rung=rung, after=at - first.requested_at) for rung, at in climbed)
     if is_final:
         return steps
     planned: dict[Rung, float] = {}
     for stop in stops:
-        for rung, seconds in stop.target.policy.schedule(stop.mode, stop.grace):
+        for rung, seconds in stop.schedule():
             after = stop.requested_at - first.requested_at + seconds
             planned[rung] = min(after, planned.get(rung, after))
     so_far = {step.rung for step in steps}
@@ -62,8 +63,9 @@ def _ladder(run: Run, stops: list[Stop], *, is_final: bool) -> tuple[Step, ...]:
 
 
 @lru_cache(64)
-def _plan(policy: Policy, mode: Mode, grace: float | None) -> tuple[Step, ...]:
-    return tuple(Step(rung=rung, after=after) for rung, after in policy.schedule(mode, grace))
+def _plan(policy: Policy, mode: Mode, grace: float | None, *, is_blind: bool) -> tuple[Step, ...]:
+    steps = policy.schedule(mode, grace, is_blind=is_blind)
+    return tuple(Step(rung=rung, after=after) for rung, after in steps)
 
 
 def _within(run: Run, stops: list[Stop]) -> Callable[[Run], bool]:

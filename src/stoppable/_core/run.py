@@ -43,6 +43,7 @@ class Run(Annotated):
         "_delivered_at",
         "_ended",
         "_later",
+        "_looked",
         "_main",
         "_on_end",
         "_outcome",
@@ -81,6 +82,7 @@ class Run(Annotated):
         self._stop = self._metadata = None
         self._later: list[Stop] | None = None
         self._delivered_at: float | None = None
+        self._looked = False  # at a check, ``should_stop()`` or a child; a boundary shows in the members
         self._raised = False  # its code was told to stop, by AgentStopped or an answer: it may be unwinding
         self._clean: bool | None = True  # False once force has cut a clean-up, None if it may have
         self._was_interrupted = False  # hooks were called at INTERRUPT: they may have ended an effect
@@ -215,6 +217,7 @@ class Run(Annotated):
     def _mark(self, stop: Stop, due: Due) -> None:
         """Close the gates of the whole subtree; note whom to tell then, outside the lock (G12)."""
         told = len(due.remotes)
+        stop.look_at_target()
         self._note(stop)
         self._closed = True
         if self._members:
@@ -473,6 +476,7 @@ class Run(Annotated):
 
     def _adopt(self, child: Run) -> None:
         """Add a child; it is born stopped if this run was told to stop (G4)."""
+        self._looked = True
         with lock:
             self._append(child)
             if self._closed:

@@ -22,7 +22,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
     were started there, until it is left. It cannot span a ``yield``.
     """
 
-    __slots__ = ("_holders", "_is_left", "_outer", "_region", "_reset", "_run", "_seconds", "_until")
+    __slots__ = ("_holders", "_is_left", "_looked", "_outer", "_region", "_reset", "_run", "_seconds", "_until")
 
     def __init__(self, seconds_: float, /) -> None:
         self._seconds = seconds(seconds_, "seconds")
@@ -30,7 +30,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         self._reset: contextvars.Token[Scope] | None = None
         self._region = self  # the block, for a scope that extends it over another run
         self._outer: shielded | None = None  # the block around it
-        self._is_left = False
+        self._is_left = self._looked = False
         self._holders: list[port.Participant] = []
 
     def __enter__(self) -> Self:
@@ -39,6 +39,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         outer = context.current.get()
         self._run = outer._run_here()
         if self._run is not None:
+            self._run._looked = True
             self._until = clock.now() + self._seconds
             self._outer = outer._region if isinstance(outer, shielded) else None
             participant = port.participant()

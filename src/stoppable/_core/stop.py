@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -76,6 +76,8 @@ class Receipt:
     ended_at: float | None = None
     ended_late: float | None = None
     """When a run that is lost was seen to end after all; only a store can say so."""
+    blind: bool = False
+    """Whether the run had never looked when it was told to stop: it is cancelled after ``blind_grace``."""
     ladder: tuple[Step, ...] = ()
     """The rungs that were climbed and, until it is final, those that will be."""
 
@@ -101,6 +103,7 @@ class Stop:
         "grace",
         "idle",
         "in_flight",
+        "is_blind",
         "mode",
         "nodes",
         "reason",
@@ -113,6 +116,7 @@ class Stop:
         self.mode = mode
         self.reason = reason
         self.grace = grace
+        self.is_blind = False  # its target never looked, and the mode would wait for it to
         self.requested_at = clock.now()
         self.acknowledged_at: float | None = None
         self._waiters: tuple[Callable[[], None], ...] = ()
@@ -166,10 +170,20 @@ class Stop:
                 return
         wake()
 
+    def look_at_target(self) -> None:
+        """See whether its target never looked: it met no boundary or check, started no child and has no hook."""
+        run = self.target
+        is_waiting = self.mode is Mode.GRACEFUL and self.grace is None and run.started_at is not None
+        self.is_blind = is_waiting and not run._looked and run._members is None
+
+    def schedule(self) -> Iterator[tuple[Rung, float]]:
+        """Yield the rungs above SIGNAL, each with its seconds after the stop was requested."""
+        return self.target.policy.schedule(self.mode, self.grace, is_blind=self.is_blind)
+
     @property
     def kill_at(self) -> float | None:
         """When KILL is due: no shield lasts longer."""
-        for rung, seconds in self.target.policy.schedule(self.mode, self.grace):
+        for rung, seconds in self.schedule():
             if rung is Rung.KILL:
                 return self.requested_at + seconds
         return None

@@ -27,7 +27,7 @@ class Ladder(control.Timer):
         if stop is None:
             return
         # A generator that is kept for the next rung would be one more for the garbage collector, and mostly for none.
-        step = next(islice(stop.target.policy.schedule(stop.mode, stop.grace), self._climbed, None), None)
+        step = next(islice(stop.schedule(), self._climbed, None), None)
         if step is not None:
             self._climbed += 1
             self._rung, after = step

@@ -142,7 +142,7 @@ class Line:
         left = []
         for stop in self._run._stops():
             if stop.mode is mode:
-                first = next(iter(stop.target.policy.schedule(mode, stop.grace)), None)
+                first = next(iter(stop.schedule()), None)
                 left += [] if first is None else [max(0.0, stop.requested_at + first[1] - clock.now())]
         if left:
             return min(left)

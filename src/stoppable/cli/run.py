@@ -26,6 +26,7 @@ from stoppable.cli.exits import Exit, of_status, told, write_nowhere
 from stoppable.cli.following import conclude
 from stoppable.cli.output import harmless_output, quiet_keyboard
 from stoppable.cli.printer import Printer
+from stoppable.cli.show import never_looked
 from stoppable.cli.text import safe, value_text
 from stoppable.cli.view import RunView, told_as_line
 from stoppable.errors import RunEnded
@@ -151,12 +152,13 @@ class _Console:
         assert self._handle is not None, "there is a run to stop"
         self._mode = mode
         receipt = self._handle.run.stop(mode, reason)
-        self._view.hint = _HINTS[mode]
+        hint = f"{_HINTS[mode]}; {never_looked(receipt)}" if receipt.blind and mode is Mode.GRACEFUL else _HINTS[mode]
+        self._view.hint = hint
         self._view.become(receipt.status)
         self._show_in_flight()
         if not self._is_live and not self._as_json:
             in_flight = f"; in flight: {safe(', '.join(receipt.in_flight))}" if receipt.in_flight else ""
-            screen.say(f"{_HINTS[mode]}{in_flight}")
+            screen.say(f"{hint}{in_flight}")
 
     # Screen
 

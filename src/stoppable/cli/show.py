@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from stoppable._core.state import Fate, Mode, Status
+from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Receipt
 from stoppable.cli.text import first, plain, safe, value_text
 from stoppable.records import AuditEntry, Hold, RunRecord, RunSummary, Selector
@@ -185,6 +185,8 @@ def _facts(found: Receipt, record: RunRecord | None) -> Iterable[tuple[str, Text
     if found.reason is not None:
         yield "reason", plain(first(found.reason))
     yield "times", plain(_times(found))
+    if found.blind:
+        yield "note", Text(never_looked(found))
     if found.in_flight:
         yield "in flight", plain(", ".join(found.in_flight))
     for node in found.nodes:
@@ -198,6 +200,12 @@ def _facts(found: Receipt, record: RunRecord | None) -> Iterable[tuple[str, Text
     if outcome is not None:
         yield "clean-up", Text(_CLEAN_UP[outcome.clean])
         yield from _ending(outcome.partial, outcome.result)
+
+
+def never_looked(found: Receipt) -> str:
+    """Say that a run cannot obey, and when it is cancelled."""
+    cancelled = next((step.after for step in found.ladder if step.rung is Rung.CANCEL), None)
+    return "this run never looked" + ("" if cancelled is None else f"; cancelled in {cancelled:.3g} s")
 
 
 def _ending(partial: object, result: object) -> Iterable[tuple[str, Text]]:

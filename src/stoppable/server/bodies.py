@@ -70,10 +70,17 @@ class PolicyBody(_Body):
     interrupt: Seconds = 1.0
     cancel: Seconds = 5.0
     kill: Seconds = 2.0
+    blind_grace: Seconds = 2.0
 
     def to_policy(self) -> Policy:
         """Return it as the supervisor takes it."""
-        return Policy(grace=self.grace, interrupt=self.interrupt, cancel=self.cancel, kill=self.kill)
+        return Policy(
+            grace=self.grace,
+            interrupt=self.interrupt,
+            cancel=self.cancel,
+            kill=self.kill,
+            blind_grace=self.blind_grace,
+        )
 
 
 class StartBody(_Body):

@@ -18,11 +18,8 @@ class ParticipantContract(ABC):
     name: str
     strongest: str
     """The rung that ends it whatever it does; "lost" if nothing does, and the run is lost."""
-
-    @property
-    def described(self) -> str:
-        """How the receipt of a lost run begins to describe it."""
-        return self.name
+    described: str = ""
+    """How the receipt of a lost run describes it, for those of which nothing but themselves can be the end."""
 
     @abstractmethod
     async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
@@ -43,7 +40,7 @@ class ParticipantContract(ABC):
 class Tasks(ParticipantContract):
     """Asyncio tasks."""
 
-    name = "task"
+    name = described = "task"
     strongest = "lost"  # a body may swallow every cancel
 
     async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
@@ -54,7 +51,7 @@ class Tasks(ParticipantContract):
 class Threads(ParticipantContract):
     """Threads that execute blocking agents."""
 
-    name = "thread"
+    name = described = "thread"
     strongest = "lost"
 
     async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:

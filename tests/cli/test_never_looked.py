@@ -1,0 +1,33 @@
+"""A run that cannot obey is told as such where it is stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+
+AGENT = """
+import signal
+import time
+
+def agent():
+    while getattr(signal.getsignal(signal.SIGINT), "__name__", "") != "_sighandler_noop":
+        time.sleep(0.001)  # until the command hears Ctrl-C
+    print("working", flush=True)
+    time.sleep(1)
+"""
+
+
+def test_an_interrupt_says_that_the_run_never_looked(tmp_path):
+    (tmp_path / "blind_agent.py").write_text(AGENT)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stoppable", "run", "blind_agent:agent"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert process.stdout.readline().strip() == "working"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "this run never looked; cancelled in 2 s" in errors
