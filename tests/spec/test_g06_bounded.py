@@ -133,7 +133,7 @@ async def test_a_run_that_never_looked_is_cancelled_after_its_blind_grace(clock)
     clock.advance(0.1)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung) == ("stopped", "cancel")
-    assert handle.receipt.blind
+    assert handle.run.receipt.blind
 
 
 async def _looks_by_checking():
