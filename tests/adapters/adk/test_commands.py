@@ -21,11 +21,17 @@ AGENTS = ROOT / "examples/adk_app/agents"
 
 
 @contextlib.contextmanager
-def process(*command, cwd, **environment):
+def process(*command, cwd, fds=(), **environment):
     """Run a server in a process of its own, and yield its address and a function that waits for a line it says."""
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore", **environment}
     running = subprocess.Popen(
-        [sys.executable, *command], cwd=cwd, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, *command],
+        cwd=cwd,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        pass_fds=fds,
     )
     lines, said = queue.Queue(), []
     reader = threading.Thread(target=lambda: [lines.put(line) for line in running.stdout], daemon=True)
