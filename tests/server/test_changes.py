@@ -7,6 +7,7 @@ import json
 import pytest
 from fastapi import Request
 from tests.waiting import until
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import stoppable
 from stoppable.errors import StoreError
@@ -93,8 +94,9 @@ def store(request, tmp_path):
     return None if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"
 
 
-async def test_a_run_is_told_of_from_its_start_to_its_end_with_what_is_in_flight(store):
-    with served(AGENTS, store=store) as service:
+@pytest.mark.parametrize("protocol", [None, HttpToolsProtocol], ids=["our protocol", "any other"])
+async def test_a_run_is_told_of_from_its_start_to_its_end_with_what_is_in_flight(store, protocol):
+    with served(AGENTS, store=store, protocol=protocol) as service:
         async with changed(service) as stream:
             assert stream.hello["data"]["reset"] is True
             run_id = await asked_for(stream.client, "waiting", labels={"team": "x"})
