@@ -185,3 +185,12 @@ async def test_a_supervisor_tells_whether_it_takes_runs(store):
         assert (await handle.outcome()).status == "stopped"
         with pytest.raises(stoppable.StoppableError, match="shuts down"):
             await supervisor.prepare(forever)
+
+
+async def test_a_supervisor_has_the_runs_of_its_process(store):
+    async with Supervisor(store) as supervisor:
+        handle = await supervisor.start(forever)
+        assert [run.id for run in supervisor.runs] == [handle.id]
+        await supervisor.stop(handle.id, "immediate")
+        await handle.outcome()  # until its end is kept
+        assert supervisor.runs == ()

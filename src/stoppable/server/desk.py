@@ -81,11 +81,11 @@ class FrontDesk:
         owner = options.get("owner")
         if owner is None:
             return
-        logs = self.supervisor._desk.recorder.logs
-        live = [log.run.id for log in list(logs.values()) if log.run.parent is None and log.run.owner == owner]
+        runs = self.supervisor.runs
+        live = [run.id for run in runs if run.parent is None and run.owner == owner]
         if options.get("run_id") in live:
             return  # it may be the same request again
-        self._isolated &= logs.keys()
+        self._isolated &= {run.id for run in runs}
         isolated = len(self._isolated.intersection(live)) if options.get("isolation") == "process" else 0
         for count, most, what in (
             (len(live), self.limits.owner_runs, "live runs"),

@@ -100,6 +100,11 @@ class Supervisor:
         return self._desk.lease.is_open
 
     @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs that this process executes, with the children that they started here."""
+        return tuple(log.run for log in list(self._desk.recorder.logs.values()))
+
+    @property
     def is_current(self) -> bool:
         """Whether its lease is renewed in time: it can reach the store."""
         return self._desk.lease.is_current
