@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from stoppable._core.boundary import check
-from stoppable._core.context import detached
+from stoppable._core.context import current_run, detached
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.reason import Reason
@@ -74,7 +74,8 @@ class Supervisor:
         self._signals = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
-        check()
+        if current_run() is not None:
+            check()
         try:
             await _detached(self._desk.open)
         except asyncio.CancelledError:

@@ -100,7 +100,8 @@ class Job:
     def __init__(
         self, name: str, options: Options, request: str, launch: Callable[[Run], RunHandle[Any]] | None = None
     ) -> None:
-        check()
+        if context.current_run() is not None:
+            check()  # a stopped run starts nothing; a thread of nobody's may
         self.options = options
         self.request = request
         self.input: dict[str, Any] | None = None
