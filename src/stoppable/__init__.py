@@ -15,6 +15,7 @@ from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Answer, Node, Receipt
 from stoppable._core.token import Token
 from stoppable._engine.agents import agent, call, spawn
+from stoppable._engine.draining import drained
 from stoppable._engine.entered import Entered, enter
 from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
@@ -107,6 +108,7 @@ __all__ = [
     "check",
     "current_run",
     "detached",
+    "drained",
     "emit",
     "enter",
     "guard",
