@@ -10,9 +10,13 @@ from tests.waiting import until
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import stoppable
+from stoppable import Mode, Status
+from stoppable._core.stop import Receipt
 from stoppable.errors import StoreError
+from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, StopIntent
 from stoppable.server import Principal, ServerLimits, changes
 from stoppable.server.feed import message
+from stoppable.stores.base import WorkerInfo
 from stoppable.stores.reply import Reply
 
 from .serving import DEADLINE, RawStream, asked_for, client_of, ended, over, parsed, served, started
@@ -191,6 +195,28 @@ async def test_an_acknowledged_stop_is_told_though_the_run_is_still_in_flight():
             await stream.client.post(f"/runs/{run_id}/stop", json={"mode": "kill"})
             await stream.until(lambda _: stream.runs[run_id]["endedAt"] is not None)
             assert {step["rung"] for step in stream.runs[run_id]["ladder"]} >= {"interrupt", "cancel"}
+
+
+async def test_a_worker_elsewhere_that_answers_a_stop_late_is_told_of():
+    with served(AGENTS) as service:
+        store = service.supervisor.store
+        await store.open_worker(WorkerInfo(id="elsewhere"), 600)
+        await store.register(RunRecord(id="theirs", name="agent", worker="elsewhere"), "request")
+        await store.append("theirs", 1, [Draft(type=EventType.STATUS, data={"status": "running"})])
+        await store.append("theirs", 1, [Draft(type=EventType.ENTERED, data={"kind": "llm", "name": "ask"})])
+        await store.request_stop("theirs", StopIntent())
+        async with changed(service) as stream:
+            assert stream.flights == {"theirs": ["llm:ask"]}
+            answer = Receipt(run_id="theirs", answer="accepted", status="stopping", acknowledged_at=5.0)
+            await store.acknowledge("theirs", 1, Mode.GRACEFUL, answer)
+            await stream.until(lambda _: stream.runs.get("theirs", {}).get("acknowledgedAt") == 5.0)
+            await store.append("theirs", 1, [Draft(type=EventType.LEFT, data={"kind": "llm", "name": "ask"})])
+            await stream.until(lambda _: stream.flights.get("theirs") == [])
+            await store.finish("theirs", 1, OutcomeRecord(status=Status.LOST), None)
+            await stream.until(is_in("lost", "theirs"))
+            await store.finish("theirs", 1, OutcomeRecord(status=Status.STOPPED), None)
+            await stream.until(lambda _: stream.runs["theirs"]["endedLate"] is not None)
+            assert stream.runs["theirs"]["status"] == "lost"
 
 
 async def test_nobody_is_told_of_runs_of_another_owner():

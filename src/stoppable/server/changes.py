@@ -161,6 +161,9 @@ class ChangesFeed(Feed):
                 break
         now = await self._supervisor.in_flight(list(live))
         self._live = {run_id: replace(run, in_flight=now.get(run_id, ())) for run_id, run in live.items()}
+        self._unsettled = {
+            run.id: None for run in live.values() if run.mode is not None and run.acknowledged_at is None
+        }
         self.place, self.is_open = place, True
 
     @property
