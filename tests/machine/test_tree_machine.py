@@ -381,8 +381,12 @@ class TreeMachine(World):
 
     def _hook_holds(self, hook) -> None:
         known = self.model.runs[hook["run"]]
-        due = bool(known["stops"]) if hook["moment"] == "stop" else known["rung"] != "signal"
-        possible = {due}
+        due = {
+            "stop": bool(known["stops"]),
+            "interrupt": known["rung"] != "signal",
+            "end": self.model.terminal(hook["run"]),
+        }
+        possible = {due[hook["moment"]]}
         if hook["is_after_end"]:  # by a helper: a ladder may have climbed for what is left of the run, or not
             possible |= {False, bool(known["stops"])}
         assert hook["calls"] in possible, f"G12: {hook}"

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis.stateful import RuleBasedStateMachine
 
 from stoppable._core import port
-from stoppable._core.hooks import Moment, _user_hook
+from stoppable._core.hooks import Moment, _user_hook, on_end
 from stoppable._core.port import Participant
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
@@ -245,14 +245,19 @@ class World(RuleBasedStateMachine):
         hook = {"run": run, "moment": moment.value, "calls": 0, "is_after_end": self.model.terminal(run)}
         self.model.hooks.append(hook)
 
-        def called() -> None:
+        def called(*_outcome) -> None:
             hook["calls"] += 1
             if is_locked():
                 self.faults.append("G12: called under the lock")
+            if moment is Moment.END:
+                return
             unmarked = [name for name in self.model.family(run) if not self.runs[name].token.stopped]
             if not all(self.model.terminal(name) for name in unmarked):
                 self.faults.append(f"G12: called before {unmarked} were marked")
             if error is not None:
                 raise error
 
-        self.inside(actor, _user_hook, moment, called)
+        if moment is Moment.END:
+            self.inside(actor, on_end, called)
+        else:
+            self.inside(actor, _user_hook, moment, called)

@@ -174,15 +174,18 @@ def outcome_of(record: RunRecord) -> Outcome[Any]:
 def input_of(
     agent: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the JSON form of the arguments of a start, by name, and why some have none."""
-    named = _named(agent, args, kwargs)
-    whole, why = _wire.plain(named, INPUT_BYTES)
-    if why is None:
-        return whole, {}
+    """Return the arguments of a start that are JSON, by name, and why others are not kept.
+
+    Only JSON's own types: the form of anything else is made by its own code, which must not hold up a start.
+    """
     kept: dict[str, Any] = {}
     omitted: dict[str, str] = {}
+    named = _named(agent, args, kwargs)
     for name, value in named.items():
-        found, why = _wire.plain(value, INPUT_BYTES // len(named))
+        if _wire.is_plain(value):
+            found, why = _wire.plain(value, INPUT_BYTES // len(named))
+        else:
+            found, why = None, f"a value of type {_wire.name_of(value)} is not kept: it is not JSON, or too large"
         if why is None:
             kept[name] = found
         else:
