@@ -62,6 +62,20 @@ async def test_a_stop_that_another_process_took_reaches_the_run_wherever_it_is_e
         assert (outcome.status, outcome.reason.message) == ("stopped", "from elsewhere")
 
 
+async def test_a_stop_through_another_process_is_answered_when_its_gate_is_closed_and_not_at_the_next_look(
+    path, monkeypatch
+):
+    monkeypatch.setattr("stoppable.stores.sqlite.writer.LOOK_SECONDS", 3600)
+    async with Supervisor(SqliteStore(path)) as there, Supervisor(SqliteStore(path)) as here:
+        monkeypatch.setattr("stoppable.supervisor.desk._ACKNOWLEDGE_SECONDS", DEADLINE)
+        monkeypatch.setattr("stoppable.supervisor.waiting.LOOK_SECONDS", 0.1)
+        handle = await there.start(forever)
+        await until(lambda: handle.run.in_flight)
+        receipt = await here.stop(handle.id)
+        assert (receipt.in_flight, receipt.acknowledged_at is not None) == (("tool:step",), True)
+        await handle.outcome()
+
+
 async def test_it_takes_effect_though_nobody_is_told_and_whoever_took_it_is_gone(path, monkeypatch):
     """The intent is read with the next heartbeat: a notification is speed, the store is the truth."""
     async with Supervisor(SqliteStore(path), ttl=3.0) as there:

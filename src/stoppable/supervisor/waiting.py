@@ -13,6 +13,7 @@ from stoppable.errors import RunNotFound
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.stores.base import Store
 
+_FIRST_LOOK_SECONDS = 0.002
 LOOK_SECONDS = 2.0  # even without news: being told is speed, the store is the truth
 
 
@@ -22,12 +23,13 @@ async def record_when(
     """Return the record once something is so, or as it is when the time is over."""
     deadline = None if seconds is None else clock.now() + seconds
     with watching(store, run_id) as news:
-        while True:
+        for pause in _pauses():
             record = await store.get(run_id)
-            left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - clock.now())
+            left = pause if deadline is None else min(pause, deadline - clock.now())
             if is_so(record) or left <= 0:
                 return record
             await news.wait(left)
+    raise AssertionError("there is always another look")
 
 
 def record_when_sync(
@@ -38,15 +40,28 @@ def record_when_sync(
     news = threading.Event()
     subscription = store.watch(run_id, news.set)
     try:
-        while True:
+        for pause in _pauses():
             news.clear()
             record = store.get(run_id).result()
-            left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - clock.now())
+            left = pause if deadline is None else min(pause, deadline - clock.now())
             if is_so(record) or left <= 0:
                 return record
             news.wait(left)
     finally:
         subscription.close()
+    raise AssertionError("there is always another look")
+
+
+def _pauses() -> Iterator[float]:
+    """Yield the seconds before each look.
+
+    A process hears of what another one wrote when it looks into the store next, which is often enough for a list, but
+    not for a stop: its gate is closed a millisecond after it was told.
+    """
+    pause = _FIRST_LOOK_SECONDS
+    while True:
+        yield pause
+        pause = min(2 * pause, LOOK_SECONDS)
 
 
 async def records_when(
