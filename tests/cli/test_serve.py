@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
 from stoppable import Mode, Policy, sync
 from stoppable.cli.exits import Exit
-from stoppable.client import Client
+from stoppable.client import Client, NotAllowed
 from stoppable.errors import RunNotFound
 from stoppable.records import EventType
 
@@ -134,3 +135,32 @@ def test_a_fourth_signal_ends_it_at_once(tmp_path, number):
     with serving_a_held_file(path) as (server, _):
         press(server, number, 4)
         assert_left(server, within=4)  # the store would have eight seconds
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [("no_such=1", "'no_such' is not a limit"), ("owner_runs=many", "NAME=NUMBER"), ("owner_runs=-1", "from 0 up")],
+)
+def test_a_limit_that_is_none_is_refused(limit, says):
+    command = [sys.executable, "-m", "stoppable", "serve", "served_agents", "--limit", limit]
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.USAGE
+    assert says in done.stderr
+
+
+def test_serve_takes_limits_and_origins():
+    with server_process(
+        "--store",
+        "memory://",
+        "--limit",
+        "owner_runs=0",
+        "--limit",
+        "rung_seconds=2.5",
+        "--origin",
+        "https://a.example",
+    ) as url:
+        with Client(url) as client, pytest.raises(NotAllowed, match="which is the limit here"):
+            client.start("echo", owner="ada")
+        request = urllib.request.Request(f"{url}/runs", headers={"Origin": "https://a.example"})
+        with urllib.request.urlopen(request) as response:
+            assert response.headers["access-control-allow-origin"] == "https://a.example"

@@ -115,7 +115,7 @@ def test_an_empty_name_in_a_selector_means_no_more_runs(client, empty):
 def test_the_audit_of_one_owner_is_found_among_that_of_others(connect):
     async def caller(authorization: str = Header()) -> Principal:
         name = authorization.removeprefix("Bearer ")
-        return Principal(owner=None if name == "root" else name, actor=name)
+        return Principal(owner=None if name == "root" else name, sees_all=name == "root", actor=name)
 
     with serving([], principal=caller) as service:
         root, ann = (connect(service.url, api_key=name) for name in ("root", "ann"))

@@ -19,7 +19,7 @@ from .serving import RawStream, client_of, over, served, started
 
 async def by_header(x_user: str = Header(), x_scopes: str = Header("read start stop hold audit")) -> Principal:
     owner = None if x_user == "root" else x_user
-    return Principal(owner=owner, actor=f"{x_user}@example", scopes=x_scopes.split())
+    return Principal(owner=owner, sees_all=owner is None, actor=f"{x_user}@example", scopes=x_scopes.split())
 
 
 async def sleeper():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +19,9 @@ from stoppable._core.ids import new_id
 from stoppable._engine.plain.install import instrument
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import CommandError, told
+
+if TYPE_CHECKING:
+    from stoppable.server import ServerLimits
 
 _DEFAULT_URL = "http://127.0.0.1:8420"
 _DEMO_STORE = "sqlite:///stoppable-demo.db"
@@ -41,6 +46,16 @@ def serve(
     ] = True,
     host: Annotated[str, typer.Option("--host", help="Other than loopback needs STOPPABLE_API_KEY.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8420,
+    origin: Annotated[
+        list[str] | None, typer.Option("--origin", metavar="URL", help="A page that may call it; several times.")
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option("--allowed-host", metavar="NAME", help="A name it answers to without a key.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("--limit", metavar="NAME=NUMBER", help="A bound of ServerLimits, as in owner_runs=50."),
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
 ) -> None:
     """Serve agents, to start, watch and stop their runs over HTTP."""
@@ -72,7 +87,29 @@ def serve(
             port=port,
             log_json=log_json,
             ready=ready,
+            limits=_limits(limit or ()),
+            allowed_origins=origin or (),
+            allowed_hosts=allowed_host or (),
         )
+
+
+def _limits(given: Sequence[str]) -> ServerLimits:
+    from stoppable.server import ServerLimits  # noqa: PLC0415 - it needs an extra
+
+    kinds = {field.name: field.type for field in fields(ServerLimits)}
+    found: dict[str, Any] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in kinds:
+            raise CommandError(f"{name!r} is not a limit: use one of {', '.join(kinds)}")
+        try:
+            number = int(value) if kinds[name] == "int" else float(value)
+        except ValueError:
+            raise CommandError(f"{text!r} is not a limit: use NAME=NUMBER, as in owner_runs=50") from None
+        if not 0 <= number < math.inf:
+            raise CommandError(f"{text!r} is not a limit: use a number from 0 up")
+        found[name] = number
+    return ServerLimits(**found)
 
 
 def _demo_store() -> str | None:

@@ -97,7 +97,7 @@ def _error(subject: str, status: int, code: str, message: str, body: Mapping[str
             return RunHeld(str(body.get("holdId", "")), str(body.get("reason", "")))
         case "store_unavailable" | "worker_fenced":
             return StoreError(message)
-    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}:
         return NotAllowed(message)
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return InvalidArgument(message)

@@ -29,7 +29,7 @@ from stoppable.server.guarded import Identify, answer_to, guarded_route
 from stoppable.server.host import Host, Routers, Services
 from stoppable.server.limits import ServerLimits
 from stoppable.server.middleware import Guard
-from stoppable.server.origins import LOOPBACK, check_origin
+from stoppable.server.origins import EXPOSED, LOOPBACK, METHODS, TAKEN, check_origin
 from stoppable.server.pages import ui
 from stoppable.server.principal import admit
 from stoppable.server.problems import Problem, problem_of_status, problem_of_validation
@@ -75,6 +75,7 @@ def create_app(
         lifespan=lambda _: living(desk),
         docs_url=None,  # its scripts would come from somewhere else
         redoc_url=None,
+        redirect_slashes=False,  # where to, a client would say in its Host
     )
     app.state.desk = desk
     is_open = principal is None and api_key is None
@@ -84,9 +85,9 @@ def create_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(allowed_origins),
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Last-Event-ID", "Idempotency-Key"],
-            expose_headers=["Stoppable-Run-Id", "Location"],
+            allow_methods=METHODS,
+            allow_headers=TAKEN,
+            expose_headers=EXPOSED,
         )
     identify: Identify | None = None
     if principal is None:
@@ -160,11 +161,10 @@ def _add_health(app: FastAPI, desk: FrontDesk) -> None:
             return json_response({"status": "ready"})
         return Problem(503, "not_ready", "the store does not answer, or the server is shutting down").to_response()
 
-    health = answer(schemas.Health, "It is.")
-    app.add_api_route(
-        "/healthz", healthz, response_class=Response, responses={200: health, **errors()}, tags=["health"]
-    )
-    app.add_api_route("/readyz", readyz, response_class=Response, responses={200: health, **errors()}, tags=["health"])
+    responses: dict[int | str, dict[str, Any]] = {200: answer(schemas.Health, "It is."), **errors()}
+    for path, handler in (("/healthz", healthz), ("/readyz", readyz)):
+        app.add_api_route(path, handler, response_class=Response, responses=responses, tags=["health"])
+        app.add_api_route(path, handler, methods=["HEAD"], response_class=Response, include_in_schema=False)
 
 
 def _methods(path: str, routes: Sequence[BaseRoute]) -> str:

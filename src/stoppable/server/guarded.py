@@ -14,7 +14,7 @@ from starlette.responses import Response
 from stoppable.errors import StoppableError, StoreError
 from stoppable.server.encoding import loads
 from stoppable.server.limits import ServerLimits
-from stoppable.server.origins import check_origin
+from stoppable.server.origins import check_origin, share
 from stoppable.server.principal import Principal, admit
 from stoppable.server.problems import Problem, problem_of, problem_of_validation
 from stoppable.server.request_body import check_kind, has_body, may_have_body, read_body
@@ -25,7 +25,11 @@ Identify: TypeAlias = Callable[[Request], Principal]
 
 
 def guarded_route(
-    limits: ServerLimits, allowed_origins: Collection[str], identify: Identify | None = None
+    limits: ServerLimits,
+    allowed_origins: Collection[str],
+    identify: Identify | None = None,
+    *,
+    tells_origins: bool = False,
 ) -> type[APIRoute]:
     """Return the class of our routes, with the limits of one router.
 
@@ -52,7 +56,12 @@ def guarded_route(
                 except StoppableError as error:
                     return answer_to(request, error)
 
-            return guarded
+            async def shared(request: Request) -> Response:
+                response = await guarded(request)
+                share(request.headers, response, allowed_origins)
+                return response
+
+            return shared if tells_origins else guarded
 
     return GuardedRoute
 

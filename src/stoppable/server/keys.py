@@ -17,7 +17,7 @@ _SHORTEST = 8
 
 def everybody() -> Identify:
     """Return the principal of a server that only this machine can reach."""
-    local = Principal(actor="local")
+    local = Principal(sees_all=True, actor="local")
     return lambda _: local
 
 
@@ -28,7 +28,7 @@ def holder_of(key: str) -> Identify:
     if key != key.strip() or not key.isprintable():
         raise InvalidArgument("no header carries the API key as it is: remove white space around it and line breaks")
     wanted = _digest(key.encode())
-    holder = Principal(actor="api-key")
+    holder = Principal(sees_all=True, actor="api-key")
 
     def found(request: Request) -> Principal:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")

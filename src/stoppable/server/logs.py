@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 _FIELDS = ("method", "path", "status", "milliseconds")
 
@@ -20,7 +21,24 @@ class PlainFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return one line."""
-        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+        return harmless(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        """Return the traceback with each of its lines set in: none looks like a line of the log."""
+        return _set_in(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - logging's name
+        """Return the stack in the same way."""
+        return _set_in(super().formatStack(stack_info))
+
+
+def harmless(text: str) -> str:
+    """Return a text on one line, without characters that control a terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _set_in(text: str) -> str:
+    return "\n".join(f"    | {harmless(line)}" for line in text.split("\n"))
 
 
 class JsonFormatter(logging.Formatter):
@@ -46,7 +64,7 @@ def configured(*, as_json: bool) -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
     before: list[tuple[logging.Logger, int]] = []
-    for name, level in (("stoppable", logging.INFO), ("uvicorn", logging.WARNING)):
+    for name, level in (("stoppable", logging.INFO), ("uvicorn", logging.WARNING), ("asyncio", logging.WARNING)):
         logger = logging.getLogger(name)
         if not logger.hasHandlers():
             before.append((logger, logger.level))

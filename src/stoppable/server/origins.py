@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
 
 from stoppable.server.problems import Problem
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+METHODS = ("GET", "POST", "DELETE")
+TAKEN = ("Authorization", "Content-Type", "Last-Event-ID", "Idempotency-Key")
+"""The headers of a request that a page of another origin may send."""
+EXPOSED = ("Stoppable-Run-Id", "Location")
+"""Those of a response that it may read."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -46,3 +54,27 @@ def host_name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
+
+
+def share(headers: Headers, response: Response, allowed: Collection[str]) -> None:
+    """Let a page of an allowed origin read a response."""
+    origin = headers.get("origin")
+    response.headers.add_vary_header("Origin")
+    if origin is not None and origin in allowed:
+        response.headers["Access-Control-Allow-Origin"] = origin
+        response.headers["Access-Control-Expose-Headers"] = ", ".join(EXPOSED)
+
+
+def preflight(allowed: Collection[str]) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers a browser that asks whether a page of another origin may make a request."""
+
+    async def answer(request: Request) -> Response:
+        response = Response(status_code=204)
+        share(request.headers, response, allowed)
+        if "Access-Control-Allow-Origin" in response.headers:
+            response.headers["Access-Control-Allow-Methods"] = ", ".join(METHODS)
+            response.headers["Access-Control-Allow-Headers"] = ", ".join(TAKEN)
+            response.headers["Access-Control-Max-Age"] = "600"
+        return response
+
+    return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,8 +10,11 @@ from typing import Any
 
 from fastapi import Request
 
+from stoppable.errors import InvalidArgument
 from stoppable.records import RunRecord
 from stoppable.server.problems import Problem
+
+_logger = logging.getLogger("stoppable.server")
 
 
 class Scope(StrEnum):
@@ -31,26 +35,25 @@ class Principal:
     """Who is calling.
 
     With an ``owner`` the caller sees, starts and stops that owner's runs alone, and all others do not exist for it.
-    Without one it sees every run. ``actor`` is what receipts and the audit say about who did it. ``scopes`` may be one
+    ``sees_all=True`` instead means every run; one with neither is refused, so that a missing claim of a token does not
+    open everything. ``actor`` is what receipts and the audit say about who did it. ``scopes`` may be one
     string with spaces between them, as a token has it.
     """
 
     owner: str | None = None
+    sees_all: bool = False
     actor: str | None = None
     scopes: Iterable[str] = field(default=EVERYTHING)
 
     def __post_init__(self) -> None:
         scopes = self.scopes.split() if isinstance(self.scopes, str) else self.scopes
         object.__setattr__(self, "scopes", frozenset(scopes))
-
-    @property
-    def sees_all(self) -> bool:
-        """Whether the runs of every owner exist for this caller."""
-        return self.owner is None
+        if self.owner is not None and self.sees_all:
+            raise InvalidArgument("a principal has an owner or sees all runs, not both")
 
     def sees(self, owner: str | None) -> bool:
         """Return whether what belongs to an owner exists for this caller."""
-        return self.owner is None or self.owner == owner
+        return self.sees_all or self.owner == owner
 
     def sees_run(self, record: RunRecord) -> bool:
         """Return whether a run exists for this caller."""
@@ -66,6 +69,9 @@ def admit(request: Request, found: Any) -> None:
     """Remember who is calling."""
     if not isinstance(found, Principal):
         raise TypeError(f"the principal dependency returned {type(found).__name__}: return a stoppable Principal")
+    if found.owner is None and not found.sees_all:
+        _logger.error("the principal dependency returned a Principal without an owner: sees_all=True means every run")
+        raise Problem(403, "no_owner", "nobody knows whose runs you may see")
     request.state.stoppable_principal = found
 
 

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
 
 from stoppable.server.desk import FrontDesk
 from stoppable.server.guarded import guarded_route
 from stoppable.server.limits import ServerLimits
+from stoppable.server.origins import preflight
 from stoppable.server.principal import Principal, admit
 from stoppable.server.registry import Agents, Registry
 from stoppable.server.run_routes import RunRoutes
@@ -35,18 +37,27 @@ def router(
     if principal is None:
         raise TypeError("a router needs a principal: a dependency that returns whose runs the caller may see")
     desk = FrontDesk(supervisor=supervisor, registry=Registry(agents), limits=limits or ServerLimits())
-    return routes(desk, principal, allowed_origins)
+    inner = routes(desk, principal, allowed_origins, tells_origins=True)
+    if not allowed_origins:
+        return inner
+    outer = APIRouter()
+    outer.include_router(inner)
+    # A browser sends these without credentials, so they stand before the principal.
+    for path in dict.fromkeys(route.path for route in inner.routes if isinstance(route, APIRoute)):
+        outer.add_api_route(path, preflight(frozenset(allowed_origins)), methods=["OPTIONS"], include_in_schema=False)
+    return outer
 
 
-def routes(desk: FrontDesk, principal: PrincipalDependency, allowed_origins: Collection[str]) -> APIRouter:
-    """Return the routes of a desk, behind a principal."""
+def routes(
+    desk: FrontDesk, principal: PrincipalDependency, allowed_origins: Collection[str], *, tells_origins: bool = False
+) -> APIRouter:
+    """Return the routes of a desk, behind a principal; they may tell browsers themselves which origins may read."""
 
     async def remember(request: Request, found: Any = Depends(principal)) -> None:  # noqa: B008 - FastAPI's way
         admit(request, found)
 
-    made = APIRouter(
-        dependencies=[Depends(remember)], route_class=guarded_route(desk.limits, frozenset(allowed_origins))
-    )
+    kind = guarded_route(desk.limits, frozenset(allowed_origins), tells_origins=tells_origins)
+    made = APIRouter(dependencies=[Depends(remember)], route_class=kind)
     add_routes(made, desk)
     return made
 

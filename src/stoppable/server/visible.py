@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from stoppable._core.stop import Receipt
@@ -10,9 +11,17 @@ from stoppable.records import RunRecord, changed
 from stoppable.server.principal import Principal
 from stoppable.supervisor import Supervisor
 
+_DIRECTORIES = re.compile(r'File "[^"\n]*[/\\]([^"\n/\\]+)"')
+
 
 async def visible_record(supervisor: Supervisor, caller: Principal, record: RunRecord) -> RunRecord:
-    """Return a record as its owner may see it."""
+    """Return a record as its owner may see it: tracebacks without the directories of the server."""
+    if caller.sees_all:
+        return record
+    outcome = record.outcome
+    if outcome is not None and outcome.error is not None and outcome.error.trace:
+        error = replace(outcome.error, trace=_DIRECTORIES.sub(r'File "\1"', outcome.error.trace))
+        record = changed(record, outcome=replace(outcome, error=error))
     if record.receipt is None:
         return record
     receipt = await visible_receipt(supervisor, caller, record.receipt)
