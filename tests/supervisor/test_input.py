@@ -34,7 +34,8 @@ async def test_the_arguments_of_a_start_are_kept_by_their_names(store):
             "depth": 3,
             "options": {"tone": "kind"},
         }
-        assert (await record_of(supervisor, ask, Question("why?"))).input == {"question": {"text": "why?", "depth": 1}}
+        record = await record_of(supervisor, ask, Question("why?"))  # its form may be made by code of its own
+        assert (record.input, set(record.omitted)) == ({}, {"question"})
         assert (await record_of(supervisor, lambda: None)).input == {}
 
 
