@@ -6,6 +6,8 @@ from typing import Any, assert_type
 
 import stoppable
 from stoppable import sync
+from stoppable.records import Event, TreeEvent
+from stoppable.supervisor import BulkStop
 
 
 @stoppable.agent
@@ -125,3 +127,15 @@ async def streams_and_guards_keep_their_types() -> None:
 async def processes_give_text_or_bytes() -> None:
     assert_type(await stoppable.run_process(["ls"]), stoppable.ProcessResult[str])
     assert_type(await stoppable.run_process(["ls"], text=False), stoppable.ProcessResult[bytes])
+
+
+async def stops(supervisor: stoppable.Supervisor, kept: sync.Supervisor) -> None:
+    assert_type(await supervisor.stop("run"), stoppable.Receipt)
+    assert_type(await supervisor.stop(key="chat"), BulkStop)
+    assert_type(kept.stop("run"), stoppable.Receipt)
+    assert_type(kept.stop(key="chat", wait=1), BulkStop)
+    async for event in supervisor.events("run", tree=True):
+        assert_type(event, TreeEvent)
+    async for line in supervisor.events("run"):
+        assert_type(line, Event)
+    assert_type(supervisor.blocking.events("run", tree=True), Iterator[TreeEvent])

@@ -10,19 +10,25 @@ from stoppable.stores import rules
 Address = tuple[str, str]
 """What a stop waits for: a run (``"run"``, its id), or the next one of a conversation (``"key"``, its key)."""
 
+_FEW = 8
+
 
 class Tombstones:
     """Stops by what they wait for and for which owner, with the time until which they do."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_most", "_waiting")
 
     def __init__(self) -> None:
+        self._most = _FEW  # of which we look for those that waited in vain
         self._waiting: dict[tuple[Address, str | None], tuple[float, StopIntent]] = {}
 
     def add(self, address: Address, owner: str | None, intent: StopIntent, now: float, seconds: float) -> float:
         """Let a stop wait, and return until when; one that waits already is raised by it."""
-        self._waiting = {key: kept for key, kept in self._waiting.items() if kept[0] > now}
+        if len(self._waiting) >= self._most:
+            self._waiting = {key: kept for key, kept in self._waiting.items() if kept[0] > now}
+            self._most = max(_FEW, 2 * len(self._waiting))
         known, earlier = self._waiting.get((address, owner), (now, None))
+        earlier = earlier if known > now else None
         until = max(known, now + seconds)
         self._waiting[address, owner] = (until, rules.raised(earlier, intent))
         return until

@@ -99,7 +99,8 @@ def purge(tx: Transaction, before: float, limit: int) -> int:
         numbers, size, ended = row
         if size == ended:  # a child may outlive its parent
             tx.run(_FORGET, (numbers,))
-            tx.run("DELETE FROM outcomes WHERE run IN (SELECT value FROM json_each(?))", (numbers,))
+            for table in ("outcomes", "inputs"):
+                tx.run(f"DELETE FROM {table} WHERE run IN (SELECT value FROM json_each(?))", (numbers,))  # noqa: S608 - ours
             tx.run("DELETE FROM runs WHERE number IN (SELECT value FROM json_each(?))", (numbers,))
             forgotten += size
     return forgotten

@@ -50,7 +50,8 @@ _BEGINNING = """id, name, parent_id, root_id, owner, labels, status, worker, epo
  ended_at, CASE status WHEN 'lost' THEN ended_late END, mode, grace, reason, stop_requested_at, acknowledged,"""
 
 RECORD = f"""{_BEGINNING} coalesce((SELECT outcome FROM outcomes WHERE run = number), outcome), receipt,
- key, input, metadata, (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""  # noqa: S608 - our own names
+ key, coalesce((SELECT input FROM inputs WHERE run = number), input), metadata,
+ (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""  # noqa: S608 - our own names
 """What ``record`` wants of a row of runs."""
 
 SUMMARY = f"{_BEGINNING} outcome, json_replace(receipt, '$.nodes', json_array()), key, NULL, NULL, 0, number"
@@ -129,8 +130,8 @@ def _spec(isolation: str, on_disconnect: str, policy: Policy, version: int) -> s
     return encode((isolation, on_disconnect, None, policy, version))
 
 
-def values(record: RunRecord, request: str, parent: int | None) -> Row:
-    """Return what INSERT takes."""
+def values(record: RunRecord, request: str, parent: int | None, given: str | None) -> Row:
+    """Return what INSERT takes; ``given`` is the input."""
     if record.limits is None:
         spec = _spec(record.isolation, record.on_disconnect, record.policy, record.version)
     else:
@@ -141,8 +142,18 @@ def values(record: RunRecord, request: str, parent: int | None) -> Row:
         encode(record.labels) if record.labels else "{}",
         spec, record.created_at, record.worker, status, epoch, *rest,
         None if record.key is None else encode(record.key),
-        None if record.input is None and not record.omitted else encode((record.input, record.omitted)),
+        None if long_input(given) else given,
     )  # fmt: skip
+
+
+def input_of(record: RunRecord) -> str | None:
+    """Return what a run was started with, as it is kept."""
+    return None if record.input is None and not record.omitted else encode((record.input, record.omitted))
+
+
+def long_input(given: str | None) -> bool:
+    """Return whether an input lies apart from its run."""
+    return given is not None and len(given) > _SHORT
 
 
 def changing(record: RunRecord) -> Row:

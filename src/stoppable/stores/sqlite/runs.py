@@ -43,9 +43,13 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
     record = changed(record, created_at=now, root_id=record.root_id if parent is None else parent.root_id)
     has_begun = record.status is Status.RUNNING
     record = rules.begun(record, parent, now) if has_begun else record
-    inserted = tx.one(rows.INSERT, rows.values(record, request, None if above is None else events.last_of(above)[0]))
+    given = rows.input_of(record)
+    below = None if above is None else events.last_of(above)[0]
+    inserted = tx.one(rows.INSERT, rows.values(record, request, below, given))
     assert inserted is not None, "it returns the number"
     number = inserted[0]
+    if rows.long_input(given):
+        tx.run("INSERT INTO inputs (run, input) VALUES (?, ?)", (number, given))
     tx.touch(record.id)
     if has_begun:
         last = events.add(tx, number, 0, Lines([rules.status_event(record.status, record)]))

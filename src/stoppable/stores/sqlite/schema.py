@@ -132,5 +132,15 @@ UPDATE runs SET outcome = json_replace(outcome, '$.result', NULL, '$.partial', N
 
 _LATE = "ALTER TABLE runs ADD COLUMN ended_late REAL;"
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _KEYS, _FACTS, _OUTCOMES, _LATE)
+# Inputs that are large lie apart too: whatever changes a run writes its whole row again.
+_INPUTS = """
+CREATE TABLE inputs (
+    run INTEGER PRIMARY KEY,
+    input TEXT NOT NULL
+) STRICT;
+CREATE INDEX tombstones_by_time ON tombstones (expires);
+CREATE INDEX key_tombstones_by_time ON key_tombstones (expires);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _KEYS, _FACTS, _OUTCOMES, _LATE, _INPUTS)
 """The step from each version of the schema (``PRAGMA user_version``) to the next; a released one never changes."""

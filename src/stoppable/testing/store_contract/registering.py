@@ -49,6 +49,19 @@ class Registering(StoreHarness):
         assert record.created_at == self.store.now()
         assert self.get("a") == record
 
+    def test_an_input_of_any_length_comes_back_until_it_is_purged(self) -> None:
+        self.worker()
+        inputs = [{"text": "x" * length} for length in (0, 1000, 2030, 2048, 3000, 100_000)]
+        for number, given in enumerate(inputs):
+            record = self.register(f"run {number}", input=given).record
+            assert record.input == self.get(record.id).input == given
+            self.stop(record.id)
+            assert self.finish(self.get(record.id), Status.STOPPED).input == given
+        assert [record.input for record in answer(self.store.tree("run 5"))] == inputs[-1:]
+        self.advance(10)
+        assert answer(self.store.purge(self.store.now())) == len(inputs)
+        assert self.register("run 5").record.input is None
+
     def test_a_text_is_kept_as_it_is_or_refused_and_never_another_one(self) -> None:
         """NUL and half a character: not every engine can hold them."""
         self.worker()
