@@ -116,3 +116,21 @@ def test_the_page_says_where_the_routes_are_in_the_form_that_the_server_rewrites
 async def test_the_page_is_not_in_the_document_of_the_routes():
     app = create_app(Supervisor())
     assert "/" not in app.openapi()["paths"]
+
+
+async def test_the_button_may_be_loaded_by_any_page_and_stops_for_those_that_are_allowed():
+    friend = "https://friend.example"
+    with served([], allowed_origins=[friend]) as service:
+        async with client_of(service) as client:
+            button = await client.get("/ui/stoppable-button.js", headers={"Origin": "https://other.example"})
+            assert button.headers["access-control-allow-origin"] == "*"
+            assert button.headers["cross-origin-resource-policy"] == "cross-origin"
+            for name in ("/", "/ui/app.js"):
+                assert "access-control-allow-origin" not in (await client.get(name)).headers
+            wanted = {"Access-Control-Request-Headers": "authorization,content-type,last-event-id"}
+            for method, path in (("POST", "/runs/a/stop"), ("GET", "/runs/a/events"), ("GET", "/events")):
+                ask = {**wanted, "Access-Control-Request-Method": method}
+                allowed = await client.options(path, headers={**ask, "Origin": friend})
+                assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, friend)
+                other = await client.options(path, headers={**ask, "Origin": "https://other.example"})
+                assert "access-control-allow-origin" not in other.headers
