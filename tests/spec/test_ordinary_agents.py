@@ -295,6 +295,50 @@ async def test_a_limit_of_sub_runs_counts_those_that_are_opened():
     assert opened == 3
 
 
+def tools(path, count):
+    entered = 0
+    try:
+        for _ in range(count):
+            with stoppable.boundary("tool"):
+                entered += 1
+    finally:
+        Path(path).write_text(str(entered))
+
+
+async def test_a_limit_of_boundaries_is_kept_in_a_worker_process(tmp_path):
+    path = tmp_path / "entered"
+    with pytest.raises(stoppable.RunStopped) as stopped:
+        async with stoppable.open_run("r", limits=stoppable.Limits(boundaries={"tool": 3})) as run:
+            with stoppable.boundary("tool"):
+                pass
+            outcome = await (await stoppable.spawn(tools, str(path), 100_000, isolation="process")).outcome()
+    assert (outcome.status, path.read_text()) == ("stopped", "2")
+    assert run.status == "stopped"
+    assert (stopped.value.outcome.reason.kind, stopped.value.outcome.reason.message) == (
+        "limit",
+        "limit of 3 tool boundaries",
+    )
+
+
+async def sub_runs(count):
+    @stoppable.agent
+    async def child():
+        stoppable.append_partial("x")
+
+    for _ in range(count):
+        await child()
+        stoppable.append_partial("x")
+
+
+async def test_a_limit_of_sub_runs_is_kept_in_a_worker_process():
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("r", limits=stoppable.Limits(boundaries={"subrun": 3, "llm": 9})):
+            async with stoppable.open_run("inner", limits=stoppable.Limits(boundaries={"subrun": 9})):
+                handle = await stoppable.spawn(sub_runs, 50, isolation="process")
+                outcome = await handle.outcome()
+    assert (outcome.status, outcome.partial) == ("stopped", "x")
+
+
 # Generators
 
 

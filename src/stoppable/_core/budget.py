@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from stoppable._core.run import Run
 
 
+Left: TypeAlias = tuple[int, int]
+"""How many boundaries may still be entered, and of what limit."""
+
+
 class Budget:
     """The limits of one run; a boundary counts here and in every budget further up the tree."""
 
-    __slots__ = ("_counters", "_limits", "_outer", "_run")
+    __slots__ = ("_counters", "_limits", "_outer", "_run", "_spent")
 
     def __init__(self, run: Run, limits: Limits, outer: Budget | None) -> None:
         self._run = run
@@ -24,16 +28,29 @@ class Budget:
         self._outer = outer
         # next() of a count is atomic, so two threads never get the same number.
         self._counters: dict[str, Iterator[int]] = {kind: count(1) for kind in limits.boundaries}
+        self._spent: dict[str, int] = {}  # as far as is known: a thread may be about to say more
 
     def spend(self, kind: str) -> None:
         """Count one boundary; the first one over a limit stops the run that has the limit."""
         budget: Budget | None = self
         while budget is not None:
             counter = budget._counters.get(kind)
-            if counter is not None and next(counter) > budget._limits.boundaries[kind]:
-                budget._run.stop(
-                    reason=Reason.of(
-                        f"limit of {budget._limits.boundaries[kind]} {kind} boundaries", kind=ReasonKind.LIMIT
-                    )
-                )
+            if counter is not None:
+                budget._spent[kind] = spent = next(counter)
+                if spent > budget._limits.boundaries[kind]:
+                    budget._exceeded(kind, budget._limits.boundaries[kind])
             budget = budget._outer
+
+    def _exceeded(self, kind: str, limit: int) -> None:
+        self._run.stop(reason=Reason.of(f"limit of {limit} {kind} boundaries", kind=ReasonKind.LIMIT))
+
+    def left(self) -> dict[str, Left]:
+        """Return what may still be spent of each kind, here and further up the tree."""
+        found: dict[str, Left] = {}
+        budget: Budget | None = self
+        while budget is not None:
+            for kind, limit in budget._limits.boundaries.items():
+                left = max(0, limit - budget._spent.get(kind, 0)), limit
+                found[kind] = min(left, found.get(kind, left))
+            budget = budget._outer
+        return found

@@ -11,7 +11,7 @@ from stoppable._core.reason import Reason
 from stoppable._core.run import Run
 from stoppable._core.state import Fate, Rung, Status
 from stoppable._core.stop import Stop
-from stoppable._engine.wire import Born, Ended, Entered, Event, Left, Message, Noted, Stopping, Told
+from stoppable._engine.wire import Born, Ended, Entered, Event, Left, Message, Noted, Spent, Stopping, Told
 
 
 class Process(RemoteParticipant):
@@ -87,12 +87,8 @@ class Mirror:
                 self._left(key, fate)
             case Told(run_id, value, appended) if run_id in self._runs:
                 _tell_partial(self._runs[run_id][0], value, appended=appended)
-            case Event(run_id, kind, data) if run_id in self._runs:
-                run, _ = self._runs[run_id]
-                if run._sink is not None:
-                    run._sink.event(run, kind, data)
-            case Noted(run_id, metadata) if run_id in self._runs:
-                self._runs[run_id][0].annotate(**metadata)
+            case Event(run_id) | Noted(run_id) | Spent(run_id) if run_id in self._runs:
+                _note(self._runs[run_id][0], message)
             case Ended(run_id) if run_id in self._runs:
                 self._ended(message)
             case _:
@@ -100,6 +96,8 @@ class Mirror:
 
     def _born(self, born: Born) -> None:
         parent, _ = self._runs[born.parent_id]
+        if born.has_begun:
+            spend(parent, "subrun")
         run = Run(
             born.name,
             parent,
@@ -126,8 +124,7 @@ class Mirror:
                 stop.note_after((run, entered.label))
             else:
                 stop.note_in_flight(run, entered)  # its news crossed the stop's
-        if run._budget is not None:
-            run._budget.spend(message.kind)
+        spend(run, message.kind)
         if run._sink is not None:
             run._sink.entered(run, entered)
 
@@ -165,6 +162,23 @@ class Mirror:
                 run._deliver(raised=True)
                 run._end(None, None)
         self._runs.clear()
+
+
+def _note(run: Run, message: Event | Noted | Spent) -> None:
+    match message:
+        case Event(_, kind, data):
+            if run._sink is not None:
+                run._sink.event(run, kind, data)
+        case Noted(_, metadata):
+            run.annotate(**metadata)
+        case Spent(_, kind):
+            spend(run, kind)
+
+
+def spend(run: Run, kind: str) -> None:
+    """Count a boundary that was entered, or turned back, in the worker."""
+    if run._budget is not None:
+        run._budget.spend(kind)
 
 
 def note_delivery(run: Run, ended: Ended) -> None:

@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from stoppable._core.budget import Left as LeftOfLimit
 from stoppable._core.outcome import Outcome
-from stoppable._core.policy import Limits, Policy
+from stoppable._core.policy import Policy
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode
 from stoppable._core.stop import Abandoned
@@ -44,7 +45,7 @@ class Start:
     owner: str | None
     labels: Mapping[str, str]
     policy: Policy
-    limits: Limits | None = None
+    left: Mapping[str, LeftOfLimit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,14 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """From the worker: a boundary was turned back because a limit is used up; it counts, so that the limit is felt."""
+
+    run_id: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """From the worker: what one of its runs has so far."""
 
@@ -151,7 +160,7 @@ class Ended:
 
 
 Message: TypeAlias = (
-    Start | StopRequest | Acknowledged | Born | Stopping | Entered | Left | Told | Event | Noted | Item | Ended
+    Start | StopRequest | Acknowledged | Born | Stopping | Entered | Left | Spent | Told | Event | Noted | Item | Ended
 )
 
 

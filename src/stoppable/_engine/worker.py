@@ -16,13 +16,16 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import stoppable._engine  # noqa: F401 - puts the engine under the core
 from stoppable._core import clock
 from stoppable._core.boundary import Boundary
+from stoppable._core.budget import Budget
+from stoppable._core.budget import Left as LeftOfLimit
 from stoppable._core.outcome import Outcome
+from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
@@ -31,7 +34,6 @@ from stoppable._core.stop import Stop
 from stoppable._engine import control
 from stoppable._engine.agents import Kind, body_of, kind_of, perform, pumped, start
 from stoppable._engine.loops import run_in_new_loop
-from stoppable._engine.open_run import limit_time
 from stoppable._engine.plain.install import instrument
 from stoppable._engine.processes.table import GROUPS, Members
 from stoppable._engine.waits import wait_for_end
@@ -45,6 +47,7 @@ from stoppable._engine.wire import (
     Left,
     Line,
     Noted,
+    Spent,
     Start,
     Stopping,
     StopRequest,
@@ -183,6 +186,7 @@ def main(descriptor: int) -> None:
         sys.path[:] = message.path
         instrument()  # before the agent is imported, which may say otherwise
         run = _make_run(message)
+        run._budget = _Allowance(run, message.left, line) if message.left else None
         run._sink = reporter = _Reporter(line, run)
         threading.Thread(target=_listen, args=(line, reporter), name="stoppable-listen", daemon=True).start()
         reporter.close(_sendable(_perform(run, message, line)))
@@ -193,16 +197,28 @@ def main(descriptor: int) -> None:
 
 
 def _make_run(message: Start) -> Run:
-    run = Run(
+    return Run(
         message.name,
         run_id=message.run_id,
         owner=message.owner,
         labels=message.labels,
-        limits=message.limits,
         policy=message.policy,
     )
-    limit_time(run, message.limits)
-    return run
+
+
+class _Allowance(Budget):
+    """What is left of the limits around the worker; the parent counts too, and knows whose limit it is."""
+
+    __slots__ = ("_line", "_of")
+
+    def __init__(self, run: Run, left: Mapping[str, LeftOfLimit], line: Line) -> None:
+        super().__init__(run, Limits(boundaries={kind: count for kind, (count, _) in left.items()}), None)
+        self._line = line
+        self._of = {kind: limit for kind, (_, limit) in left.items()}
+
+    def _exceeded(self, kind: str, limit: int) -> None:
+        self._line.send(Spent(self._run.id, kind))
+        super()._exceeded(kind, self._of.get(kind, limit))
 
 
 def _listen(line: Line, reporter: _Reporter) -> None:

@@ -255,6 +255,7 @@ def as_worker_body(agent: Callable[..., Any], args: tuple[Any, ...]) -> Callable
             owner=run.owner,
             labels=dict(run.labels),
             policy=run.policy,
+            left={} if run._budget is None else run._budget.left(),
         )
 
     pack(request(Run("probe", run_id="probe")))  # so that what cannot be sent is an error of the caller's
