@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any, assert_type
 
 import stoppable
-from stoppable import sync
-from stoppable.records import Event, TreeEvent
+from stoppable import Supervisor, sync
+from stoppable.records import Event, RunRecord, TreeEvent
 from stoppable.supervisor import BulkStop
 
 
@@ -139,3 +139,19 @@ async def stops(supervisor: stoppable.Supervisor, kept: sync.Supervisor) -> None
     async for line in supervisor.events("run"):
         assert_type(line, Event)
     assert_type(supervisor.blocking.events("run", tree=True), Iterator[TreeEvent])
+
+
+async def supervisors_return_what_keeps_a_record(supervisor: Supervisor) -> None:
+    handle = await supervisor.start(answer, "why", 1)
+    assert_type(await handle.result(), int)
+    assert_type(await handle.record(), RunRecord)
+    assert_type(await (await supervisor.start(blocking, "why")).result(), bytes)
+    assert_type(await supervisor.handle("id").record(), RunRecord)
+    async for event in handle.events():
+        assert_type(event, Event)
+
+
+def blocking_supervisors_do_too(supervisor: sync.Supervisor) -> None:
+    handle = supervisor.start(blocking, "why")
+    assert_type(handle.result(), bytes)
+    assert_type(handle.record(), RunRecord)

@@ -17,7 +17,6 @@ from stoppable._core.reason import Reason
 from stoppable._core.run import Run
 from stoppable._core.state import Mode
 from stoppable._core.stop import Receipt
-from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import edge_around
 from stoppable._engine.threads import to_thread
 from stoppable.records import (
@@ -38,7 +37,7 @@ from stoppable.supervisor.bulk import BulkStop, StopRequest, live_of
 from stoppable.supervisor.desk import SHUTDOWN_MARGIN, Desk, is_acknowledged, is_over
 from stoppable.supervisor.flights import in_flight
 from stoppable.supervisor.following import Listener, tree_events
-from stoppable.supervisor.handles import StoredHandle
+from stoppable.supervisor.handles import KeptHandle, StoredHandle
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options, StartOptions
 from stoppable.supervisor.prepared import Prepared
 from stoppable.supervisor.recorder import Log
@@ -160,7 +159,7 @@ class Supervisor:
         policy: Policy | None = ...,
         isolation: Isolation = ...,
         on_disconnect: OnDisconnect = ...,
-    ) -> RunHandle[T]: ...
+    ) -> KeptHandle[T]: ...
     @overload
     async def start(
         self,
@@ -175,7 +174,7 @@ class Supervisor:
         policy: Policy | None = ...,
         isolation: Isolation = ...,
         on_disconnect: OnDisconnect = ...,
-    ) -> RunHandle[T]: ...
+    ) -> KeptHandle[T]: ...
     async def start(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
         self,
         agent: Callable[..., Any],
@@ -189,7 +188,7 @@ class Supervisor:
         policy: Policy | None = None,
         isolation: Isolation = "auto",
         on_disconnect: OnDisconnect = "keep",
-    ) -> RunHandle[Any]:
+    ) -> KeptHandle[Any]:
         """Start an agent as a run, which is in the store when this returns.
 
         An async agent gets a task and a blocking one a thread; ``isolation`` asks for another. The same ``run_id`` with
@@ -421,7 +420,7 @@ class Supervisor:
             if cursor is None:
                 return found
 
-    def handle(self, run_id: str) -> RunHandle[Any]:
+    def handle(self, run_id: str) -> KeptHandle[Any]:
         """Return what holds any run of the store."""
         return StoredHandle(self, run_id)
 

@@ -92,7 +92,7 @@ class Supervisor:
         policy: Policy | None = ...,
         isolation: Isolation = ...,
         on_disconnect: OnDisconnect = ...,
-    ) -> BlockingHandle[T]: ...
+    ) -> KeptHandle[T]: ...
     @overload
     def start(
         self,
@@ -107,7 +107,7 @@ class Supervisor:
         policy: Policy | None = ...,
         isolation: Isolation = ...,
         on_disconnect: OnDisconnect = ...,
-    ) -> BlockingHandle[T]: ...
+    ) -> KeptHandle[T]: ...
     def start(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
         self,
         agent: Callable[..., Any],
@@ -121,7 +121,7 @@ class Supervisor:
         policy: Policy | None = None,
         isolation: Isolation = "auto",
         on_disconnect: OnDisconnect = "keep",
-    ) -> BlockingHandle[Any]:
+    ) -> KeptHandle[Any]:
         """Start an agent as a run, on a thread of its own; it is in the store when this returns."""
         options = Options(
             name=name,
@@ -326,7 +326,7 @@ class Supervisor:
             if cursor is None:
                 return found
 
-    def handle(self, run_id: str) -> BlockingHandle[Any]:
+    def handle(self, run_id: str) -> KeptHandle[Any]:
         """Return what holds any run of the store."""
         return StoredHandle(self, run_id)
 
@@ -376,7 +376,7 @@ class Shared(Supervisor):
         raise InvalidArgument("this is a view: close the supervisor that it belongs to")
 
 
-class _Kept(BlockingHandle[T_co], Generic[T_co]):
+class KeptHandle(BlockingHandle[T_co], Generic[T_co]):
     """What both kinds of handle do through the store."""
 
     __slots__ = ("_supervisor",)
@@ -402,7 +402,7 @@ class _Kept(BlockingHandle[T_co], Generic[T_co]):
         return self._supervisor.get(self.id)
 
 
-class SupervisedHandle(_Kept[T_co], Generic[T_co]):
+class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     """A run that this process executes: its stops and its end are kept before they are told."""
 
     __slots__ = ("_log",)
@@ -425,7 +425,7 @@ class SupervisedHandle(_Kept[T_co], Generic[T_co]):
 
 
 # As in handles.py: what is an attribute of a run that is here is refused for one elsewhere.
-class StoredHandle(Elsewhere, _Kept[Any]):  # type: ignore[override]
+class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
     """A run that is known by its id alone: another process executes it, or it is over."""
 
     __slots__ = ("_id",)

@@ -24,7 +24,21 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class SupervisedHandle(RunHandle[T_co], Generic[T_co]):
+class KeptHandle(RunHandle[T_co], Generic[T_co]):
+    """A run of a store, wherever it is executed: what ``Supervisor.start`` and ``Supervisor.handle`` return."""
+
+    __slots__ = ()
+
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """Yield what happened and happens in the run, until it is over."""
+        raise NotImplementedError
+
+    async def record(self) -> RunRecord:
+        """Return what is kept of the run."""
+        raise NotImplementedError
+
+
+class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     """A run that this process executes: its stops and its end are kept before they are told."""
 
     __slots__ = ("_log", "_supervisor")
@@ -97,7 +111,7 @@ class Elsewhere:
 
 
 # What a handle of a run that is here has as an attribute, one of a run elsewhere refuses.
-class StoredHandle(Elsewhere, RunHandle[Any]):  # type: ignore[override]
+class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
     """A run that is known by its id alone: another process executes it, or it is over.
 
     Values and errors come back as far as they were kept: as JSON and as text.

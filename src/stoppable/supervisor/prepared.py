@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._engine.handle import RunHandle
-from stoppable.supervisor.handles import SupervisedHandle
+from stoppable.supervisor.handles import KeptHandle, SupervisedHandle
 from stoppable.supervisor.jobs import Job
 from stoppable.supervisor.recorder import Log
 
@@ -31,14 +30,14 @@ class Prepared(Generic[T]):
         self.id = job.run.id
         self.is_new = log is not None
 
-    def launch(self) -> RunHandle[T]:
+    def launch(self) -> KeptHandle[T]:
         """Let it begin, once, and return what holds it: an async agent on the running loop, another one on a thread.
 
         If it cannot begin, its record says so, and the error is raised.
         """
         if self._log is None:
             return self._supervisor.handle(self.id)
-        handle: RunHandle[Any] = SupervisedHandle(self._supervisor, self._job.launch(), self._log)
+        handle: KeptHandle[Any] = SupervisedHandle(self._supervisor, self._job.launch(), self._log)
         return handle
 
     def abandon(self, reason: str = "it was never begun") -> None:
