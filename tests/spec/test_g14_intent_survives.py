@@ -14,6 +14,7 @@ from stoppable.stores.sqlite import SqliteStore
 from stoppable.stores.sqlite.bells import Bells
 
 DEADLINE = 30
+TTL = 9.0  # a heartbeat every three seconds, and a lease that a busy machine does not let run out
 
 
 async def forever():
@@ -78,7 +79,7 @@ async def test_a_stop_through_another_process_is_answered_when_its_gate_is_close
 
 async def test_it_takes_effect_though_nobody_is_told_and_whoever_took_it_is_gone(path, monkeypatch):
     """The intent is read with the next heartbeat: a notification is speed, the store is the truth."""
-    async with Supervisor(SqliteStore(path), ttl=3.0) as there:
+    async with Supervisor(SqliteStore(path), ttl=TTL) as there:
         handle = await there.start(forever)
         monkeypatch.setattr(Bells, "ring", lambda *_: None)
         monkeypatch.setattr(Listeners, "tell", lambda *_: None)

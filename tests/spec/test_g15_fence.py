@@ -15,6 +15,7 @@ from stoppable.stores.sqlite import SqliteStore
 from stoppable.stores.sqlite.boot import boot_clock
 
 DEADLINE = 30
+TTL = 9.0  # a heartbeat every three seconds, and a lease that a busy machine does not let run out
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -67,7 +68,7 @@ async def unchanged_by_a_late_writer(store, record, epoch):
 async def test_a_worker_that_lost_its_lease_changes_nothing_any_more_and_its_runs_are_ended(tmp_path):
     """Its run is lost for everybody; when it notices it kills the run, and that is told as a late end."""
     reaper = SqliteStore(tmp_path / "runs.db", lease_clock=lambda: boot_clock() + 1000)  # for which the lease is over
-    async with Supervisor(SqliteStore(tmp_path / "runs.db"), ttl=3.0) as frozen:
+    async with Supervisor(SqliteStore(tmp_path / "runs.db"), ttl=TTL) as frozen:
         handle = await frozen.start(waits)
         async with asyncio.timeout(DEADLINE):
             while (await frozen.get(handle.id)).status != "running":
