@@ -5,6 +5,8 @@ import pytest
 from stoppable.stores.sqlite import SqliteStore
 from stoppable.testing import DurableStoreContract
 
+from .sqlite_tools import Script
+
 
 class TestSqliteStore(DurableStoreContract):
     events_kept = 300  # more than any other test adds
@@ -17,3 +19,14 @@ class TestSqliteStore(DurableStoreContract):
         return SqliteStore(self.path, clock=clock, lease_clock=clock, events_kept=self.events_kept)
 
     another_store = make_store
+
+    def die(self, worker, *run_ids):
+        code = f"""
+store.open_worker(WorkerInfo(id={worker!r}, pid=os.getpid()), 3600).result(10)
+for run_id in {run_ids!r}:
+    store.register(RunRecord(id=run_id, name="agent", worker={worker!r}), "r").result(10)
+say("up"); told()
+"""
+        with Script(code, self.path) as process:
+            assert process.hears() == "up"
+            process.kill()

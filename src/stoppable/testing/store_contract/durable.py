@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
+from unittest import SkipTest
 
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer
@@ -31,6 +32,13 @@ class Durable(StoreHarness):
     @abstractmethod
     def another_store(self, clock: StoreClock) -> Store:
         """Return one more store over the data of the first, as another process would open it; not yet open."""
+
+    def die(self, worker: str, *run_ids: str) -> None:  # noqa: ARG002 - for those that override it
+        """Have another process open a worker with a long lease and register runs of it, and kill that process.
+
+        For a store that can prove a death; one that cannot leaves this as it is.
+        """
+        raise SkipTest("this store proves no death: a worker without a lease is lost")
 
     def reopened(self) -> Store:
         """Close the store and open another one over its data."""
@@ -77,6 +85,16 @@ class Durable(StoreHarness):
         self.reopened()
         assert [event.data["step"] for event in self.log("a")] == list(range(50))
         assert self.get("a").stop == intent()
+
+    def test_a_worker_whose_process_died_is_proven_dead_while_its_lease_lasts(self) -> None:
+        """G8: only then are its runs failed, or stopped if a stop was pending."""
+        self.start("alive")
+        self.die("gone", "a", "b")
+        self.stop("b")
+        assert self.reap(expired=False) == {"a": Status.FAILED, "b": Status.STOPPED}
+        assert self.get("alive").status is Status.RUNNING
+        refused(Fenced, self.store.heartbeat, "gone", 30.0)
+        assert self.reap(expired=False) == {}
 
     def test_leases_go_on_while_the_store_is_closed(self) -> None:
         self.worker(ttl=10)
