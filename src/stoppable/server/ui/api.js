@@ -1,4 +1,3 @@
-// @ts-check
 /** Requests to the server: the key, the errors, the server's clock, and streams that resume. */
 
 import { readEvents } from "./stoppable-button.js";

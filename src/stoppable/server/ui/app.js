@@ -1,4 +1,3 @@
-// @ts-check
 /** The frame of the page: which part is shown, the connection, and the key. */
 
 import * as api from "./api.js";
@@ -9,8 +8,6 @@ import { empty, h, say } from "./dom.js";
 import { live } from "./live.js";
 import { runPage } from "./run.js";
 import { runsPage } from "./runs.js";
-
-/** @typedef {import("./types").Page} Page */
 
 const content = /** @type {HTMLElement} */ (document.querySelector("#content"));
 const connection = /** @type {HTMLElement} */ (document.querySelector("#connection"));

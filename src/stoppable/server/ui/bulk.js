@@ -1,4 +1,3 @@
-// @ts-check
 /** Stops many runs: choose by filter, see which, confirm, and what became of each. */
 
 import { chip, fill, h, messageOf, say, shortId } from "./dom.js";
@@ -8,8 +7,6 @@ import { live } from "./live.js";
 import { post } from "./api.js";
 import { selectorText } from "./records.js";
 
-/** @typedef {import("./types").Summary} Summary */
-/** @typedef {import("./types").Receipt} Receipt */
 /** @typedef {import("./runs.js").Filter} Filter */
 
 const AT_ONCE = 4;
@@ -23,7 +20,7 @@ export function bulkDialog(filter, shown) {
   dialog.preview();
 }
 
-/** What the server can choose by itself; a text or a status it cannot. @param {Filter} filter @returns {import("./types").Selector | null} */
+/** What the server can choose by itself; a text or a status it cannot. @param {Filter} filter @returns {Selector | null} */
 function selectorOf({ status, agent, owner, label, text }) {
   if (text || status.size || (label && !label.includes(":"))) return null;
   const chosen = { ...(agent && { agent }), ...(owner && { owner }), ...(label && { labels: labelsOf(label) }) };
@@ -33,7 +30,7 @@ function selectorOf({ status, agent, owner, label, text }) {
 class BulkDialog {
   /** @type {{id: string, name: string}[]} */ #runs = [];
 
-  /** @param {import("./types").Selector | null} selector @param {Summary[]} shown */
+  /** @param {Selector | null} selector @param {Summary[]} shown */
   constructor(selector, shown) {
     this.selector = selector;
     this.#runs = shown;
@@ -63,7 +60,7 @@ class BulkDialog {
     try {
       if (this.selector) {
         const { receipts } = await post("stops", { selector: this.selector, dryRun: true });
-        this.#runs = receipts.map((/** @type {Receipt} */ one) => ({ id: one.runId, name: live.runs.get(one.runId)?.name ?? "" }));
+        this.#runs = receipts.map((one) => ({ id: one.runId, name: live.runs.get(one.runId)?.name ?? "" }));
       }
     } catch (error) {
       say(this.message, messageOf(error));
@@ -88,7 +85,7 @@ class BulkDialog {
         const id = crypto.getRandomValues(new Uint32Array(4)).join("-"); // the same request again is the same stop
         const { receipts } = await post("stops", { selector: this.selector, mode, reason, hold: this.hold.checked }, { "Idempotency-Key": id });
         for (const one of receipts) answers.set(one.runId, one.answer);
-        this.#runs = receipts.map((/** @type {Receipt} */ one) => ({ id: one.runId, name: live.runs.get(one.runId)?.name ?? "" }));
+        this.#runs = receipts.map((one) => ({ id: one.runId, name: live.runs.get(one.runId)?.name ?? "" }));
       } else await this.#stopEach(mode, reason, answers);
       this.#follow(answers);
     } catch (error) {
@@ -126,7 +123,7 @@ class BulkDialog {
 
   /** @param {Map<string, string>} answers */
   #list(answers) {
-    const row = (/** @type {{id: string, name: string}} */ run) =>
+    const row = (run) =>
       h("tr", { "data-run": run.id }, h("td", {}, chip(live.runs.get(run.id)?.status ?? "pending")), h("td", {}, run.name || "–"), h("td", { class: "mono" }, shortId(run.id)), h("td", {}, (answers.get(run.id) ?? "").replace("_", " ")));
     const more = this.#runs.length - LISTED;
     fill(this.list, h("table", { class: "plain" }, h("tbody", {}, ...this.#runs.slice(0, LISTED).map(row))), more > 0 && h("p", { class: "meta" }, `and ${more} more`));

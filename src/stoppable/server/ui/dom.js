@@ -1,4 +1,3 @@
-// @ts-check
 /** Elements from plain values: every text goes in as text, so that nothing an agent says becomes markup. */
 
 import { clock, duration } from "./stoppable-button.js";
@@ -82,9 +81,9 @@ export function chip(status, extra = "") {
 /** Labels of a run. @param {Record<string, string>} labels */
 export const labelText = (labels) => Object.entries(labels).map(([key, value]) => `${key}:${value}`).join(" ");
 
-/** A button that copies a text and says so. @param {string} text @param {string} name @param {string} [shown] */
-export function copier(text, name, shown = "Copy") {
-  const button = h("button", { type: "button", class: "copy", "aria-label": name, title: name }, shown);
+/** A button that copies a text and says so. @param {string} text @param {string} name @param {string} [shown] @param {string} [look] */
+export function copier(text, name, shown = "Copy", look = "copy") {
+  const button = h("button", { type: "button", class: look, "aria-label": name, title: name }, shown);
   button.addEventListener("click", async (event) => {
     event.stopPropagation();
     const done = await navigator.clipboard.writeText(text).then(() => "copied", () => "cannot copy here");

@@ -1,13 +1,7 @@
-// @ts-check
 /** One run with everything below it, as its events tell it. */
 
 import { follow, get, now } from "./api.js";
 import { isOver, shownOf } from "./stoppable-button.js";
-
-/** @typedef {import("./types").Run} Run */
-/** @typedef {import("./types").RunEvent} RunEvent */
-/** @typedef {import("./types").Bar} Bar */
-/** @typedef {import("./types").Lane} Lane */
 
 const BARS = 10_000; // kept per tree
 const EVENTS = 5_000; // kept in the list
@@ -48,7 +42,7 @@ export class History extends EventTarget {
 
   async #follow() {
     this.#isFollowing = true;
-    const take = (/** @type {string} */ _, /** @type {RunEvent} */ data, /** @type {string} */ id) => {
+    const take = (_, data, id) => {
       this.#last = id || this.#last;
       return this.#take(data);
     };
@@ -113,7 +107,7 @@ export class History extends EventTarget {
   /** @param {RunEvent} event */
   #leave({ runId, at, data }) {
     const open = this.#open.get(runId) ?? [];
-    const isIt = (/** @type {Bar} */ bar) =>
+    const isIt = (bar) =>
       data.boundary === undefined ? bar.kind === data.kind && bar.name === (data.name ?? "") : bar.number === data.boundary;
     const place = open.findLastIndex(isIt);
     if (place < 0) return;
@@ -160,11 +154,10 @@ export class History extends EventTarget {
     return [...this.#open.values()].flat().map((bar) => (bar.name ? `${bar.kind}:${bar.name}` : bar.kind));
   }
 
-  /** What the button shows. @param {import("./types").Summary | undefined} summary */
+  /** What the button shows. @param {Summary | undefined} summary */
   shown(summary) {
     const run = /** @type {Run} */ (this.run);
-    const found = { ...shownOf({ ...summary, ...run, lateAt: this.lateAt }), inFlight: this.inFlight() };
-    return summary?.ladder?.length ? { ...found, ladder: summary.ladder } : found;
+    return { ...shownOf({ ...run, ladder: summary?.ladder, lateAt: this.lateAt }), inFlight: this.inFlight() };
   }
 
   /** When it began and ended, or now. */

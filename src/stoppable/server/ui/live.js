@@ -1,9 +1,6 @@
-// @ts-check
 /** The runs as they are now: one stream for the whole page, and the list in parts. */
 
 import { follow, get, now, setClock } from "./api.js";
-
-/** @typedef {import("./types").Summary} Summary */
 
 const FIRST = 200;
 const MORE = 500;
@@ -27,7 +24,7 @@ class Live extends EventTarget {
     this.#following.abort();
     this.#following = new AbortController();
     const { signal } = this.#following;
-    const take = (/** @type {string} */ event, /** @type {any} */ data) => this.#take(event, data);
+    const take = (event, data) => this.#take(event, data);
     follow("events", { signal, take, state: (state) => this.#connected(state === "live") }).catch((error) => this.#failed(error));
   }
 

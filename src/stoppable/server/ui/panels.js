@@ -1,4 +1,3 @@
-// @ts-check
 /** What a run produced, its log, and what it was given. */
 
 import { Windowed } from "./windowed.js";
@@ -7,7 +6,6 @@ import { copier, h, say, shownText } from "./dom.js";
 import { textOf } from "./history.js";
 
 /** @typedef {import("./history.js").History} History */
-/** @typedef {import("./types").RunEvent} RunEvent */
 
 const SHOWN = 100_000; // characters: a line of five million would hold up the page
 
@@ -42,7 +40,7 @@ function grow(element, before, after) {
   if (isAtEnd) element.scrollTop = element.scrollHeight;
 }
 
-/** @param {import("./types").Run | undefined} run */
+/** @param {Run | undefined} run */
 function note(run) {
   const outcome = run?.outcome;
   if (!outcome) return "";
@@ -60,7 +58,7 @@ export function eventsPanel(history) {
   const table = h("div", { role: "table", "aria-label": "Events", class: "events" }, body);
   const scroller = h("div", { class: "scroller log", tabindex: "0", role: "region", "aria-label": "Log" }, table);
   const element = h("div", {}, notice, scroller);
-  const rows = new Windowed(scroller, body, { key: (/** @type {RunEvent} */ event) => `${event.runId} ${event.seq}`, make: (event) => eventRow(event, history), height: () => 24 });
+  const rows = new Windowed(scroller, body, { key: (event) => `${event.runId} ${event.seq}`, make: (event) => eventRow(event, history), height: () => 24 });
   const show = () => {
     notice.hidden = history.dropped.events === 0;
     say(notice, `${history.dropped.events.toLocaleString("en")} earlier events are not shown.`);
@@ -74,7 +72,7 @@ export function eventsPanel(history) {
 /** @param {RunEvent} event @param {History} history */
 function eventRow(event, history) {
   const name = history.runs.find((run) => run.id === event.runId)?.name ?? "";
-  const cell = (/** @type {string} */ kind, /** @type {string} */ text) => h("span", { role: "cell", class: kind }, text);
+  const cell = (kind, text) => h("span", { role: "cell", class: kind }, text);
   const element = h("div", { role: "row", class: "row" }, cell("at mono", clock(event.at)), cell("who", name), cell("type mono", event.type), cell("what", eventText(event)));
   return { element, update: () => {} };
 }
@@ -90,8 +88,8 @@ function eventText({ type, data }) {
   return String(data.message ?? JSON.stringify(data)).slice(0, 400);
 }
 
-/** @param {import("./types").Run} run */
+/** @param {Run} run */
 export function inputPanel(run) {
   const text = textOf(run.input);
-  return h("div", {}, h("pre", { class: "output", tabindex: "0" }, text.slice(0, SHOWN)), h("p", {}, copier(text, "Copy the input")));
+  return h("div", {}, h("pre", { class: "output", tabindex: "0" }, text.slice(0, SHOWN)), h("p", {}, copier(text, "Copy the input", "Copy", "quiet")));
 }

@@ -1,13 +1,8 @@
-// @ts-check
 /** What became of a stop, in words first. */
 
 import { chip, copier, h } from "./dom.js";
-import { clock, duration, spoken } from "./stoppable-button.js";
+import { clock, duration, leftOf, spoken } from "./stoppable-button.js";
 
-/** @typedef {import("./types").Receipt} Receipt */
-/** @typedef {import("./types").Run} Run */
-
-const LEFT = ["abandoned", "unreachable"];
 const OVER = ["completed", "failed", "stopped", "lost"];
 
 /** The receipt of a run in a few sentences. @param {Receipt} receipt @param {Run} run */
@@ -48,7 +43,7 @@ function steps(receipt) {
   return text && text[0].toUpperCase() + text.slice(1);
 }
 
-/** "llm chat ×2, cancelled; tool poke, finished". @param {import("./types").Node[]} nodes */
+/** "llm chat ×2, cancelled; tool poke, finished". @param {Became[]} nodes */
 function fates(nodes) {
   const counts = new Map();
   for (const node of nodes) {
@@ -61,13 +56,12 @@ function fates(nodes) {
 /** @param {Receipt} receipt @param {Run} run @returns {string[]} */
 function closing({ status, nodes }, run) {
   if (!OVER.includes(status)) return ["It has not ended yet."];
-  const left = nodes.filter((node) => LEFT.includes(node.fate) && node.kind !== "run");
   const told = [];
   const clean = run.outcome?.clean;
   if (status === "stopped" && clean === false) told.push("Clean-up was cut off.");
   if (status === "stopped" && clean === null) told.push("It is not known whether clean-up ran to its end.");
   if (status !== "lost") told.push("Nothing is left running.");
-  else told.push(`May still be running: ${left.map((node) => node.name || node.kind).join(", ") || "its worker, which does not answer"}.`);
+  else told.push(`May still be running: ${leftOf(nodes).join(", ") || "its worker, which does not answer"}.`);
   return told;
 }
 
@@ -78,10 +72,10 @@ export function receiptPanel(run, runs) {
     const text = run.stop ? "The stop is in the store. Nothing has acknowledged it yet." : "Nobody has stopped this run, so it has no receipt.";
     return h("p", { class: "meta" }, text);
   }
-  const row = (/** @type {import("./types").Node} */ node) =>
+  const row = (node) =>
     h("tr", {}, h("td", {}, runs.get(node.runId)?.name ?? node.runId), h("td", {}, node.kind), h("td", {}, node.kind === "run" ? "" : node.name), h("td", {}, OVER.includes(node.fate) ? chip(node.fate) : h("span", { class: "fate", "data-fate": node.fate }, node.fate)));
   const head = h("tr", {}, ...["Run", "What", "Name", "Became"].map((name) => h("th", { scope: "col" }, name)));
   const table = h("table", { class: "plain" }, h("thead", {}, head), h("tbody", {}, ...receipt.nodes.slice(0, 500).map(row)));
   const json = JSON.stringify(receipt, null, 2);
-  return h("div", {}, h("p", { class: "words" }, sentences(receipt, run)), receipt.nodes.length > 0 && table, h("p", {}, copier(json, "Copy the receipt as JSON", "Copy as JSON")));
+  return h("div", {}, h("p", { class: "words" }, sentences(receipt, run)), receipt.nodes.length > 0 && table, h("p", {}, copier(json, "Copy the receipt as JSON", "Copy as JSON", "quiet")));
 }

@@ -1,13 +1,8 @@
-// @ts-check
 /** Holds and the audit. */
 
 import { empty, h, labelText, messageOf, say, shortId, time } from "./dom.js";
 import { get, remove } from "./api.js";
 import { loaded } from "./start.js";
-
-/** @typedef {import("./types").Hold} Hold */
-/** @typedef {import("./types").AuditEntry} AuditEntry */
-/** @typedef {import("./types").Selector} Selector */
 
 const PART = 500;
 
@@ -24,7 +19,7 @@ export function selectorText({ owner, labels, agent, all }) {
   return parts.join(", ") || (all ? "every run" : "–");
 }
 
-/** @returns {import("./types").Page} */
+/** @returns {Page} */
 export function holdsPage() {
   const body = h("div", {});
   const message = h("p", { role: "alert", class: "bad" });
@@ -35,7 +30,7 @@ export function holdsPage() {
       if (holds.length === 0) return [empty("Nothing is held", h("p", {}, "A hold refuses new starts. “Stop these…” in the list of runs can place one together with a stop."))];
       return [table(["Refuses", "Since", "By", "Why", ""], holds.map((hold) => row(hold)))];
     });
-  const row = (/** @type {Hold} */ hold) => {
+  const row = (hold) => {
     const name = `Release the hold on ${selectorText(hold.selector)}`;
     const release = h("button", { type: "button", class: "quiet", "aria-label": name, onclick: () => remove(`holds/${hold.id}`).then(show, (error) => say(message, messageOf(error))) }, "Release");
     return h("tr", {}, h("td", {}, selectorText(hold.selector)), h("td", {}, time(hold.createdAt)), h("td", {}, hold.reason.actor ?? "–"), h("td", {}, hold.reason.message || "–"), h("td", {}, release));
@@ -44,7 +39,7 @@ export function holdsPage() {
   return page("Holds", h("p", { class: "meta" }, "New starts that match a hold are refused until it is released. Runs that are under way go on."), message, body);
 }
 
-/** @returns {import("./types").Page} */
+/** @returns {Page} */
 export function auditPage() {
   const body = h("div", {});
   loaded(body, async () => {

@@ -1,4 +1,3 @@
-// @ts-check
 /** One run: the button, the line beside it, the time line, and what it left. */
 
 import { age, chip, copier, empty, failure, fill, h, labelText, say, shortId, time } from "./dom.js";
@@ -10,7 +9,7 @@ import { live } from "./live.js";
 import { receiptPanel } from "./receipt.js";
 import { Timeline } from "./timeline.js";
 
-/** @param {string} id @returns {import("./types").Page} */
+/** @param {string} id @returns {Page} */
 export function runPage(id) {
   const page = new RunPage(id);
   return { element: page.element, title: `Run ${shortId(id)}`, close: () => page.close(), escape: () => page.button.press() };
@@ -69,7 +68,7 @@ class RunPage {
     });
   }
 
-  /** @param {import("./types").Summary} summary */
+  /** @param {Summary} summary */
   #hear(summary) {
     if (summary.rootId === this.history.run?.rootId) this.history.look();
   }
@@ -106,7 +105,7 @@ class RunPage {
     if (!isOver(run.status)) this.timeline.draw();
   }
 
-  /** @param {import("./types").Run} run */
+  /** @param {Run} run */
   #showFacts(run) {
     const facts = [copier(run.id, `Copy the id ${run.id}`, run.id.length > 40 ? shortId(run.id) : run.id), run.owner && `owner ${run.owner}`, labelText(run.labels), h("span", {}, "started ", time(run.startedAt ?? run.createdAt)), this.lasted];
     fill(this.facts, ...facts.filter(Boolean).map((fact) => h("span", {}, fact)));
@@ -114,14 +113,14 @@ class RunPage {
     fill(this.above, h("a", { href: "#/" }, "Runs"), parent && " / ", parent);
   }
 
-  /** @param {import("./types").Run} run */
+  /** @param {Run} run */
   #showError(run) {
     const error = run.outcome?.error;
     this.error.hidden = !error;
     if (error) say(/** @type {Element} */ (this.error.querySelector("pre")), error.trace || `${error.type}: ${error.message}`);
   }
 
-  /** @param {import("./types").Run} run */
+  /** @param {Run} run */
   #showTabs(run) {
     const names = ["Output", "Events", ...(run.input === undefined ? [] : ["Input"]), ...(run.stop ? ["Receipt"] : [])];
     const wanted = run.stop && isOver(run.status) && (this.#tab === "" || this.#tab === "Output") && run.status !== "completed" ? "Receipt" : this.#tab || "Output";
@@ -131,7 +130,7 @@ class RunPage {
 
   /** @param {string} name */
   #open(name) {
-    const run = /** @type {import("./types").Run} */ (this.history.run);
+    const run = /** @type {Run} */ (this.history.run);
     this.#tab = name;
     for (const tab of this.tabs.children) {
       tab.setAttribute("aria-selected", String(tab.textContent === name));

@@ -1,4 +1,3 @@
-// @ts-check
 /** The list of runs: filtered by its address, live, and never all in the document. */
 
 import { Windowed } from "./windowed.js";
@@ -8,14 +7,13 @@ import { counted, isOver, shownOf, StoppableButton } from "./stoppable-button.js
 import { headers, now } from "./api.js";
 import { live } from "./live.js";
 
-/** @typedef {import("./types").Summary} Summary */
 /** @typedef {{status: Set<string>, agent: string, owner: string, label: string, text: string, subs: boolean}} Filter */
 
 const STATUSES = ["pending", "running", "stopping", "completed", "failed", "stopped", "lost"];
-const COLUMNS = ["Status", "Agent", "Run", "Owner", "Labels", "Started", "Duration", "In flight", ""];
+const COLUMNS = ["Status", "Agent", "Run", "Owner", "Labels", "Started", "Duration", "Activity", ""];
 const NARROW = matchMedia("(max-width: 900px)");
 
-/** @param {URLSearchParams} query @returns {import("./types").Page} */
+/** @param {URLSearchParams} query @returns {Page} */
 export function runsPage(query) {
   const page = new RunsPage(query);
   return { element: page.element, title: "Runs", close: () => page.close() };
@@ -48,7 +46,7 @@ class RunsPage {
     this.scroller = h("div", { class: "scroller" }, this.notice, this.table);
     this.element = h("section", { class: "page list" }, this.#head(), this.#filters(), this.fresh, this.scroller);
     this.rows = new Windowed(this.scroller, this.body, {
-      key: (/** @type {Summary} */ run) => run.id,
+      key: (run) => run.id,
       make: rowOf,
       height: () => (NARROW.matches ? 68 : 44),
       end: () => live.more(),
@@ -224,7 +222,7 @@ function rowOf(run) {
   const link = h("a", { href: `#/runs/${encodeURIComponent(run.id)}`, class: run.parentId ? "sub" : "" }, run.name);
   const element = h("div", { role: "row", class: "row", "data-run": run.id }, status, cell("agent", link), cell("id mono", copier(run.id, `Copy the id ${run.id}`, shortId(run.id))), cell("owner", run.owner ?? "–"), cell("labels", labelText(run.labels)), cell("started", time(run.startedAt ?? run.createdAt)), duration, doing, cell("stop", button));
   let before = "";
-  const update = (/** @type {Summary} */ next) => {
+  const update = (next) => {
     if (before !== next.status) fill(status, chip((before = next.status)));
     say(duration, age(next, now()));
     const text = isOver(next.status) ? told(next) : counted(live.inFlight(next));

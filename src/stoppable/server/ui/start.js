@@ -1,12 +1,9 @@
-// @ts-check
 /** The agents that can be started, and a form for each. */
 
 import { chip, empty, failure, fill, h, messageOf, say } from "./dom.js";
 import { get, headers, now, post } from "./api.js";
 import { StoppableButton } from "./stoppable-button.js";
 
-/** @typedef {import("./types").Agent} Agent */
-/** @typedef {import("./types").Schema} Schema */
 /** @typedef {{element: HTMLElement[], value: () => unknown}} Field a value of undefined is left out */
 
 /** @param {HTMLElement} element @param {() => Promise<(Node | string)[]>} load */
@@ -18,7 +15,7 @@ export function loaded(element, load) {
   );
 }
 
-/** @returns {import("./types").Page} */
+/** @returns {Page} */
 export function agentsPage() {
   const body = h("div", {});
   loaded(body, async () => {
@@ -42,11 +39,11 @@ function noAgents() {
   return empty("No agents here", h("p", {}, "This server shows and stops runs, but starts none. To serve agents:"), h("pre", {}, code));
 }
 
-/** @param {string} name @returns {import("./types").Page} */
+/** @param {string} name @returns {Page} */
 export function startPage(name) {
   const body = h("div", {});
   loaded(body, async () => {
-    const agent = (await get("agents")).agents.find((/** @type {Agent} */ one) => one.name === name);
+    const agent = (await get("agents")).agents.find((one) => one.name === name);
     return [agent ? new StartForm(agent).element : empty("There is no such agent", h("a", { href: "#/agents" }, "All agents"))];
   });
   const crumbs = h("p", { class: "crumbs" }, h("a", { href: "#/agents" }, "Agents"));
@@ -57,8 +54,9 @@ class StartForm {
   /** @param {Agent} agent */
   constructor(agent) {
     this.agent = agent;
+    const { properties = {}, required = [] } = agent.input;
     /** @type {Map<string, Field>} */
-    this.fields = new Map(schemas(agent).map(([name, schema, isRequired]) => [name, fieldOf(name, schema, isRequired)]));
+    this.fields = new Map(Object.entries(properties).map(([name, schema]) => [name, fieldOf(name, schema, required.includes(name))]));
     this.labels = h("input", { id: "labels", placeholder: "team:physics, chat:42", spellcheck: "false" });
     this.owner = h("input", { id: "owner" });
     this.message = h("p", { class: "bad", role: "alert" });
@@ -77,12 +75,13 @@ class StartForm {
     const runId = newId();
     try {
       const body = { agent: this.agent.name, runId, ...this.#input(), labels: labelsOf(this.labels.value), ...(this.owner.value ? { owner: this.owner.value } : {}) };
-      this.#follow(runId);
+      this.start.disabled = true;
       await post("runs", body);
+      this.#follow(runId);
     } catch (error) {
-      fill(this.actions, this.start);
       say(this.message, messageOf(error));
     }
+    this.start.disabled = false;
   }
 
   #input() {
@@ -115,13 +114,6 @@ export function labelsOf(text) {
   const bad = pairs.find(([, value]) => value === undefined);
   if (bad) throw new Error(`“${bad[0]}” is not a label: use key:value`);
   return Object.fromEntries(pairs.map(([key, value]) => [key.trim(), value.trim()]));
-}
-
-/** What an agent takes: its name, its schema, and whether it must be given. @param {Agent} agent @returns {[string, Schema, boolean][]} */
-function schemas({ input, parameters }) {
-  if (input?.properties) return Object.entries(input.properties).map(([name, schema]) => [name, schema, input.required?.includes(name) ?? false]);
-  const types = /** @type {Record<string, string>} */ ({ str: "string", int: "integer", float: "number", bool: "boolean" });
-  return parameters.map(({ name, type, required }) => [name, { type: types[type ?? ""] }, required]);
 }
 
 /** @param {string} name @param {Schema} schema @param {boolean} isRequired @returns {Field} */

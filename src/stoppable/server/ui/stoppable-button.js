@@ -1,4 +1,3 @@
-// @ts-check
 /**
  * <stoppable-button base="https://agents.example" run-id="…"></stoppable-button>
  *
@@ -6,8 +5,6 @@
  * says. Each press means the next mode: graceful, immediate, kill. It never says that a run has stopped before that
  * is true, and a press that could not be sent is said to have failed.
  *
- * @typedef {import("./types").Shown} Shown
- * @typedef {import("./types").Mode} Mode
  */
 
 const RANK = { cooperative: 0, graceful: 1, immediate: 2, kill: 3 };
@@ -41,21 +38,6 @@ export function duration(seconds) {
 /** @param {number} at seconds since 1970 */
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
 
-/**
- * When each rung of the ladder is due: the server says it, or the policy does.
- * @param {Shown} run
- */
-export function rungs(run) {
-  if (run.ladder.length || !run.mode || run.mode === "cooperative" || run.stopRequestedAt === null) return run.ladder;
-  const policy = { grace: 10, interrupt: 1, cancel: 5, kill: 2, ...run.policy };
-  const isGentle = run.mode === "graceful";
-  const interrupt = run.stopRequestedAt + (isGentle ? (run.grace ?? policy.grace) : 0);
-  const cancel = interrupt + (isGentle ? policy.interrupt : 0);
-  const kill = cancel + (run.mode === "kill" ? 0 : policy.cancel);
-  const at = { interrupt, cancel, kill, lost: kill + policy.kill };
-  return Object.entries(at).map(([rung, when]) => ({ rung, at: when }));
-}
-
 /** What the next press does. @param {string} status @param {Mode | null} mode */
 export function nextPress(status, mode) {
   if (status === "stopped") return { label: "Stopped", mode: null };
@@ -87,9 +69,10 @@ export function stopLine(run, now) {
 
 /** @param {Shown} run @param {number} now */
 function stoppingLine(run, now) {
-  const due = new Map(rungs(run).map(({ rung, at }) => [rung, at]));
+  if (run.mode === "cooperative") return { text: "Stopping… at its next check. Nothing forces it." };
+  const due = new Map(run.ladder.map(({ rung, at }) => [rung, at]));
   const [interrupt, cancel, kill, lost] = ["interrupt", "cancel", "kill", "lost"].map((one) => due.get(one) ?? Infinity);
-  if (due.size === 0) return { text: "Stopping… at its next check. Nothing forces it." };
+  if (due.size === 0) return { text: "Stopping…" }; // nobody has acknowledged it yet
   if (now < interrupt) {
     const [kind, name] = run.inFlight[0]?.split(":") ?? [];
     const calls = run.inFlight.length > 1 ? `calls (${counted(run.inFlight)})` : `${kind} call${name ? ` (${name})` : ""}`;
@@ -140,52 +123,56 @@ export function shownOf(record) {
   const error = record.outcome?.error;
   /** @type {{kind: string, name: string, fate: string}[]} */
   const nodes = record.receipt?.nodes ?? [];
-  const left = nodes.filter((node) => node.kind !== "run" && ["abandoned", "unreachable"].includes(node.fate));
   return {
     id: record.id,
     status: record.status,
     mode: record.stop?.mode ?? record.mode ?? null,
     inFlight: record.inFlight ?? record.receipt?.inFlight ?? [],
-    ladder: record.ladder ?? record.receipt?.ladder ?? [],
-    policy: record.policy ?? null,
-    grace: record.stop?.grace ?? null,
+    ladder: record.ladder ?? climbs(record.receipt),
     stopRequestedAt: record.stopRequestedAt ?? null,
     endedAt: record.endedAt ?? null,
     actor: reason?.actor ?? (reason && reason.kind !== "user" ? reason.kind : null),
-    left: left.map((node) => (node.kind === "participant" ? node.name : `${node.kind} ${node.name}`)),
+    left: leftOf(nodes),
     late: record.lateAt ?? null,
     error: error ? `${error.type}: ${error.message}` : (record.error ?? null),
   };
 }
 
+/** The rungs of a receipt, each with its time. @param {any} receipt @returns {{rung: string, at: number}[]} */
+export const climbs = (receipt) =>
+  (receipt?.ladder ?? []).map(({ rung, after }) => ({ rung, at: receipt.requestedAt + after }));
+
+/** What may still be running: threads, processes and remotes by name, or else the calls. @param {{kind: string, name: string, fate: string}[]} nodes */
+export function leftOf(nodes) {
+  const left = nodes.filter((node) => node.kind !== "run" && ["abandoned", "unreachable"].includes(node.fate));
+  const named = left.filter((node) => node.kind === "participant");
+  return named.length ? named.map((node) => node.name) : left.map((node) => `${node.kind} ${node.name}`);
+}
+
 const LOOK = `
-:host { display: inline-flex; align-items: center; gap: 12px; font: 14px/1.4 system-ui, sans-serif; position: relative; }
+:host { display: inline-flex; align-items: center; gap: 12px; font: 14px/1.4 system-ui, sans-serif; position: relative;
+  --kill: var(--stop-kill, light-dark(#b3261e, #ff8a80)); --muted: var(--stop-muted, light-dark(#566070, #a0a9b6)); --line: var(--stop-line, light-dark(#c3c9d2, #434b58)); }
 :host([hidden]), [hidden] { display: none !important; }
 button { font: inherit; font-weight: 600; cursor: pointer; display: inline-flex; align-items: center; gap: 8px; height: 36px;
   min-width: 96px; justify-content: center; padding: 0 16px; border-radius: 8px; white-space: nowrap;
-  border: 1px solid transparent; background: var(--stop-bg, #1d2530); color: var(--stop-fg, #fff); }
+  border: 1px solid transparent; background: var(--stop-bg, light-dark(#1d2530, #e6e9ee)); color: var(--stop-fg, light-dark(#fff, #14181e)); }
 button:hover:enabled { filter: brightness(1.15); }
-button:focus-visible { outline: 2px solid var(--stop-focus, #2563b8); outline-offset: 2px; }
-button[data-mode="kill"] { background: transparent; color: var(--stop-kill, #b3261e); border-color: currentColor; }
-button[data-mode="keep"] { background: transparent; color: inherit; border-color: var(--stop-line, #c9ced6); }
-button:disabled { cursor: default; background: transparent; color: var(--stop-muted, #5b6472); border-color: var(--stop-line, #c9ced6); }
+button:focus-visible { outline: 2px solid var(--stop-focus, light-dark(#1f5fb4, #7db1f5)); outline-offset: 2px; }
+button[data-mode="kill"] { background: transparent; color: var(--kill); border-color: currentColor; }
+button[data-mode="keep"] { background: transparent; color: inherit; border-color: var(--line); }
+button:disabled { cursor: default; background: transparent; color: var(--muted); border-color: var(--line); }
 i { width: 10px; height: 10px; border-radius: 2px; background: currentColor; flex: none; }
 svg { width: 18px; height: 18px; flex: none; transform: rotate(-90deg); fill: none; stroke: currentColor; stroke-width: 2.5; }
 circle:first-child { opacity: 0.3; }
 circle:last-child { transition: stroke-dashoffset 0.25s linear; }
 [part="confirm"] { display: inline-flex; align-items: center; gap: 8px; }
-[part="line"] { color: var(--stop-muted, #5b6472); overflow-wrap: anywhere; }
-[part="line"][data-failed] { color: var(--stop-kill, #b3261e); }
+[part="line"] { color: var(--muted); overflow-wrap: anywhere; }
+[part="line"][data-failed] { color: var(--kill); }
 [role="timer"] { font-variant-numeric: tabular-nums; white-space: nowrap; }
 :host([compact]) button { height: 28px; padding: 0 10px; width: 100%; font-size: 13px; border-radius: 6px; gap: 6px; }
 :host([compact]) button:disabled { border-color: transparent; }
 :host([compact]) svg { width: 14px; height: 14px; }
 :host([compact]) :is([part="line"], [part="question"]) { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-@media (prefers-color-scheme: dark) {
-  button { background: var(--stop-bg, #e6e9ee); color: var(--stop-fg, #14181e); }
-  button[data-mode="kill"], [part="line"][data-failed] { color: var(--stop-kill, #ff8a80); }
-  button:disabled, [part="line"] { color: var(--stop-muted, #9aa4b2); border-color: var(--stop-line, #3a424e); }
-}
 @media (prefers-reduced-motion: reduce) { circle:last-child { transition: none; } }
 `;
 
@@ -285,7 +272,7 @@ export class StoppableButton extends HTMLElement {
     if (!sent || sent.failed || isOver(run.status) || known >= RANK[sent.mode]) return run;
     if (!sent.receipt) return { ...run, mode: sent.mode };
     const { requestedAt, inFlight } = sent.receipt;
-    return { ...run, status: "stopping", mode: sent.mode, stopRequestedAt: requestedAt ?? this.now(), inFlight, ladder: [] };
+    return { ...run, status: "stopping", mode: sent.mode, stopRequestedAt: requestedAt, inFlight, ladder: climbs(sent.receipt) };
   }
 
   /** @param {boolean} isAsking */
@@ -389,6 +376,7 @@ export class StoppableButton extends HTMLElement {
     set(this.#says, text);
     set(this.#count, until ? `${until.word} in ${Math.max(0, Math.ceil(until.at - now))} s.` : "");
     this.#line.toggleAttribute("data-failed", !!this.#sent?.failed && !isOver(run.status));
+    this.toggleAttribute("data-empty", next === null && !text);
     this.#tell(run);
   }
 

@@ -1,12 +1,8 @@
-// @ts-check
 /** A run and everything below it on a time axis, with the moment of the stop through all of it. */
 
-import { duration, isOver, rungs, shownOf } from "./stoppable-button.js";
+import { climbs, duration, isOver } from "./stoppable-button.js";
 import { fill, h, svg } from "./dom.js";
-import { live } from "./live.js";
 
-/** @typedef {import("./types").Bar} Bar */
-/** @typedef {import("./types").Lane} Lane */
 /** @typedef {{from: number, to: number}} View */
 
 const ROW = 24;
@@ -27,7 +23,7 @@ export class Timeline {
     this.picture = svg("svg", { role: "img", "aria-describedby": "calls", class: "lanes" });
     this.legend = h("p", { class: "legend" });
     this.zoomStop = h("button", { type: "button", class: "quiet", onclick: () => this.#toStop() }, "To the stop");
-    const button = (/** @type {string} */ name, /** @type {string} */ label, /** @type {() => void} */ act) => h("button", { type: "button", class: "quiet", "aria-label": name, title: name, onclick: act }, label);
+    const button = (name, label, act) => h("button", { type: "button", class: "quiet", "aria-label": name, title: name, onclick: act }, label);
     const tools = h("div", { class: "tools", role: "group", "aria-label": "Zoom" }, this.zoomStop, button("Zoom out", "−", () => this.#zoom(2)), button("Zoom in", "+", () => this.#zoom(0.5)), button("Fit all", "Fit", () => this.#look(null)));
     this.rows = h("tbody", {});
     const head = h("tr", {}, ...["Run", "Call", "Began", "Took", "At the stop"].map((name) => h("th", { scope: "col" }, name)));
@@ -44,13 +40,13 @@ export class Timeline {
   }
 
   #listen() {
-    const at = (/** @type {any} */ event) => this.#time(event.clientX - this.picture.getBoundingClientRect().left);
-    this.picture.addEventListener("wheel", (/** @type {any} */ event) => {
+    const at = (event) => this.#time(event.clientX - this.picture.getBoundingClientRect().left);
+    this.picture.addEventListener("wheel", (event) => {
       event.preventDefault();
       if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.#pan(event.deltaX);
       else this.#zoom(event.deltaY > 0 ? 1.25 : 0.8, at(event));
     }, { passive: false });
-    this.picture.addEventListener("pointerdown", (/** @type {any} */ event) => {
+    this.picture.addEventListener("pointerdown", (event) => {
       if (event.button !== 0 || event.pointerType === "touch") return;
       this.#drag = at(event);
       this.picture.setPointerCapture(event.pointerId);
@@ -157,26 +153,26 @@ export class Timeline {
     for (let n = Math.ceil((from - start) / step); start + n * step < to; n++) {
       const x = this.#x(start + n * step);
       made.push(svg("line", { class: "grid", x1: x, x2: x, y1: 18, y2: bottom }));
-      if (x < this.#width - 30) made.push(svg("text", { class: "tick", x: x + 3, y: 14 }, `${+(n * step).toFixed(4)} s`));
+      if (x < this.#width - 44) made.push(svg("text", { class: "tick", x: x + 3, y: 14 }, `${+(n * step).toFixed(4)} s`));
     }
     return made;
   }
 
   /** The time from the stop to the end, and the rungs that were climbed. @param {number} bottom @returns {Element[]} */
   #shade(bottom) {
-    const run = /** @type {import("./types").Run} */ (this.history.run);
+    const run = /** @type {Run} */ (this.history.run);
     if (run.stopRequestedAt === null) return [];
     const end = run.endedAt ?? this.history.span().to;
     const x = Math.max(this.#left, this.#x(run.stopRequestedAt));
     const made = [svg("rect", { class: "shade", x, y: 20, width: Math.max(0, Math.min(this.#width, this.#x(end)) - x), height: bottom - 20 })];
-    const order = ["signal", "interrupt", "cancel", "kill", "lost"];
-    const highest = order.indexOf(run.outcome?.rung ?? "lost");
     let last = 0;
-    for (const { rung, at } of rungs({ ...shownOf(run), ladder: live.runs.get(run.id)?.ladder ?? run.receipt?.ladder ?? [] })) {
+    for (const { rung, at } of climbs(run.receipt)) {
       const place = this.#x(at);
-      if (order.indexOf(rung) > highest || at > end || place < x || place > this.#width) continue;
+      if (at > end + 0.05 || place < x || place > this.#width) continue; // not climbed, or out of sight
       made.push(svg("line", { class: "rung", x1: place, x2: place, y1: 34, y2: bottom, "data-rung": rung }));
-      if (place > last) made.push(svg("text", { class: "rungname", x: place + 3, y: 42 }, rung));
+      const isRight = place + 3 + rung.length * CHAR < this.#width;
+      if (place > last && isRight) made.push(svg("text", { class: "rungname", x: place + 3, y: 42 }, rung));
+      else if (place - rung.length * CHAR > last) made.push(svg("text", { class: "rungname", x: place - 3, y: 42, "text-anchor": "end" }, rung));
       last = place + rung.length * CHAR + 8;
     }
     return made;
@@ -184,7 +180,7 @@ export class Timeline {
 
   /** @param {number} bottom @returns {Element[]} */
   #stopLine(bottom) {
-    const run = /** @type {import("./types").Run} */ (this.history.run);
+    const run = /** @type {Run} */ (this.history.run);
     const x = this.#x(run.stopRequestedAt ?? NaN);
     if (!(x >= this.#left && x <= this.#width)) return [];
     const reason = run.stop?.reason;
@@ -254,7 +250,7 @@ export class Timeline {
 
   /** @param {Lane[]} lanes */
   #sentence(lanes) {
-    const run = /** @type {import("./types").Run} */ (this.history.run);
+    const run = /** @type {Run} */ (this.history.run);
     const { from, to } = this.history.span();
     const told = [`${run.name}: ${count(lanes.length, "run")}, ${count(this.history.bars.length + this.history.dropped.bars, "call")} in ${duration(to - from)}.`];
     if (run.stopRequestedAt !== null) {
@@ -269,7 +265,7 @@ export class Timeline {
   #showList(lanes) {
     const names = new Map(lanes.map((lane) => [lane.run.id, lane.run]));
     const { from } = this.history.span();
-    const row = (/** @type {Bar} */ bar) => {
+    const row = (bar) => {
       const isLive = bar.to === null && !isOver(names.get(bar.runId)?.status ?? "lost");
       const took = bar.to === null ? (isLive ? "running" : "–") : duration(bar.to - bar.from);
       const fate = this.#crosses(bar) ? (bar.fate ?? "in flight") : "–";

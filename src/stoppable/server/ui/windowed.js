@@ -1,4 +1,3 @@
-// @ts-check
 /** A long list of which only the visible rows are in the document. */
 
 const SPARE = 6; // rows above and below what is seen

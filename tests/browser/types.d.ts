@@ -1,19 +1,17 @@
 // The JSON of the server, and what the parts of the page tell each other.
-export type Mode = "cooperative" | "graceful" | "immediate" | "kill";
-export type Status = "pending" | "running" | "stopping" | "completed" | "failed" | "stopped" | "lost";
-export type Rung = { rung: string; at: number };
-export type Reason = { kind: string; message: string; actor: string | null; at: number; cause: string | null };
-export type Policy = { grace: number; interrupt: number; cancel: number; kill: number };
+type Mode = "cooperative" | "graceful" | "immediate" | "kill";
+type Status = "pending" | "running" | "stopping" | "completed" | "failed" | "stopped" | "lost";
+type Rung = { rung: string; at: number };
+type Reason = { kind: string; message: string; actor: string | null; at: number; cause: string | null };
+type Policy = { grace: number; interrupt: number; cancel: number; kill: number };
 
 /** What the button shows. */
-export type Shown = {
+type Shown = {
   id: string;
   status: Status;
   mode: Mode | null;
   inFlight: readonly string[];
   ladder: readonly Rung[];
-  policy: Policy | null;
-  grace: number | null;
   stopRequestedAt: number | null;
   endedAt: number | null;
   actor: string | null;
@@ -22,7 +20,7 @@ export type Shown = {
   error: string | null;
 };
 
-export type Summary = {
+type Summary = {
   id: string;
   name: string;
   parentId: string | null;
@@ -43,24 +41,24 @@ export type Summary = {
   ladder?: readonly Rung[];
 };
 
-export type Node = { runId: string; kind: string; name: string; fate: string };
-export type Receipt = {
+type Became = { runId: string; kind: string; name: string; fate: string };
+type Receipt = {
   runId: string;
   answer: string;
   status: Status;
   mode: Mode | null;
   reason: Reason | null;
   inFlight: string[];
-  nodes: Node[];
+  nodes: Became[];
   enteredAfter: string[];
   tooLate: boolean;
   requestedAt: number | null;
   acknowledgedAt: number | null;
   deliveredAt: number | null;
   endedAt: number | null;
-  ladder?: readonly Rung[];
+  ladder: { rung: string; after: number }[];
 };
-export type Outcome = {
+type Outcome = {
   status: Status;
   reason: Reason | null;
   rung: string | null;
@@ -70,7 +68,7 @@ export type Outcome = {
   error: { type: string; message: string; trace: string } | null;
   omitted: Record<string, string>;
 };
-export type Run = {
+type Run = {
   id: string;
   name: string;
   parentId: string | null;
@@ -90,11 +88,10 @@ export type Run = {
   receipt: Receipt | null;
   lastEvent: number;
   input?: unknown;
-  ladder?: readonly Rung[];
 };
-export type RunEvent = { runId: string; seq: number; at: number; type: string; data: any };
+type RunEvent = { runId: string; seq: number; at: number; type: string; data: any };
 
-export type Schema = {
+type Schema = {
   type?: string | string[];
   title?: string;
   description?: string;
@@ -104,16 +101,15 @@ export type Schema = {
   required?: string[];
   anyOf?: Schema[];
 };
-export type Agent = {
+type Agent = {
   name: string;
   description: string;
   kind: string;
-  parameters: { name: string; type: string | null; required: boolean }[];
-  input?: Schema;
+  input: Schema;
 };
-export type Selector = { owner?: string | null; labels?: Record<string, string>; agent?: string | null; all?: boolean };
-export type Hold = { id: string; selector: Selector; reason: Reason; createdAt: number };
-export type AuditEntry = {
+type Selector = { owner?: string | null; labels?: Record<string, string>; agent?: string | null; all?: boolean };
+type Hold = { id: string; selector: Selector; reason: Reason; createdAt: number };
+type AuditEntry = {
   id: number;
   at: number;
   action: string;
@@ -124,7 +120,7 @@ export type AuditEntry = {
 };
 
 /** One bar of the time line. */
-export type Bar = {
+type Bar = {
   runId: string;
   kind: string;
   name: string;
@@ -133,7 +129,7 @@ export type Bar = {
   fate: string | null;
   number: number | null;
 };
-export type Lane = { run: Run; depth: number; bars: Bar[] };
+type Lane = { run: Run; depth: number; bars: Bar[] };
 
 /** A page: what it shows, and how it is left. */
-export type Page = { element: HTMLElement; title: string; close?: () => void; escape?: () => void };
+type Page = { element: HTMLElement; title: string; close?: () => void; escape?: () => void };
