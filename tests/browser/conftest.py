@@ -60,7 +60,7 @@ class Served:
     def open(self):
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "OPENAI"))}
         command = [sys.executable, "-m", "stoppable", "serve", "ui_agents", "--demo"]
-        command += ["--port", str(self._port), "--store", self._store, "--ttl", "3"]
+        command += ["--port", str(self._port), "--store", self._store]
         process = subprocess.Popen(
             command,
             cwd=HERE,

@@ -97,3 +97,58 @@ async def steady(events: int = 1000, rate: float = 200.0) -> int:
 async def typed(text: str, count: int = 3, ratio: float = 0.5, loud: bool = False, more: dict | None = None) -> str:
     """Return what it was given."""
     return f"{text} {count} {ratio} {loud} {more}"
+
+
+async def call(kind, name, seconds):
+    async with stoppable.boundary(kind, name):
+        await asyncio.sleep(seconds)
+
+
+# For pictures: what they show of a file is the same wherever they are made.
+PICTURED = """
+@stoppable.agent
+def importer(gate: str) -> None:
+    with stoppable.boundary("tool", "parse"):
+        while not (GATES / gate).exists():
+            time.sleep(0.02)
+
+
+@stoppable.agent
+async def invoice(number: int) -> None:
+    raise LookupError(f"no such customer: {number}")
+
+
+@stoppable.agent
+async def greet(text: str) -> str:
+    return text
+"""
+exec(compile(PICTURED, "/srv/agents/importer.py", "exec"))
+
+
+@stoppable.agent
+async def flights(slow: float) -> str:
+    """Search, compare, keep."""
+    await call("tool", "search", 0.7)
+    await call("store", "save", 0.25)
+    stoppable.append_partial("three flights, the cheapest at 07:40\n")
+    await call("llm", "compare", slow)
+    await call("store", "save", 0.25)
+    return "07:40"
+
+
+@stoppable.agent
+async def hotels() -> str:
+    """Search, and hang in a booking."""
+    await call("tool", "search", 0.4)
+    await call("llm", "rank", 0.6)
+    await call("tool", "book", 3600)
+    return "by the harbour"
+
+
+@stoppable.agent
+async def trip(city: str = "Lisbon", slow: float = 2.0) -> str:
+    """Plan a trip with two sub-agents."""
+    await call("llm", "plan", 0.9)
+    stoppable.append_partial(f"A weekend in {city}: looking for flights and hotels.\n")
+    children = [await stoppable.spawn(flights, slow), await stoppable.spawn(hotels)]
+    return " ".join([await child.result() for child in children])

@@ -15,26 +15,24 @@ export const now = () => Date.now() / 1000 - skew;
 
 /** Correct the clock. @param {number} serverNow */
 export function setClock(serverNow) {
-  const ahead = Date.now() / 1000 - serverNow;
-  skew = Math.abs(ahead) < 0.5 ? 0 : ahead;
+	const ahead = Date.now() / 1000 - serverNow;
+	skew = Math.abs(ahead) < 0.5 ? 0 : ahead;
 }
 
 /** The headers that carry the key, which this tab alone has. @returns {Record<string, string>} */
 export function headers() {
-  const key = sessionStorage.getItem(KEY);
-  return key ? { Authorization: `Bearer ${key}` } : {};
+	const key = sessionStorage.getItem(KEY);
+	return key ? { Authorization: `Bearer ${key}` } : {};
 }
-
-/** @param {string} key */
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
 
 export class ApiError extends Error {
-  /** @param {number} status 0 if there was no answer @param {string} code @param {string} message */
-  constructor(status, code, message) {
-    super(message);
-    this.status = status;
-    this.code = code;
-  }
+	/** @param {number} status 0 if there was no answer @param {string} code @param {string} message */
+	constructor(status, code, message) {
+		super(message);
+		this.status = status;
+		this.code = code;
+	}
 }
 
 /** Somebody who asks for a key when the server wants one. */
@@ -45,18 +43,18 @@ export const asking = new EventTarget();
  * @returns {Promise<Response>}
  */
 async function request(path, options = {}, timeout = TIMEOUT) {
-  const limit = new AbortController();
-  const timer = setTimeout(() => limit.abort(), timeout);
-  const signal = options.signal ? AbortSignal.any([options.signal, limit.signal]) : limit.signal;
-  const sent = { ...options, signal, cache: /** @type {const} */ ("no-store"), headers: { ...headers(), ...options.headers } };
-  const answer = await fetch(new URL(path, base), sent).catch(() => {
-    throw new ApiError(0, "unreachable", limit.signal.aborted ? "The server did not answer in time." : "The server cannot be reached.");
-  });
-  clearTimeout(timer);
-  if (answer.ok) return answer;
-  const told = (await answer.json().catch(() => null))?.error;
-  if (answer.status === 401) asking.dispatchEvent(new Event("key"));
-  throw new ApiError(answer.status, told?.code ?? "", told?.message ?? `The server answered ${answer.status}.`);
+	const limit = new AbortController();
+	const timer = setTimeout(() => limit.abort(), timeout);
+	const signal = options.signal ? AbortSignal.any([options.signal, limit.signal]) : limit.signal;
+	const sent = { ...options, signal, cache: /** @type {const} */ ("no-store"), headers: { ...headers(), ...options.headers } };
+	const answer = await fetch(new URL(path, base), sent).catch(() => {
+		throw new ApiError(0, "unreachable", limit.signal.aborted ? "The server did not answer in time." : "The server cannot be reached.");
+	});
+	clearTimeout(timer);
+	if (answer.ok) return answer;
+	const told = (await answer.json().catch(() => null))?.error;
+	if (answer.status === 401) asking.dispatchEvent(new Event("key"));
+	throw new ApiError(answer.status, told?.code ?? "", told?.message ?? `The server answered ${answer.status}.`);
 }
 
 /** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
@@ -64,69 +62,66 @@ export const get = async (path, signal) => (await request(path, { signal })).jso
 
 /** @param {string} path @param {object} body @param {Record<string, string>} [more] @returns {Promise<any>} */
 export const post = async (path, body, more = {}) =>
-  (await request(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...more } })).json();
+	(await request(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...more } })).json();
 
 /** @param {string} path @returns {Promise<any>} */
 export const remove = async (path) => (await request(path, { method: "DELETE" })).json();
 
 /** @param {number} ms @param {AbortSignal} signal */
 const pause = (ms, signal) =>
-  new Promise((done) => {
-    const timer = setTimeout(done, ms);
-    signal.addEventListener("abort", () => (clearTimeout(timer), done(null)), { once: true });
-    window.addEventListener("online", done, { once: true });
-  });
+	new Promise((done) => {
+		setTimeout(done, ms);
+		signal.addEventListener("abort", done, { once: true });
+	});
 
 /**
- * Follows a stream until it is over or the signal comes; resumes by itself where it was.
- *
- * `take` gets every event; returning true ends it. `state` hears of "live" and "lost". A tab that nobody sees lets go of
- * its connection, of which a browser has six, and resumes when it is looked at.
+ * Follows a stream and resumes it, until `take` returns true. A tab that nobody sees lets go of its connection, of
+ * which a browser has six.
  * @param {string} path
  * @param {{signal: AbortSignal, after?: string, take: (event: string, data: any, id: string) => boolean | void, state?: (state: "live" | "lost", error?: unknown) => void}} options
  */
 export async function follow(path, { signal, after = "", take, state }) {
-  let last = after;
-  for (let tries = 0; !signal.aborted; tries++) {
-    await seen(signal);
-    const turn = new AbortController();
-    const both = AbortSignal.any([signal, turn.signal]);
-    const hide = () => document.hidden && turn.abort();
-    document.addEventListener("visibilitychange", hide);
-    let watchdog = 0;
-    const alive = () => (clearTimeout(watchdog), (watchdog = window.setTimeout(() => turn.abort(), SILENCE)));
-    try {
-      const answer = await request(path, { signal: both, headers: last ? { "Last-Event-ID": last } : {} });
-      if (answer.status === 204) return;
-      state?.("live");
-      alive();
-      for await (const { id, event, data } of readEvents(answer, alive)) {
-        tries = 0;
-        if (id) last = id;
-        if (event === "dropped" || event === "shutdown") break;
-        if (take(event, JSON.parse(data), id)) return;
-      }
-    } catch (error) {
-      if (signal.aborted) return;
-      if (error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 429) throw error;
-      if (!turn.signal.aborted) state?.("lost", error);
-    } finally {
-      clearTimeout(watchdog);
-      document.removeEventListener("visibilitychange", hide);
-    }
-    if (!document.hidden && !signal.aborted) {
-      state?.("lost");
-      await pause(Math.min(5000, 250 * 2 ** tries), signal);
-    }
-  }
+	let last = after;
+	for (let tries = 0; !signal.aborted; tries++) {
+		await seen(signal);
+		const turn = new AbortController();
+		const both = AbortSignal.any([signal, turn.signal]);
+		const hide = () => document.hidden && turn.abort();
+		document.addEventListener("visibilitychange", hide);
+		let watchdog = 0;
+		const alive = () => (clearTimeout(watchdog), (watchdog = window.setTimeout(() => turn.abort(), SILENCE)));
+		try {
+			const answer = await request(path, { signal: both, headers: last ? { "Last-Event-ID": last } : {} });
+			if (answer.status === 204) return;
+			state?.("live");
+			alive();
+			for await (const { id, event, data } of readEvents(answer, alive)) {
+				tries = 0;
+				if (id) last = id;
+				if (event === "dropped" || event === "shutdown") break;
+				if (take(event, JSON.parse(data), id)) return;
+			}
+		} catch (error) {
+			if (signal.aborted) return;
+			if (error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 429) throw error;
+			if (!turn.signal.aborted) state?.("lost", error);
+		} finally {
+			clearTimeout(watchdog);
+			document.removeEventListener("visibilitychange", hide);
+		}
+		if (!document.hidden && !signal.aborted) {
+			state?.("lost");
+			await pause(Math.min(5000, 250 * 2 ** tries), signal);
+		}
+	}
 }
 
 /** Waits until somebody looks at the page. @param {AbortSignal} signal @returns {Promise<void>} */
 function seen(signal) {
-  if (!document.hidden || signal.aborted) return Promise.resolve();
-  return new Promise((done) => {
-    const look = () => !document.hidden && (document.removeEventListener("visibilitychange", look), done());
-    document.addEventListener("visibilitychange", look);
-    signal.addEventListener("abort", () => done(), { once: true });
-  });
+	if (!document.hidden || signal.aborted) return Promise.resolve();
+	return new Promise((done) => {
+		const look = () => !document.hidden && (document.removeEventListener("visibilitychange", look), done());
+		document.addEventListener("visibilitychange", look);
+		signal.addEventListener("abort", () => done(), { once: true });
+	});
 }

@@ -1,36 +1,57 @@
 /** Elements from plain values: every text goes in as text, so that nothing an agent says becomes markup. */
 
-import { clock, duration } from "./stoppable-button.js";
+import { base, headers, now } from "./api.js";
+import { clock, duration, StoppableButton } from "./stoppable-button.js";
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
 /**
- * Makes an element. `on…` are listeners, `class` and other names are attributes; false and null leave one out.
+ * Makes an element, with attributes if the first is an object: `on…` are listeners; false and null leave one out.
  * @template {keyof HTMLElementTagNameMap} T
- * @param {T} tag @param {Record<string, any>} [attributes] @param {Child[]} children
+ * @param {T} tag @param {(Child | Record<string, any>)[]} rest
  * @returns {HTMLElementTagNameMap[T]}
  */
-export function h(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  decorate(made, attributes);
-  made.append(...children.filter(isThere).map(asNode));
-  return made;
+export function h(tag, ...rest) {
+	const made = document.createElement(tag);
+	const [first] = rest;
+	if (first && typeof first === "object" && !(first instanceof Node)) decorate(made, /** @type {object} */ (rest.shift()));
+	fill(made, .../** @type {Child[]} */ (rest));
+	return made;
 }
+
+/** @param {string[]} names @param {Child[]} rows */
+export const table = (names, ...rows) => h("table", { class: "plain" }, h("thead", h("tr", ...names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", ...rows));
+
+/** @param {Child[]} cells */
+export const tr = (...cells) => h("tr", ...cells.map((cell) => (cell instanceof HTMLTableCellElement ? cell : h("td", cell))));
+
+/** A button for one run. @param {string} [look] */
+export function stopButton(look) {
+	const made = /** @type {StoppableButton} */ (document.createElement("stoppable-button"));
+	made.setAttribute("base", base.href);
+	if (look) made.toggleAttribute(look, true);
+	made.headers = headers;
+	made.now = now;
+	return made;
+}
+
+/** @param {string} name @param {(event: Event) => void} act @param {object} [more] */
+export const button = (name, act, more) => h("button", { type: "button", onclick: act, ...more }, name);
 
 /** @param {string} tag @param {Record<string, any>} [attributes] @param {Child[]} children */
 export function svg(tag, attributes = {}, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  decorate(made, attributes);
-  made.append(...children.filter(isThere).map(asNode));
-  return made;
+	const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+	decorate(made, attributes);
+	fill(made, ...children);
+	return made;
 }
 
 /** @param {Element} element @param {Record<string, any>} attributes */
 function decorate(element, attributes) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value === true ? "" : value);
-  }
+	for (const [name, value] of Object.entries(attributes)) {
+		if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+		else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value === true ? "" : value);
+	}
 }
 
 /** @param {Child} child */
@@ -39,13 +60,13 @@ const isThere = (child) => child !== null && child !== undefined && child !== fa
 /** @param {Child} child */
 const asNode = (child) => /** @type {Node | string} */ (child instanceof Node ? child : shownText(String(child)));
 
-/** Replace what is in an element. @param {Element} element @param {Child[]} children */
+/** @param {Element} element @param {Child[]} children */
 export const fill = (element, ...children) => element.replaceChildren(...children.filter(isThere).map(asNode));
 
-/** Set a text only if it changed. @param {Element} element @param {string} text */
+/** Set a text only if it changed. @param {Element | null} element @param {string} text */
 export function say(element, text) {
-  const shown = shownText(text);
-  if (element.textContent !== shown) element.textContent = shown;
+	const shown = shownText(text);
+	if (element && element.textContent !== shown) element.textContent = shown;
 }
 
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
@@ -55,42 +76,38 @@ const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202
  * @param {string} text
  */
 export const shownText = (text) =>
-  text.replace(UNSEEN, (char) => {
-    const code = char.charCodeAt(0);
-    return code < 0x20 ? String.fromCharCode(0x2400 + code) : `⟨${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
-  });
+	text.replace(UNSEEN, (char) => {
+		const code = char.charCodeAt(0);
+		return code < 0x20 ? String.fromCharCode(0x2400 + code) : `⟨${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+	});
 
 /** A time of day, with its date as a title. @param {number} at */
 export const time = (at) =>
-  h("time", { datetime: new Date(at * 1000).toISOString(), title: new Date(at * 1000).toLocaleString("en-GB"), class: "mono" }, clock(at));
+	h("time", { title: new Date(at * 1000).toLocaleString("en-GB"), class: "mono" }, clock(at));
 
 /** One of our own ids is shown in short, anybody else's whole. @param {string} id */
 export const shortId = (id) => (/^[0-9a-f]{32}$/.test(id) ? id.slice(0, 8) : id);
 
-/** How long a run has lasted. @param {{startedAt: number | null, createdAt: number, endedAt: number | null}} run @param {number} now */
+/** @param {{startedAt: number | null, createdAt: number, endedAt: number | null}} run @param {number} now */
 export const age = (run, now) => duration((run.endedAt ?? now) - (run.startedAt ?? run.createdAt));
-
-/** @param {string} status */
 export const statusWord = (status) => (status === "lost" ? "unconfirmed" : status);
 
-/** A status as colour, shape and word. @param {string} status @param {string} [extra] */
+/** @param {string} status @param {string} [extra] */
 export function chip(status, extra = "") {
-  return h("span", { class: "chip", "data-status": status }, h("span", { class: "mark", "aria-hidden": "true" }), statusWord(status) + extra);
+	return h("span", { class: "chip", "data-status": status }, h("span", { class: "mark", "aria-hidden": "true" }), statusWord(status) + extra);
 }
 
-/** Labels of a run. @param {Record<string, string>} labels */
+/** @param {Record<string, string>} labels */
 export const labelText = (labels) => Object.entries(labels).map(([key, value]) => `${key}:${value}`).join(" ");
 
 /** A button that copies a text and says so. @param {string} text @param {string} name @param {string} [shown] @param {string} [look] */
 export function copier(text, name, shown = "Copy", look = "copy") {
-  const button = h("button", { type: "button", class: look, "aria-label": name, title: name }, shown);
-  button.addEventListener("click", async (event) => {
-    event.stopPropagation();
-    const done = await navigator.clipboard.writeText(text).then(() => "copied", () => "cannot copy here");
-    say(button, done);
-    setTimeout(() => say(button, shown), 1200);
-  });
-  return button;
+	const act = async () => {
+		say(made, await navigator.clipboard.writeText(text).then(() => "copied", () => "cannot copy here"));
+		setTimeout(() => say(made, shown), 1200);
+	};
+	const made = button(shown, act, { class: look, "aria-label": name, title: name });
+	return made;
 }
 
 /** @param {string} title @param {Child[]} children */
@@ -101,4 +118,4 @@ export const messageOf = (error) => (error instanceof Error ? error.message : St
 
 /** What went wrong, and a way to try again. @param {unknown} error @param {() => void} again */
 export const failure = (error, again) =>
-  h("div", { class: "failure", role: "alert" }, h("span", {}, messageOf(error)), h("button", { type: "button", onclick: again }, "Try again"));
+	h("div", { class: "failure", role: "alert" }, h("span", {}, messageOf(error)), button("Try again", again));

@@ -9,196 +9,180 @@ const OUTPUT = 100_000; // characters kept of what has come so far
 const LONG = 400; // characters of an event in the list
 
 export class History extends EventTarget {
-  /** @type {Run[]} parents before children */ runs = [];
-  /** @type {Bar[]} in the order in which they began */ bars = [];
-  /** @type {RunEvent[]} */ events = [];
-  dropped = { bars: 0, events: 0 };
-  output = { text: "", before: 0 };
-  /** @type {number | null} when a lost run ended after all */ lateAt = null;
-  /** @type {Map<string, Bar[]>} */ #open = new Map();
-  #ended = new AbortController();
-  #isTold = false;
-  #isLooking = false;
-  #isFollowing = false;
-  #last = ""; // event that was taken in
-  #looksAgain = false;
+	/** @type {Run[]} parents before children */ runs = [];
+	/** @type {Bar[]} in the order in which they began */ bars = [];
+	/** @type {RunEvent[]} */ events = [];
+	dropped = { bars: 0, events: 0 };
+	output = { text: "", before: 0 };
+	/** @type {number | null} when a lost run ended after all */ lateAt = null;
+	/** @type {Map<string, Bar[]>} */ #open = new Map();
+	#ended = new AbortController();
+	#isTold = false;
+	#isLooking = false;
+	#isFollowing = false;
+	#last = ""; // event that was taken in
+	#looksAgain = false;
+	constructor(id) {
+		super();
+		this.id = id;
+	}
 
-  /** @param {string} id */
-  constructor(id) {
-    super();
-    this.id = id;
-  }
+	/** The run itself, once it is there. */
+	get run() {
+		return /** @type {Run} */ (this.runs.find((run) => run.id === this.id));
+	}
 
-  /** The run itself. @returns {Run | undefined} */
-  get run() {
-    return this.runs.find((run) => run.id === this.id);
-  }
+	/** Load it, then follow it; raises if there is no such run. */
+	async start() {
+		await this.#look();
+		await this.#follow();
+	}
 
-  /** Load it, then follow it; raises if there is no such run. */
-  async start() {
-    await this.#look();
-    await this.#follow();
-  }
+	async #follow() {
+		this.#isFollowing = true;
+		const take = (_, data, id) => {
+			this.#last = id || this.#last;
+			return this.#take(data);
+		};
+		await follow(`runs/${encodeURIComponent(this.id)}/events?tree=true`, { signal: this.#ended.signal, after: this.#last, take });
+		this.#isFollowing = false;
+		await this.#look();
+	}
 
-  async #follow() {
-    this.#isFollowing = true;
-    const take = (_, data, id) => {
-      this.#last = id || this.#last;
-      return this.#take(data);
-    };
-    await follow(`runs/${encodeURIComponent(this.id)}/events?tree=true`, { signal: this.#ended.signal, after: this.#last, take });
-    this.#isFollowing = false;
-    await this.#look();
-  }
+	close() {
+		this.#ended.abort();
+	}
 
-  close() {
-    this.#ended.abort();
-  }
+	/** The run, or one below it, has changed: see how it is now. A lost one may have ended after all. */
+	look() {
+		this.#look().catch(() => {}); // the stream says what is wrong
+		if (this.run?.status === "lost" && !this.#isFollowing) this.#follow().catch(() => {});
+	}
 
-  /** The run, or one below it, has changed: see how it is now. A lost one may have ended after all. */
-  look() {
-    this.#look().catch(() => {}); // the stream says what is wrong
-    if (this.run?.status === "lost" && !this.#isFollowing) this.#follow().catch(() => {});
-  }
+	async #look() {
+		if (this.#isLooking) {
+			this.#looksAgain = true;
+			return;
+		}
+		this.#isLooking = true;
+		try {
+			do {
+				this.#looksAgain = false;
+				this.runs = (await get(`runs/${encodeURIComponent(this.id)}/tree`, this.#ended.signal)).runs;
+			} while (this.#looksAgain);
+		} finally {
+			this.#isLooking = false;
+		}
+		this.#tell();
+	}
 
-  async #look() {
-    if (this.#isLooking) {
-      this.#looksAgain = true;
-      return;
-    }
-    this.#isLooking = true;
-    try {
-      do {
-        this.#looksAgain = false;
-        this.runs = (await get(`runs/${encodeURIComponent(this.id)}/tree`, this.#ended.signal)).runs;
-      } while (this.#looksAgain);
-    } finally {
-      this.#isLooking = false;
-    }
-    this.#tell();
-  }
+	/** @param {RunEvent} event */
+	#take(event) {
+		const { runId, type, data } = event;
+		if (type === "entered") this.#enter(event);
+		else if (type === "left") this.#leave(event);
+		else if (type === "partial" && runId === this.id) this.#put(data);
+		else if (type === "late" && runId === this.id) this.lateAt = event.at;
+		if (["status", "done", "late"].includes(type) || !this.runs.some((run) => run.id === runId)) this.#look().catch(() => {});
+		this.#list(event);
+		this.#tell();
+		return type === "done" && runId === this.id && this.run?.status !== "lost";
+	}
 
-  /** @param {RunEvent} event */
-  #take(event) {
-    const { runId, type, data } = event;
-    if (type === "entered") this.#enter(event);
-    else if (type === "left") this.#leave(event);
-    else if (type === "partial" && runId === this.id) this.#put(data);
-    else if (type === "late" && runId === this.id) this.lateAt = event.at;
-    if (["status", "done", "late"].includes(type) || !this.runs.some((run) => run.id === runId)) this.#look().catch(() => {});
-    this.#list(event);
-    this.#tell();
-    return type === "done" && runId === this.id && this.run?.status !== "lost";
-  }
+	/** @param {RunEvent} event */
+	#enter({ runId, at, data }) {
+		/** @type {Bar} */
+		const bar = { runId, kind: data.kind, name: data.name ?? "", from: at, to: null, fate: null, number: data.boundary ?? null };
+		this.bars.push(bar);
+		const open = this.#open.get(runId) ?? [];
+		open.push(bar);
+		this.#open.set(runId, open);
+		if (this.bars.length > BARS) {
+			this.dropped.bars += this.bars.splice(0, BARS / 10).length;
+		}
+	}
 
-  /** @param {RunEvent} event */
-  #enter({ runId, at, data }) {
-    /** @type {Bar} */
-    const bar = { runId, kind: data.kind, name: data.name ?? "", from: at, to: null, fate: null, number: data.boundary ?? null };
-    this.bars.push(bar);
-    const open = this.#open.get(runId) ?? [];
-    open.push(bar);
-    this.#open.set(runId, open);
-    if (this.bars.length > BARS) {
-      this.dropped.bars += this.bars.splice(0, BARS / 10).length;
-    }
-  }
+	/** @param {RunEvent} event */
+	#leave({ runId, at, data }) {
+		const open = this.#open.get(runId) ?? [];
+		const isIt = (bar) =>
+			data.boundary === undefined ? bar.kind === data.kind && bar.name === (data.name ?? "") : bar.number === data.boundary;
+		const place = open.findLastIndex(isIt);
+		if (place < 0) return;
+		const [bar] = open.splice(place, 1);
+		bar.to = at;
+		bar.fate = data.fate ?? null;
+	}
 
-  /** @param {RunEvent} event */
-  #leave({ runId, at, data }) {
-    const open = this.#open.get(runId) ?? [];
-    const isIt = (bar) =>
-      data.boundary === undefined ? bar.kind === data.kind && bar.name === (data.name ?? "") : bar.number === data.boundary;
-    const place = open.findLastIndex(isIt);
-    if (place < 0) return;
-    const [bar] = open.splice(place, 1);
-    bar.to = at;
-    bar.fate = data.fate ?? null;
-  }
+	/** @param {any} data */
+	#put(data) {
+		const text = "delta" in data ? textOf(data.delta) : textOf(data.value);
+		const whole = "delta" in data ? this.output.text + text : text;
+		const before = "delta" in data ? this.output.before : 0;
+		const cut = whole.length > 2 * OUTPUT ? whole.length - OUTPUT : 0;
+		this.output = { text: cut ? whole.slice(cut) : whole, before: before + cut };
+	}
 
-  /** @param {any} data */
-  #put(data) {
-    const text = "delta" in data ? textOf(data.delta) : textOf(data.value);
-    const whole = "delta" in data ? this.output.text + text : text;
-    const before = "delta" in data ? this.output.before : 0;
-    const cut = whole.length > 2 * OUTPUT ? whole.length - OUTPUT : 0;
-    this.output = { text: cut ? whole.slice(cut) : whole, before: before + cut };
-  }
+	/** @param {RunEvent} event */
+	#list(event) {
+		const long = typeof event.data?.delta === "string" && event.data.delta.length > LONG;
+		this.events.push(long ? { ...event, data: { delta: `${event.data.delta.slice(0, LONG)}…` } } : event);
+		if (this.events.length > EVENTS * 1.1) this.dropped.events += this.events.splice(0, EVENTS / 10).length;
+	}
 
-  /** @param {RunEvent} event */
-  #list(event) {
-    const long = typeof event.data?.delta === "string" && event.data.delta.length > LONG;
-    this.events.push(long ? { ...event, data: { delta: `${event.data.delta.slice(0, LONG)}…` } } : event);
-    if (this.events.length > EVENTS * 1.1) this.dropped.events += this.events.splice(0, EVENTS / 10).length;
-  }
+	/** Runs with their bars, children below their parents. @returns {Lane[]} */
+	lanes() {
+		/** @type {Map<string, Lane>} */
+		const lanes = new Map();
+		for (const run of ordered(this.runs, this.id)) {
+			const depth = (lanes.get(run.parentId ?? "")?.depth ?? -1) + 1;
+			lanes.set(run.id, { run, depth, bars: [] });
+		}
+		for (const bar of this.bars) {
+			const lane = lanes.get(bar.runId);
+			if (!lane) continue;
+			lane.bars.push(bar);
+			if (bar.to === null && isOver(lane.run.status)) bar.fate = "abandoned";
+		}
+		return [...lanes.values()];
+	}
 
-  /** Runs with their bars, children below their parents. @returns {Lane[]} */
-  lanes() {
-    /** @type {Map<string, Lane>} */
-    const lanes = new Map();
-    for (const run of ordered(this.runs, this.id)) {
-      const depth = (lanes.get(run.parentId ?? "")?.depth ?? -1) + 1;
-      lanes.set(run.id, { run, depth, bars: [] });
-    }
-    for (const bar of this.bars) {
-      const lane = lanes.get(bar.runId);
-      if (!lane) continue;
-      lane.bars.push(bar);
-      if (bar.to === null && isOver(lane.run.status)) bar.fate = "abandoned";
-    }
-    return [...lanes.values()];
-  }
+	/** What is open now, in the whole tree. */
+	inFlight() {
+		return [...this.#open.values()].flat().map((bar) => (bar.name ? `${bar.kind}:${bar.name}` : bar.kind));
+	}
 
-  /** What is open now, in the whole tree. */
-  inFlight() {
-    return [...this.#open.values()].flat().map((bar) => (bar.name ? `${bar.kind}:${bar.name}` : bar.kind));
-  }
+	/** @param {Summary | undefined} summary */
+	shown(summary) {
+		const { run } = this;
+		return { ...shownOf({ ...run, ladder: summary?.ladder, lateAt: this.lateAt }), inFlight: this.inFlight() };
+	}
 
-  /** What the button shows. @param {Summary | undefined} summary */
-  shown(summary) {
-    const run = /** @type {Run} */ (this.run);
-    return { ...shownOf({ ...run, ladder: summary?.ladder, lateAt: this.lateAt }), inFlight: this.inFlight() };
-  }
+	/** When it began and ended, or now. */
+	span() {
+		const { run } = this;
+		const from = run.startedAt ?? run.createdAt;
+		const until = run.endedAt ?? now();
+		const last = this.bars.reduce((latest, bar) => Math.max(latest, bar.to ?? 0), until);
+		return { from, to: Math.max(last, from + 0.001) };
+	}
 
-  /** When it began and ended, or now. */
-  span() {
-    const run = /** @type {Run} */ (this.run);
-    const from = run.startedAt ?? run.createdAt;
-    const until = run.endedAt ?? now();
-    const last = this.bars.reduce((latest, bar) => Math.max(latest, bar.to ?? 0), until);
-    return { from, to: Math.max(last, from + 0.001) };
-  }
-
-  #tell() {
-    if (this.#isTold) return;
-    this.#isTold = true;
-    setTimeout(() => {
-      this.#isTold = false;
-      this.dispatchEvent(new Event("change"));
-    }, 60);
-  }
+	#tell() {
+		if (this.#isTold) return;
+		this.#isTold = true;
+		setTimeout(() => {
+			this.#isTold = false;
+			this.dispatchEvent(new Event("change"));
+		}, 60);
+	}
 }
 
 /** Depth first, in the order in which they began. @param {Run[]} runs @param {string} root @returns {Run[]} */
 function ordered(runs, root) {
-  const below = grouped(runs);
-  const found = [];
-  const waiting = runs.filter((run) => run.id === root);
-  while (waiting.length) {
-    const run = /** @type {Run} */ (waiting.pop());
-    found.push(run);
-    waiting.push(...[...(below.get(run.id) ?? [])].sort((a, b) => b.createdAt - a.createdAt));
-  }
-  return found;
+	/** @param {string} id @returns {Run[]} */
+	const below = (id) => runs.filter((run) => run.parentId === id).sort((a, b) => a.createdAt - b.createdAt).flatMap((run) => [run, ...below(run.id)]);
+	return [...runs.filter((run) => run.id === root), ...below(root)];
 }
 
-/** @param {Run[]} runs */
-function grouped(runs) {
-  /** @type {Map<string | null, Run[]>} */
-  const found = new Map();
-  for (const run of runs) found.set(run.parentId, [...(found.get(run.parentId) ?? []), run]);
-  return found;
-}
-
-/** A value as people read it. @param {unknown} value */
+/** @param {unknown} value */
 export const textOf = (value) => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2));

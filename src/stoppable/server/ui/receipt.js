@@ -1,81 +1,82 @@
 /** What became of a stop, in words first. */
 
-import { chip, copier, h } from "./dom.js";
+import { chip, copier, h, table, tr } from "./dom.js";
 import { clock, duration, leftOf, spoken } from "./stoppable-button.js";
 
 const OVER = ["completed", "failed", "stopped", "lost"];
 
-/** The receipt of a run in a few sentences. @param {Receipt} receipt @param {Run} run */
+/** @param {Receipt} receipt @param {Run} run */
 export function sentences(receipt, run) {
-  const { reason, nodes } = receipt;
-  const who = reason?.actor ? ` by ${reason.actor}` : reason && reason.kind !== "user" ? ` (${reason.kind})` : "";
-  const at = receipt.requestedAt === null ? "" : ` at ${clock(receipt.requestedAt)}`;
-  const why = reason?.message ? `, “${reason.message}”` : "";
-  const told = [`${opening(receipt)}${who}${at}${why}.`];
-  const times = steps(receipt);
-  if (times) told.push(`${times}.`);
-  const calls = nodes.filter((node) => node.kind !== "run" && node.kind !== "participant");
-  const skipped = calls.filter((node) => node.fate === "skipped").length;
-  const flying = calls.filter((node) => node.fate !== "skipped");
-  if (flying.length) told.push(`In flight: ${fates(flying)}.`);
-  else if (receipt.inFlight.length && !OVER.includes(receipt.status)) told.push(`In flight: ${receipt.inFlight.map(spoken).join(", ")}.`);
-  else if (OVER.includes(receipt.status)) told.push("Nothing was in flight.");
-  if (skipped) told.push(`${skipped} skipped.`);
-  if (receipt.enteredAfter.length) told.push(`Entered after the stop, in a shield: ${receipt.enteredAfter.map(spoken).join(", ")}.`);
-  told.push(...closing(receipt, run));
-  return told.join(" ");
+	const { reason, nodes } = receipt;
+	const who = reason?.actor ? ` by ${reason.actor}` : reason && reason.kind !== "user" ? ` (${reason.kind})` : "";
+	const at = receipt.requestedAt === null ? "" : ` at ${clock(receipt.requestedAt)}`;
+	const why = reason?.message ? `, “${reason.message}”` : "";
+	const told = [`${opening(receipt)}${who}${at}${why}.`];
+	const times = steps(receipt);
+	if (times) told.push(`${times}.`);
+	const calls = nodes.filter((node) => node.kind !== "run" && node.kind !== "participant");
+	const skipped = calls.filter((node) => node.fate === "skipped").length;
+	const flying = calls.filter((node) => node.fate !== "skipped");
+	if (flying.length) told.push(`In flight: ${fates(flying)}.`);
+	else if (receipt.inFlight.length && !OVER.includes(receipt.status)) told.push(`In flight: ${receipt.inFlight.map(spoken).join(", ")}.`);
+	else if (OVER.includes(receipt.status)) told.push("Nothing was in flight.");
+	if (skipped) told.push(`${skipped} skipped.`);
+	if (receipt.enteredAfter.length) told.push(`Entered after the stop, in a shield: ${receipt.enteredAfter.map(spoken).join(", ")}.`);
+	told.push(...closing(receipt, run));
+	return told.join(" ");
 }
 
 /** @param {Receipt} receipt */
 function opening({ status, tooLate }) {
-  if (tooLate) return "The stop came too late: it had finished by itself. Asked for";
-  if (status === "stopped") return "Stopped";
-  return status === "lost" ? "Stop not confirmed. Asked for" : "Asked to stop";
+	if (tooLate) return "The stop came too late: it had finished by itself. Asked for";
+	if (status === "stopped") return "Stopped";
+	return status === "lost" ? "Stop not confirmed. Asked for" : "Asked to stop";
 }
 
 /** @param {Receipt} receipt */
 function steps(receipt) {
-  const since = receipt.requestedAt;
-  if (since === null) return "";
-  const word = receipt.status === "lost" ? "given up after" : "ended in";
-  const moments = /** @type {[string, number | null][]} */ ([["acknowledged in", receipt.acknowledgedAt], ["delivered in", receipt.deliveredAt], [word, receipt.tooLate ? null : receipt.endedAt]]);
-  const text = moments.filter(([, when]) => when !== null).map(([name, when]) => `${name} ${duration(/** @type {number} */ (when) - since)}`).join(", ");
-  return text && text[0].toUpperCase() + text.slice(1);
+	const since = receipt.requestedAt;
+	if (since === null) return "";
+	const word = receipt.status === "lost" ? "given up after" : "ended in";
+	const moments = /** @type {[string, number | null][]} */ ([["acknowledged in", receipt.acknowledgedAt], ["delivered in", receipt.deliveredAt], [word, receipt.tooLate ? null : receipt.endedAt]]);
+	const text = moments.filter(([, when]) => when !== null).map(([name, when]) => `${name} ${duration(/** @type {number} */ (when) - since)}`).join(", ");
+	return text && text[0].toUpperCase() + text.slice(1);
 }
 
 /** "llm chat ×2, cancelled; tool poke, finished". @param {Became[]} nodes */
 function fates(nodes) {
-  const counts = new Map();
-  for (const node of nodes) {
-    const key = `${node.kind}${node.name ? ` ${node.name}` : ""}\n${node.fate}`;
-    counts.set(key, (counts.get(key) ?? 0) + 1);
-  }
-  return [...counts].map(([key, count]) => key.replace("\n", `${count > 1 ? ` ×${count}` : ""}, `)).join("; ");
+	const counts = new Map();
+	for (const node of nodes) {
+		const key = `${node.kind}${node.name ? ` ${node.name}` : ""}\n${node.fate}`;
+		counts.set(key, (counts.get(key) ?? 0) + 1);
+	}
+	return [...counts].map(([key, count]) => key.replace("\n", `${count > 1 ? ` ×${count}` : ""}, `)).join("; ");
 }
 
 /** @param {Receipt} receipt @param {Run} run @returns {string[]} */
 function closing({ status, nodes }, run) {
-  if (!OVER.includes(status)) return ["It has not ended yet."];
-  const told = [];
-  const clean = run.outcome?.clean;
-  if (status === "stopped" && clean === false) told.push("Clean-up was cut off.");
-  if (status === "stopped" && clean === null) told.push("It is not known whether clean-up ran to its end.");
-  if (status !== "lost") told.push("Nothing is left running.");
-  else told.push(`May still be running: ${leftOf(nodes).join(", ") || "its worker, which does not answer"}.`);
-  return told;
+	if (!OVER.includes(status)) return ["It has not ended yet."];
+	const told = [];
+	const clean = run.outcome?.clean;
+	if (status === "stopped" && clean === false) told.push("Clean-up was cut off.");
+	if (status === "stopped" && clean === null) told.push("It is not known whether clean-up ran to its end.");
+	if (status !== "lost") told.push("Nothing is left running.");
+	else told.push(`May still be running: ${leftOf(nodes).join(", ") || "its worker, which does not answer"}.`);
+	return told;
 }
 
-/** @param {Run} run @param {Map<string, Run>} runs */
-export function receiptPanel(run, runs) {
-  const receipt = run.receipt;
-  if (!receipt) {
-    const text = run.stop ? "The stop is in the store. Nothing has acknowledged it yet." : "Nobody has stopped this run, so it has no receipt.";
-    return h("p", { class: "meta" }, text);
-  }
-  const row = (node) =>
-    h("tr", {}, h("td", {}, runs.get(node.runId)?.name ?? node.runId), h("td", {}, node.kind), h("td", {}, node.kind === "run" ? "" : node.name), h("td", {}, OVER.includes(node.fate) ? chip(node.fate) : h("span", { class: "fate", "data-fate": node.fate }, node.fate)));
-  const head = h("tr", {}, ...["Run", "What", "Name", "Became"].map((name) => h("th", { scope: "col" }, name)));
-  const table = h("table", { class: "plain" }, h("thead", {}, head), h("tbody", {}, ...receipt.nodes.slice(0, 500).map(row)));
-  const json = JSON.stringify(receipt, null, 2);
-  return h("div", {}, h("p", { class: "words" }, sentences(receipt, run)), receipt.nodes.length > 0 && table, h("p", {}, copier(json, "Copy the receipt as JSON", "Copy as JSON", "quiet")));
+/** @param {Run} run @param {import("./history.js").History} history */
+export function receiptPanel(run, { runs, lateAt }) {
+	const { receipt } = run;
+	const names = new Map(runs.map((one) => [one.id, one.name]));
+	const late = lateAt ? ` It ended by itself at ${clock(lateAt)}.` : "";
+	if (!receipt) {
+		const text = run.stop ? "The stop is in the store. Nothing has acknowledged it yet." : "Nobody has stopped this run, so it has no receipt.";
+		return h("p", { class: "meta" }, text);
+	}
+	const row = (node) =>
+		tr(names.get(node.runId) ?? node.runId, node.kind, node.kind === "run" ? "" : node.name, OVER.includes(node.fate) ? chip(node.fate) : node.fate);
+	const nodes = table(["Run", "What", "Name", "Became"], ...receipt.nodes.slice(0, 500).map(row));
+	const json = JSON.stringify(receipt, null, 2);
+	return h("div", h("p", { class: "words" }, sentences(receipt, run) + late), receipt.nodes.length > 0 && nodes, h("p", copier(json, "Copy as JSON", "Copy as JSON", "quiet")));
 }

@@ -1,69 +1,68 @@
 /** Holds and the audit. */
 
-import { empty, h, labelText, messageOf, say, shortId, time } from "./dom.js";
+import { button, empty, h, labelText, messageOf, say, shortId, table, time, tr } from "./dom.js";
 import { get, remove } from "./api.js";
 import { loaded } from "./start.js";
 
 const PART = 500;
 
 /** @param {string[]} names @param {HTMLElement[]} rows */
-const table = (names, rows) =>
-  h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Table" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, ...rows)));
+const scrolled = (names, rows) => h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Table" }, table(names, ...rows));
 
 /** @param {string} title @param {(Node | string)[]} children */
-const page = (title, ...children) => ({ element: h("section", { class: "page" }, h("div", { class: "head" }, h("h1", {}, title)), ...children), title });
+const page = (title, ...children) => ({ element: h("section", { class: "page" }, h("div", { class: "head" }, h("h1", title)), ...children), title });
 
 /** What a selector means, in words. @param {Selector} selector */
 export function selectorText({ owner, labels, agent, all }) {
-  const parts = [agent && `agent ${agent}`, owner && `owner ${owner}`, labels && labelText(labels)].filter(Boolean);
-  return parts.join(", ") || (all ? "every run" : "–");
+	const parts = [agent && `agent ${agent}`, owner && `owner ${owner}`, labels && labelText(labels)].filter(Boolean);
+	return parts.join(", ") || (all ? "every run" : "–");
 }
 
 /** @returns {Page} */
 export function holdsPage() {
-  const body = h("div", {});
-  const message = h("p", { role: "alert", class: "bad" });
-  const show = () =>
-    loaded(body, async () => {
-      /** @type {Hold[]} */
-      const holds = (await get("holds")).holds;
-      if (holds.length === 0) return [empty("Nothing is held", h("p", {}, "A hold refuses new starts. “Stop these…” in the list of runs can place one together with a stop."))];
-      return [table(["Refuses", "Since", "By", "Why", ""], holds.map((hold) => row(hold)))];
-    });
-  const row = (hold) => {
-    const name = `Release the hold on ${selectorText(hold.selector)}`;
-    const release = h("button", { type: "button", class: "quiet", "aria-label": name, onclick: () => remove(`holds/${hold.id}`).then(show, (error) => say(message, messageOf(error))) }, "Release");
-    return h("tr", {}, h("td", {}, selectorText(hold.selector)), h("td", {}, time(hold.createdAt)), h("td", {}, hold.reason.actor ?? "–"), h("td", {}, hold.reason.message || "–"), h("td", {}, release));
-  };
-  show();
-  return page("Holds", h("p", { class: "meta" }, "New starts that match a hold are refused until it is released. Runs that are under way go on."), message, body);
+	const body = h("div");
+	const message = h("p", { role: "alert", class: "bad" });
+	const show = () =>
+		loaded(body, async () => {
+			/** @type {Hold[]} */
+			const holds = (await get("holds")).holds;
+			if (holds.length === 0) return [empty("Nothing is held", h("p", "A hold refuses new starts. “Stop these…” in the list of runs can place one together with a stop."))];
+			return [scrolled(["Refuses", "Since", "By", "Why", ""], holds.map((hold) => row(hold)))];
+		});
+	const row = (hold) => {
+		const name = `Release the hold on ${selectorText(hold.selector)}`;
+		const release = button("Release", () => remove(`holds/${hold.id}`).then(show, (error) => say(message, messageOf(error))), { class: "quiet", "aria-label": name });
+		return tr(selectorText(hold.selector), time(hold.createdAt), hold.reason.actor ?? "–", hold.reason.message || "–", release);
+	};
+	show();
+	return page("Holds", h("p", { class: "meta" }, "New starts that match a hold are refused until it is released. Runs that are under way go on."), message, body);
 }
 
 /** @returns {Page} */
 export function auditPage() {
-  const body = h("div", {});
-  loaded(body, async () => {
-    /** @type {AuditEntry[]} */
-    const entries = [];
-    for (let after = /** @type {number | null} */ (0); after !== null; ) {
-      const part = await get(`audit?after=${after}&limit=${PART}`);
-      entries.push(...part.entries);
-      after = part.after;
-    }
-    if (entries.length === 0) return [empty("Nothing yet", h("p", {}, "Every stop, hold and release is written down here: who, when, why and with what result."))];
-    const shown = entries.slice(-PART).reverse();
-    const older = entries.length - shown.length;
-    return [table(["When", "What", "Who", "Which", "Result", "Why"], shown.map(auditRow)), h("p", { class: "meta" }, older > 0 ? `${older} older entries are not shown.` : "")];
-  });
-  return page("Audit", body);
+	const body = h("div");
+	loaded(body, async () => {
+		/** @type {AuditEntry[]} */
+		const entries = [];
+		for (let after = /** @type {number | null} */ (0); after !== null; ) {
+			const part = await get(`audit?after=${after}&limit=${PART}`);
+			entries.push(...part.entries);
+			after = part.after;
+		}
+		if (entries.length === 0) return [empty("Nothing yet", h("p", "Every stop, hold and release is written down here: who, when, why and with what result."))];
+		const shown = entries.slice(-PART).reverse();
+		const older = entries.length - shown.length;
+		return [scrolled(["When", "What", "Who", "Which", "Result", "Why"], shown.map(auditRow)), h("p", { class: "meta" }, older > 0 ? `${older} older entries are not shown.` : "")];
+	});
+	return page("Audit", body);
 }
 
 /** @param {AuditEntry} entry */
 function auditRow({ at, action, actor, target, result, reason }) {
-  const when = new Date(at * 1000);
-  const run = target.run ? h("a", { href: `#/runs/${encodeURIComponent(target.run)}`, class: "mono" }, shortId(target.run)) : selectorText(target.selector ?? target);
-  const answers = Object.values(result.runs ?? {});
-  const told = answers.length === 1 ? String(answers[0]).replace("_", " ") : answers.length ? `${answers.length} runs` : "–";
-  return h("tr", {}, h("td", { class: "mono" }, `${when.toLocaleDateString("en-CA")} ${when.toLocaleTimeString("en-GB")}`), h("td", {}, [action, target.mode].filter(Boolean).join(" ")), h("td", {}, actor ?? "–"), h("td", {}, run), h("td", {}, told), h("td", {}, reason || "–"));
+	const when = new Date(at * 1000);
+	const run = target.run ? h("a", { href: `#/runs/${encodeURIComponent(target.run)}`, class: "mono" }, shortId(target.run)) : selectorText(target.selector ?? target);
+	const answers = Object.values(result.runs ?? {});
+	const told = answers.length === 1 ? String(answers[0]).replace("_", " ") : answers.length ? `${answers.length} runs` : "–";
+	return tr(h("td", { class: "mono" }, `${when.toLocaleDateString("en-CA")} ${when.toLocaleTimeString("en-GB")}`), [action, target.mode].filter(Boolean).join(" "), actor ?? "–", run, told, reason || "–");
 }
 

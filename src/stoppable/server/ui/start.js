@@ -1,156 +1,151 @@
 /** The agents that can be started, and a form for each. */
 
-import { chip, empty, failure, fill, h, messageOf, say } from "./dom.js";
-import { get, headers, now, post } from "./api.js";
-import { StoppableButton } from "./stoppable-button.js";
+import { chip, empty, failure, fill, h, messageOf, say, stopButton } from "./dom.js";
+import { get, post } from "./api.js";
 
 /** @typedef {{element: HTMLElement[], value: () => unknown}} Field a value of undefined is left out */
 
 /** @param {HTMLElement} element @param {() => Promise<(Node | string)[]>} load */
 export function loaded(element, load) {
-  fill(element, h("p", { class: "loading", role: "status" }, "Loading…"));
-  load().then(
-    (children) => fill(element, ...children),
-    (error) => fill(element, failure(error, () => loaded(element, load))),
-  );
+	fill(element, h("p", { class: "loading", role: "status" }, "Loading…"));
+	load().then(
+		(children) => fill(element, ...children),
+		(error) => fill(element, failure(error, () => loaded(element, load))),
+	);
 }
 
 /** @returns {Page} */
 export function agentsPage() {
-  const body = h("div", {});
-  loaded(body, async () => {
-    /** @type {Agent[]} */
-    const agents = (await get("agents")).agents;
-    if (agents.length === 0) return [noAgents()];
-    return [h("ul", { class: "agents" }, ...agents.map(agentRow))];
-  });
-  return { element: h("section", { class: "page" }, h("div", { class: "head" }, h("h1", {}, "Agents")), body), title: "Agents" };
+	const body = h("div");
+	loaded(body, async () => {
+		/** @type {Agent[]} */
+		const agents = (await get("agents")).agents;
+		if (agents.length === 0) return [noAgents()];
+		return [h("ul", { class: "agents" }, ...agents.map(agentRow))];
+	});
+	return { element: h("section", { class: "page" }, h("div", { class: "head" }, h("h1", "Agents")), body), title: "Agents" };
 }
 
 /** @param {Agent} agent */
 function agentRow({ name, description }) {
-  const address = `#/start/${encodeURIComponent(name)}`;
-  const runs = h("a", { href: `#/?agent=${encodeURIComponent(name)}`, class: "quiet button" }, "Its runs");
-  return h("li", {}, h("div", {}, h("h2", {}, name), h("p", {}, description)), runs, h("a", { class: "button", href: address, "aria-label": `Start ${name}` }, "Start"));
+	const address = `#/start/${encodeURIComponent(name)}`;
+	const runs = h("a", { href: `#/?agent=${encodeURIComponent(name)}`, class: "quiet button" }, "Its runs");
+	return h("li", h("div", h("h2", name), h("p", description)), runs, h("a", { class: "button", href: address, "aria-label": `Start ${name}` }, "Start"));
 }
 
 function noAgents() {
-  const code = "# agents.py\nimport stoppable\n\n@stoppable.agent\nasync def research(topic: str): ...\n\n$ stoppable serve agents";
-  return empty("No agents here", h("p", {}, "This server shows and stops runs, but starts none. To serve agents:"), h("pre", {}, code));
+	const code = "# agents.py\nimport stoppable\n\n@stoppable.agent\nasync def research(topic: str): ...\n\n$ stoppable serve agents";
+	return empty("No agents here", h("p", "This server shows and stops runs, but starts none. To serve agents:"), h("pre", code));
 }
 
 /** @param {string} name @returns {Page} */
 export function startPage(name) {
-  const body = h("div", {});
-  loaded(body, async () => {
-    const agent = (await get("agents")).agents.find((one) => one.name === name);
-    return [agent ? new StartForm(agent).element : empty("There is no such agent", h("a", { href: "#/agents" }, "All agents"))];
-  });
-  const crumbs = h("p", { class: "crumbs" }, h("a", { href: "#/agents" }, "Agents"));
-  return { element: h("section", { class: "page" }, crumbs, h("h1", {}, name), body), title: `Start ${name}` };
+	const body = h("div");
+	loaded(body, async () => {
+		const agent = (await get("agents")).agents.find((one) => one.name === name);
+		return [agent ? new StartForm(agent).element : empty("There is no such agent", h("a", { href: "#/agents" }, "All agents"))];
+	});
+	const crumbs = h("p", { class: "crumbs" }, h("a", { href: "#/agents" }, "Agents"));
+	return { element: h("section", { class: "page" }, crumbs, h("h1", name), body), title: `Start ${name}` };
 }
 
 class StartForm {
-  /** @param {Agent} agent */
-  constructor(agent) {
-    this.agent = agent;
-    const { properties = {}, required = [] } = agent.input;
-    /** @type {Map<string, Field>} */
-    this.fields = new Map(Object.entries(properties).map(([name, schema]) => [name, fieldOf(name, schema, required.includes(name))]));
-    this.labels = h("input", { id: "labels", placeholder: "team:physics, chat:42", spellcheck: "false" });
-    this.owner = h("input", { id: "owner" });
-    this.message = h("p", { class: "bad", role: "alert" });
-    this.start = h("button", { class: "primary" }, "Run");
-    this.actions = h("div", { class: "actions" }, this.start);
-    const more = h("details", {}, h("summary", {}, "more"), h("label", { for: "labels" }, "Labels"), this.labels, h("label", { for: "owner" }, "Owner"), this.owner);
-    this.element = h("form", { novalidate: false }, h("p", { class: "meta" }, agent.description), ...[...this.fields.values()].flatMap((field) => field.element), more, this.message, this.actions);
-    this.element.addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#run();
-    });
-  }
+	/** @param {Agent} agent */
+	constructor(agent) {
+		this.agent = agent;
+		const { properties = {}, required = [] } = agent.input;
+		/** @type {Map<string, Field>} */
+		this.fields = new Map(Object.entries(properties).map(([name, schema]) => [name, fieldOf(name, schema, required.includes(name))]));
+		this.labels = h("input", { id: "labels", placeholder: "team:physics, chat:42", spellcheck: "false" });
+		this.message = h("p", { class: "bad", role: "alert" });
+		this.start = h("button", { class: "primary" }, "Run");
+		this.actions = h("div", { class: "actions" }, this.start);
+		const more = h("details", h("summary", "more"), h("label", { for: "labels" }, "Labels"), this.labels);
+		this.element = h("form", h("p", { class: "meta" }, agent.description), ...[...this.fields.values()].flatMap((field) => field.element), more, this.message, this.actions);
+		this.element.addEventListener("submit", (event) => {
+			event.preventDefault();
+			this.#run();
+		});
+	}
 
-  async #run() {
-    say(this.message, "");
-    const runId = newId();
-    try {
-      const body = { agent: this.agent.name, runId, ...this.#input(), labels: labelsOf(this.labels.value), ...(this.owner.value ? { owner: this.owner.value } : {}) };
-      this.start.disabled = true;
-      await post("runs", body);
-      this.#follow(runId);
-    } catch (error) {
-      say(this.message, messageOf(error));
-    }
-    this.start.disabled = false;
-  }
+	async #run() {
+		say(this.message, "");
+		const runId = newId();
+		try {
+			const body = { agent: this.agent.name, runId, ...this.#input(), labels: labelsOf(this.labels.value) };
+			this.start.disabled = true;
+			await post("runs", body);
+			this.#follow(runId);
+		} catch (error) {
+			say(this.message, messageOf(error));
+		}
+		this.start.disabled = false;
+	}
 
-  #input() {
-    const given = [...this.fields].map(([name, field]) => /** @type {[string, unknown]} */ ([name, field.value()])).filter(([, value]) => value !== undefined);
-    return this.fields.size ? { input: Object.fromEntries(given) } : {};
-  }
+	#input() {
+		const given = [...this.fields].map(([name, field]) => /** @type {[string, unknown]} */ ([name, field.value()])).filter(([, value]) => value !== undefined);
+		return this.fields.size ? { input: Object.fromEntries(given) } : {};
+	}
 
-  /** While it lasts, Stop is where Run was. @param {string} runId */
-  #follow(runId) {
-    const button = /** @type {StoppableButton} */ (document.createElement("stoppable-button"));
-    button.headers = headers();
-    button.now = now;
-    button.setAttribute("base", new URL(".", document.baseURI).href);
-    button.setAttribute("run-id", runId);
-    const link = h("a", { href: `#/runs/${runId}` }, "Open the run");
-    button.addEventListener("ended", (event) => {
-      const ended = h("span", {}, chip(/** @type {CustomEvent} */ (event).detail.status));
-      say(this.start, "Run again");
-      fill(this.actions, this.start, ended, link);
-    });
-    fill(this.actions, button, link);
-  }
+	/** While it lasts, Stop is where Run was. @param {string} runId */
+	#follow(runId) {
+		const button = stopButton();
+		button.setAttribute("run-id", runId);
+		const link = h("a", { href: `#/runs/${runId}` }, "Open the run");
+		button.addEventListener("ended", (event) => {
+			const ended = h("span", chip(/** @type {CustomEvent} */ (event).detail.status));
+			say(this.start, "Run again");
+			fill(this.actions, this.start, ended, link);
+		});
+		fill(this.actions, button, link);
+	}
 }
 
 const newId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 /** @param {string} text @returns {Record<string, string>} */
 export function labelsOf(text) {
-  const pairs = text.split(",").map((one) => one.trim()).filter(Boolean).map((one) => one.split(/:(.*)/s));
-  const bad = pairs.find(([, value]) => value === undefined);
-  if (bad) throw new Error(`“${bad[0]}” is not a label: use key:value`);
-  return Object.fromEntries(pairs.map(([key, value]) => [key.trim(), value.trim()]));
+	const pairs = text.split(",").map((one) => one.trim()).filter(Boolean).map((one) => one.split(/:(.*)/s));
+	const bad = pairs.find(([, value]) => value === undefined);
+	if (bad) throw new Error(`“${bad[0]}” is not a label: use key:value`);
+	return Object.fromEntries(pairs.map(([key, value]) => [key.trim(), value.trim()]));
 }
 
 /** @param {string} name @param {Schema} schema @param {boolean} isRequired @returns {Field} */
 function fieldOf(name, schema, isRequired) {
-  const id = `input-${name}`;
-  const kind = schema.enum ? "enum" : String(schema.type ?? "json");
-  const hint = [kind === "json" || !(kind in MAKERS) ? "JSON" : "", schema.description, isRequired ? "" : "optional"].filter(Boolean).join(", ");
-  const control = (MAKERS[kind] ?? MAKERS.json)(schema, isRequired);
-  control.element.id = id;
-  const label = h("label", { for: id }, name, hint && h("span", { class: "hint" }, ` ${hint}`));
-  return { element: [label, control.element], value: control.value };
+	const id = `input-${name}`;
+	const kind = schema.enum ? "enum" : String(schema.type ?? "json");
+	const hint = [kind === "json" || !(kind in MAKERS) ? "JSON" : "", schema.description, isRequired ? "" : "optional"].filter(Boolean).join(", ");
+	const control = (MAKERS[kind] ?? MAKERS.json)(schema, isRequired);
+	control.element.id = id;
+	const label = h("label", { for: id }, name, hint && h("span", { class: "hint" }, ` ${hint}`));
+	return { element: [label, control.element], value: control.value };
 }
 
 /** @type {Record<string, (schema: Schema, isRequired: boolean) => {element: HTMLElement, value: () => unknown}>} */
 const MAKERS = {
-  string: ({ default: given }, required) => {
-    const element = h("input", { value: given ?? "", required, dir: "auto" });
-    return { element, value: () => (element.value || required || given ? element.value : undefined) };
-  },
-  integer: (schema, required) => number(schema, required, "1"),
-  number: (schema, required) => number(schema, required, "any"),
-  boolean: ({ default: given }) => {
-    const element = h("input", { type: "checkbox", checked: given === true });
-    return { element, value: () => element.checked };
-  },
-  enum: ({ enum: values = [], default: given }, required) => {
-    const element = h("select", { required }, !required && h("option", { value: "" }, "–"), ...values.map((value, index) => h("option", { value: index, selected: value === given }, String(value))));
-    return { element, value: () => (element.value === "" ? undefined : values[Number(element.value)]) };
-  },
-  json: ({ default: given }, required) => {
-    const element = h("textarea", { rows: 3, required, spellcheck: "false" }, given === undefined ? "" : JSON.stringify(given, null, 2));
-    return { element, value: () => (element.value.trim() ? JSON.parse(element.value) : undefined) };
-  },
+	string: ({ default: given }, required) => {
+		const element = h("input", { value: given ?? "", required, dir: "auto" });
+		return { element, value: () => (element.value || required || given ? element.value : undefined) };
+	},
+	integer: (schema, required) => number(schema, required, "1"),
+	number: (schema, required) => number(schema, required, "any"),
+	boolean: ({ default: given }) => {
+		const element = h("input", { type: "checkbox", checked: given === true });
+		return { element, value: () => element.checked };
+	},
+	enum: ({ enum: values = [], default: given }, required) => {
+		const element = h("select", { required }, !required && h("option", { value: "" }, "–"), ...values.map((value, index) => h("option", { value: index, selected: value === given }, String(value))));
+		return { element, value: () => (element.value === "" ? undefined : values[Number(element.value)]) };
+	},
+	json: ({ default: given }, required) => {
+		const element = h("textarea", { rows: 3, required, spellcheck: "false" }, given === undefined ? "" : JSON.stringify(given, null, 2));
+		return { element, value: () => (element.value.trim() ? JSON.parse(element.value) : undefined) };
+	},
 };
 
 /** @param {Schema} schema @param {boolean} required @param {string} step */
 function number({ default: given }, required, step) {
-  const element = h("input", { type: "number", step, value: given ?? "", required });
-  return { element, value: () => (element.value === "" ? undefined : Number(element.value)) };
+	const element = h("input", { type: "number", step, value: given ?? "", required });
+	return { element, value: () => (element.value === "" ? undefined : Number(element.value)) };
 }

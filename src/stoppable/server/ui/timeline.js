@@ -1,7 +1,7 @@
 /** A run and everything below it on a time axis, with the moment of the stop through all of it. */
 
 import { climbs, duration, isOver } from "./stoppable-button.js";
-import { fill, h, svg } from "./dom.js";
+import { button, fill, h, svg, table, tr } from "./dom.js";
 
 /** @typedef {{from: number, to: number}} View */
 
@@ -13,294 +13,276 @@ const LISTED = 500;
 const CHAR = 6.6; // px, about: text is cut before it is drawn
 
 export class Timeline {
-  /** @type {View | null} what was zoomed to; null: all of it */ #view = null;
-  /** @type {number | null} where a drag began */ #drag = null;
-  #seen = "";
+	/** @type {View | null} what was zoomed to; null: all of it */ #view = null;
+	/** @type {number | null} where a drag began */ #drag = null;
+	#seen = "";
 
-  /** @param {import("./history.js").History} history */
-  constructor(history) {
-    this.history = history;
-    this.picture = svg("svg", { role: "img", "aria-describedby": "calls", class: "lanes" });
-    this.legend = h("p", { class: "legend" });
-    this.zoomStop = h("button", { type: "button", class: "quiet", onclick: () => this.#toStop() }, "To the stop");
-    const button = (name, label, act) => h("button", { type: "button", class: "quiet", "aria-label": name, title: name, onclick: act }, label);
-    const tools = h("div", { class: "tools", role: "group", "aria-label": "Zoom" }, this.zoomStop, button("Zoom out", "−", () => this.#zoom(2)), button("Zoom in", "+", () => this.#zoom(0.5)), button("Fit all", "Fit", () => this.#look(null)));
-    this.rows = h("tbody", {});
-    const head = h("tr", {}, ...["Run", "Call", "Began", "Took", "At the stop"].map((name) => h("th", { scope: "col" }, name)));
-    const table = h("table", { class: "plain", id: "calls" }, h("caption", { class: "unseen" }, "Calls, by the time they began"), h("thead", {}, head), this.rows);
-    this.list = h("details", { class: "aslist", ontoggle: () => this.draw() }, h("summary", {}, "As a list"), h("div", { class: "scroller" }, table));
-    this.element = h("section", { class: "timeline", "aria-label": "Time line" }, h("div", { class: "timehead" }, h("h2", {}, "Time line"), this.legend, h("span", { class: "space" }), tools), this.picture, this.list);
-    this.observer = new ResizeObserver(() => this.draw());
-    this.observer.observe(this.element);
-    this.#listen();
-  }
+	/** @param {import("./history.js").History} history */
+	constructor(history) {
+		this.history = history;
+		this.picture = svg("svg", { role: "img", "aria-describedby": "calls", class: "lanes" });
+		this.legend = h("p", { class: "legend" });
+		this.zoomStop = button("To the stop", () => this.#toStop(), { class: "quiet" });
+		const tool = (name, label, act) => button(label, act, { class: "quiet", "aria-label": name, title: name });
+		const tools = h("div", { class: "tools", role: "group", "aria-label": "Zoom" }, this.zoomStop, tool("Zoom out", "−", () => this.#zoom(2)), tool("Zoom in", "+", () => this.#zoom(0.5)), tool("Fit all", "Fit", () => this.#look(null)));
+		this.calls = h("div", { class: "scroller", id: "calls" });
+		this.list = h("details", { class: "aslist", ontoggle: () => this.draw() }, h("summary", "As a list"), this.calls);
+		this.element = h("section", { class: "timeline", "aria-label": "Time line" }, h("div", { class: "timehead" }, h("h2", "Time line"), this.legend, h("span", { class: "space" }), tools), this.picture, this.list);
+		this.observer = new ResizeObserver(() => this.draw());
+		this.observer.observe(this.element);
+		this.#listen();
+	}
 
-  close() {
-    this.observer.disconnect();
-  }
+	close() {
+		this.observer.disconnect();
+	}
 
-  #listen() {
-    const at = (event) => this.#time(event.clientX - this.picture.getBoundingClientRect().left);
-    this.picture.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.#pan(event.deltaX);
-      else this.#zoom(event.deltaY > 0 ? 1.25 : 0.8, at(event));
-    }, { passive: false });
-    this.picture.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0 || event.pointerType === "touch") return;
-      this.#drag = at(event);
-      this.picture.setPointerCapture(event.pointerId);
-    });
-    this.picture.addEventListener("pointerup", (event) => {
-      const [from, to] = [this.#drag ?? 0, at(event)].sort((a, b) => a - b);
-      const isFar = this.#drag !== null && (to - from) * this.#scale > 6;
-      this.#drag = null;
-      if (isFar) this.#look({ from, to });
-    });
-    this.picture.addEventListener("dblclick", () => this.#look(null));
-  }
+	#listen() {
+		const at = (event) => this.#time(event.clientX - this.picture.getBoundingClientRect().left);
+		this.picture.addEventListener("wheel", (event) => {
+			event.preventDefault();
+			this.#zoom(event.deltaY > 0 ? 1.25 : 0.8, at(event));
+		}, { passive: false });
+		this.picture.addEventListener("pointerdown", (event) => {
+			if (event.button !== 0 || event.pointerType === "touch") return;
+			this.#drag = at(event);
+			this.picture.setPointerCapture(event.pointerId);
+		});
+		this.picture.addEventListener("pointerup", (event) => {
+			const [from, to] = [this.#drag ?? 0, at(event)].sort((a, b) => a - b);
+			const isFar = this.#drag !== null && (to - from) * this.#scale > 6;
+			this.#drag = null;
+			if (isFar) this.#look({ from, to });
+		});
+		this.picture.addEventListener("dblclick", () => this.#look(null));
+	}
 
-  get #whole() {
-    const { from, to } = this.history.span();
-    return { from, to: to + (to - from) * 0.04 };
-  }
+	get #whole() {
+		const { from, to } = this.history.span();
+		return { from, to: to + (to - from) * 0.04 };
+	}
 
-  get #now() {
-    return this.#view ?? this.#whole;
-  }
+	get #now() {
+		return this.#view ?? this.#whole;
+	}
 
-  #width = 600;
-  #left = 0;
+	#width = 600;
+	#left = 0;
 
-  get #scale() {
-    return (this.#width - this.#left) / (this.#now.to - this.#now.from);
-  }
+	get #scale() {
+		return (this.#width - this.#left) / (this.#now.to - this.#now.from);
+	}
+	#x(at) {
+		return this.#left + (at - this.#now.from) * this.#scale;
+	}
+	#time(x) {
+		return this.#now.from + (x - this.#left) / this.#scale;
+	}
 
-  /** @param {number} at */
-  #x(at) {
-    return this.#left + (at - this.#now.from) * this.#scale;
-  }
+	/** @param {View | null} view */
+	#look(view) {
+		this.#view = view;
+		this.#seen = "";
+		this.draw();
+	}
+	#zoom(factor, around = (this.#now.from + this.#now.to) / 2) {
+		const { from, to } = this.#now;
+		const all = this.#whole;
+		if ((to - from) * factor < 0.002) return;
+		const next = { from: Math.max(all.from, around - (around - from) * factor), to: Math.min(all.to, around + (to - around) * factor) };
+		this.#look(next.from === all.from && next.to === all.to ? null : next);
+	}
+	#toStop() {
+		const { run } = this.history;
+		if (!run?.stopRequestedAt) return;
+		const end = run.endedAt ?? run.stopRequestedAt + 1;
+		const room = Math.max(0.005, (end - run.stopRequestedAt) * 0.6);
+		this.#look({ from: run.stopRequestedAt - room, to: end + room });
+	}
 
-  /** @param {number} x */
-  #time(x) {
-    return this.#now.from + (x - this.#left) / this.#scale;
-  }
+	draw() {
+		const { run } = this.history;
+		const width = Math.floor(this.picture.parentElement?.clientWidth ?? 0);
+		if (!run || width < 50) return;
+		const lanes = this.history.lanes();
+		const { from, to } = this.#now;
+		const seen = `${this.list.open} ${width} ${from} ${to} ${this.history.bars.length} ${this.history.runs.map((one) => one.status + one.endedAt).join()} ${lanes.flatMap((lane) => lane.bars.slice(-50).map((bar) => bar.to ?? "")).join()}`;
+		if (seen === this.#seen) return;
+		this.#seen = seen;
+		this.#width = width;
+		this.#left = width > 640 ? 176 : 0;
+		let y = TOP;
+		const drawn = lanes.map((lane) => {
+			const made = this.#lane(lane, y);
+			y += made.height;
+			return made.group;
+		});
+		this.picture.setAttribute("viewBox", `0 0 ${width} ${y + 4}`);
+		this.picture.setAttribute("height", String(y + 4));
+		this.picture.setAttribute("aria-label", this.#sentence(lanes));
+		fill(this.picture, ...this.#axis(y), ...this.#shade(y), ...drawn, ...this.#stopLine(y));
+		this.zoomStop.hidden = run.stopRequestedAt === null;
+		const kinds = [...new Set(this.history.bars.map((bar) => bar.kind))];
+		fill(this.legend, ...kinds.map((kind) => h("span", { class: "key", "data-kind": kind }, kind)), this.history.dropped.bars > 0 && `${this.history.dropped.bars} earlier calls are not shown`);
+		if (this.list.open) this.#showList(lanes);
+	}
 
-  /** @param {View | null} view */
-  #look(view) {
-    this.#view = view;
-    this.#seen = "";
-    this.draw();
-  }
+	/** @param {number} bottom @returns {Element[]} */
+	#axis(bottom) {
+		const { from, to } = this.#now;
+		const start = this.history.span().from;
+		const step = niceStep((to - from) / Math.max(2, (this.#width - this.#left) / 110));
+		const made = [];
+		for (let n = Math.ceil((from - start) / step); start + n * step < to; n++) {
+			const x = this.#x(start + n * step);
+			made.push(svg("line", { class: "grid", x1: x, x2: x, y1: 18, y2: bottom }));
+			if (x < this.#width - 44) made.push(svg("text", { class: "tick", x: x + 3, y: 14 }, `${+(n * step).toFixed(4)} s`));
+		}
+		return made;
+	}
 
-  /** @param {number} factor @param {number} [around] */
-  #zoom(factor, around = (this.#now.from + this.#now.to) / 2) {
-    const { from, to } = this.#now;
-    const all = this.#whole;
-    if ((to - from) * factor < 0.002) return;
-    const next = { from: Math.max(all.from, around - (around - from) * factor), to: Math.min(all.to, around + (to - around) * factor) };
-    this.#look(next.from === all.from && next.to === all.to ? null : next);
-  }
+	/** The time from the stop to the end, and the rungs that were climbed. @param {number} bottom @returns {Element[]} */
+	#shade(bottom) {
+		const { run } = this.history;
+		if (run.stopRequestedAt === null) return [];
+		const end = run.endedAt ?? this.history.span().to;
+		const x = Math.max(this.#left, this.#x(run.stopRequestedAt));
+		const made = [svg("rect", { class: "shade", x, y: 20, width: Math.max(0, Math.min(this.#width, this.#x(end)) - x), height: bottom - 20 })];
+		let last = 0;
+		for (const { rung, at } of climbs(run.receipt)) {
+			const place = this.#x(at);
+			if (at > end + 0.05 || place < x || place > this.#width) continue; // not climbed, or out of sight
+			made.push(svg("line", { class: "rung", x1: place, x2: place, y1: 34, y2: bottom, "data-rung": rung }));
+			const isRight = place + 3 + rung.length * CHAR < this.#width;
+			if (place > last && isRight) made.push(svg("text", { class: "rungname", x: place + 3, y: 42 }, rung));
+			else if (place - rung.length * CHAR > last) made.push(svg("text", { class: "rungname", x: place - 3, y: 42, "text-anchor": "end" }, rung));
+			last = place + rung.length * CHAR + 8;
+		}
+		return made;
+	}
 
-  /** @param {number} pixels */
-  #pan(pixels) {
-    const { from, to } = this.#now;
-    const by = Math.min(Math.max(pixels / this.#scale, this.#whole.from - from), this.#whole.to - to);
-    this.#look({ from: from + by, to: to + by });
-  }
+	/** @param {number} bottom @returns {Element[]} */
+	#stopLine(bottom) {
+		const { run } = this.history;
+		const x = this.#x(run.stopRequestedAt ?? NaN);
+		if (!(x >= this.#left && x <= this.#width)) return [];
+		const reason = run.stop?.reason;
+		const words = ["stop", reason?.message && `“${reason.message}”`, reason?.actor].filter(Boolean).join(" · ");
+		const text = cut(words, Math.max(x - this.#left, this.#width - x) - 12);
+		const isRight = x + words.length * CHAR + 12 < this.#width || x < (this.#left + this.#width) / 2;
+		return [
+			svg("line", { class: "stop", x1: x, x2: x, y1: 20, y2: bottom }),
+			svg("text", { class: "stopname", x: isRight ? x + 5 : x - 5, y: 30, "text-anchor": isRight ? "start" : "end" }, text),
+		];
+	}
 
-  #toStop() {
-    const run = this.history.run;
-    if (!run?.stopRequestedAt) return;
-    const end = run.endedAt ?? run.stopRequestedAt + 1;
-    const room = Math.max(0.005, (end - run.stopRequestedAt) * 0.6);
-    this.#look({ from: run.stopRequestedAt - room, to: end + room });
-  }
+	/** @param {Lane} lane @param {number} y */
+	#lane(lane, y) {
+		const { run, depth, bars } = lane;
+		const rows = stacked(bars);
+		const above = this.#left ? 0 : 16;
+		const height = above + Math.max(1, rows.length) * ROW + 6;
+		const from = Math.max(this.#left, this.#x(run.startedAt ?? run.createdAt));
+		const to = Math.min(this.#width, this.#x(run.endedAt ?? this.history.span().to));
+		const name = cut(run.name, (this.#left || this.#width) - 28 - depth * 14);
+		/** @type {Element[]} */
+		const made = [
+			svg("line", { class: "between", x1: 0, x2: this.#width, y1: y, y2: y }),
+			svg("circle", { class: "lanemark", "data-status": run.status, cx: 8 + depth * 14, cy: y + 15 - (above ? 5 : 0), r: 4 }),
+			svg("text", { class: "lanename", x: 18 + depth * 14, y: y + 19 - (above ? 5 : 0) }, name, svg("title", {}, `${run.name} ${run.id}`)),
+		];
+		if (to > from) made.push(svg("rect", { class: "life", x: from, y: y + above + 3, width: Math.max(1, to - from), height: height - above - 6, rx: 3 }));
+		rows.forEach((row, index) => made.push(...this.#bars(row, y + above + 6 + index * ROW)));
+		return { group: svg("g", { "data-lane": run.id }, ...made), height };
+	}
 
-  draw() {
-    const { run } = this.history;
-    const width = Math.floor(this.picture.parentElement?.clientWidth ?? 0);
-    if (!run || width < 50) return;
-    const lanes = this.history.lanes();
-    const { from, to } = this.#now;
-    const seen = `${width} ${from} ${to} ${this.history.bars.length} ${this.history.runs.map((one) => one.status + one.endedAt).join()} ${lanes.flatMap((lane) => lane.bars.slice(-50).map((bar) => bar.to ?? "")).join()}`;
-    if (seen === this.#seen) return;
-    this.#seen = seen;
-    this.#width = width;
-    this.#left = width > 640 ? 176 : 0;
-    let y = TOP;
-    const drawn = lanes.map((lane) => {
-      const made = this.#lane(lane, y);
-      y += made.height;
-      return made.group;
-    });
-    this.picture.setAttribute("viewBox", `0 0 ${width} ${y + 4}`);
-    this.picture.setAttribute("height", String(y + 4));
-    this.picture.setAttribute("aria-label", this.#sentence(lanes));
-    fill(this.picture, ...this.#axis(y), ...this.#shade(y), ...drawn, ...this.#stopLine(y));
-    this.zoomStop.hidden = run.stopRequestedAt === null;
-    const kinds = [...new Set(this.history.bars.map((bar) => bar.kind))];
-    fill(this.legend, ...kinds.map((kind) => h("span", { class: "key", "data-kind": kind }, kind)), this.history.dropped.bars > 0 && `${this.history.dropped.bars} earlier calls are not shown`);
-    if (this.list.open) this.#showList(lanes);
-  }
+	/** @param {Bar[]} row @param {number} y @returns {Element[]} */
+	#bars(row, y) {
+		/** @type {Element[]} */
+		const made = [];
+		let drawn = -10;
+		row.forEach((bar, index) => {
+			const isOpen = bar.to === null;
+			const from = this.#x(bar.from);
+			const to = this.#x(bar.to ?? this.history.span().to);
+			const crosses = this.#crosses(bar);
+			if (to < this.#left || from > this.#width || (to - drawn < 1 && !crosses)) return; // out of sight, or too small
+			drawn = to;
+			const x = Math.max(this.#left, from);
+			const width = Math.max(2, Math.min(this.#width, to) - x);
+			const label = bar.name || bar.kind;
+			const told = `${bar.kind} ${bar.name} · ${isOpen ? "not finished" : duration(/** @type {number} */ (bar.to) - bar.from)}${bar.fate ? ` · ${bar.fate}` : ""}`;
+			const facts = { "data-kind": bar.kind, "data-name": bar.name, "data-run": bar.runId, "data-fate": bar.fate ?? "", "data-crosses": String(crosses) };
+			made.push(svg("rect", { class: `bar${isOpen ? " open" : ""}`, x, y, width, height: BAR, rx: 3, ...facts }, svg("title", {}, told)));
+			const room = this.#x(row[index + 1]?.from ?? Infinity) - to;
+			const fate = crosses && bar.fate ? bar.fate : "";
+			const isOutside = fate && Math.min(room, this.#width - to) > fate.length * CHAR + 8;
+			if (isOutside) made.push(svg("text", { class: "fatename", x: to + 5, y: y + 13 }, fate));
+			const inside = cut(isOutside || !fate ? label : `${label} · ${fate}`, width - 8);
+			const long = inside.length * CHAR + 10;
+			const stop = this.#x(this.history.run.stopRequestedAt ?? NaN);
+			const place = stop > x && stop < x + long && to - stop > long ? stop : x; // not under the line of the stop
+			if (inside.length > 2) made.push(svg("text", { class: "barname", x: place + 5, y: y + 13 }, inside));
+		});
+		return made;
+	}
 
-  /** @param {number} bottom @returns {Element[]} */
-  #axis(bottom) {
-    const { from, to } = this.#now;
-    const start = this.history.span().from;
-    const step = niceStep((to - from) / Math.max(2, (this.#width - this.#left) / 110));
-    const made = [];
-    for (let n = Math.ceil((from - start) / step); start + n * step < to; n++) {
-      const x = this.#x(start + n * step);
-      made.push(svg("line", { class: "grid", x1: x, x2: x, y1: 18, y2: bottom }));
-      if (x < this.#width - 44) made.push(svg("text", { class: "tick", x: x + 3, y: 14 }, `${+(n * step).toFixed(4)} s`));
-    }
-    return made;
-  }
+	/** Whether a call was in flight when the stop came. @param {Bar} bar */
+	#crosses(bar) {
+		const stop = this.history.run?.stopRequestedAt ?? null;
+		if (bar.fate !== null) return stop !== null;
+		return stop !== null && bar.to === null && bar.from <= stop;
+	}
 
-  /** The time from the stop to the end, and the rungs that were climbed. @param {number} bottom @returns {Element[]} */
-  #shade(bottom) {
-    const run = /** @type {Run} */ (this.history.run);
-    if (run.stopRequestedAt === null) return [];
-    const end = run.endedAt ?? this.history.span().to;
-    const x = Math.max(this.#left, this.#x(run.stopRequestedAt));
-    const made = [svg("rect", { class: "shade", x, y: 20, width: Math.max(0, Math.min(this.#width, this.#x(end)) - x), height: bottom - 20 })];
-    let last = 0;
-    for (const { rung, at } of climbs(run.receipt)) {
-      const place = this.#x(at);
-      if (at > end + 0.05 || place < x || place > this.#width) continue; // not climbed, or out of sight
-      made.push(svg("line", { class: "rung", x1: place, x2: place, y1: 34, y2: bottom, "data-rung": rung }));
-      const isRight = place + 3 + rung.length * CHAR < this.#width;
-      if (place > last && isRight) made.push(svg("text", { class: "rungname", x: place + 3, y: 42 }, rung));
-      else if (place - rung.length * CHAR > last) made.push(svg("text", { class: "rungname", x: place - 3, y: 42, "text-anchor": "end" }, rung));
-      last = place + rung.length * CHAR + 8;
-    }
-    return made;
-  }
+	/** @param {Lane[]} lanes */
+	#sentence(lanes) {
+		const { run } = this.history;
+		const { from, to } = this.history.span();
+		const told = [`${run.name}: ${count(lanes.length, "run")}, ${count(this.history.bars.length + this.history.dropped.bars, "call")} in ${duration(to - from)}.`];
+		if (run.stopRequestedAt !== null) {
+			const crossing = this.history.bars.filter((bar) => this.#crosses(bar));
+			const calls = crossing.slice(0, 20).map((bar) => `${bar.kind} ${bar.name} ${bar.fate ?? "still running"}`).join(", ");
+			told.push(`The stop came after ${duration(run.stopRequestedAt - from)}; in flight then: ${calls || "nothing"}.`);
+		}
+		return told.join(" ");
+	}
 
-  /** @param {number} bottom @returns {Element[]} */
-  #stopLine(bottom) {
-    const run = /** @type {Run} */ (this.history.run);
-    const x = this.#x(run.stopRequestedAt ?? NaN);
-    if (!(x >= this.#left && x <= this.#width)) return [];
-    const reason = run.stop?.reason;
-    const words = ["stop", reason?.message && `“${reason.message}”`, reason?.actor].filter(Boolean).join(" · ");
-    const text = cut(words, Math.max(x - this.#left, this.#width - x) - 12);
-    const isRight = x + words.length * CHAR + 12 < this.#width || x < (this.#left + this.#width) / 2;
-    return [
-      svg("line", { class: "stop", x1: x, x2: x, y1: 20, y2: bottom }),
-      svg("text", { class: "stopname", x: isRight ? x + 5 : x - 5, y: 30, "text-anchor": isRight ? "start" : "end" }, text),
-    ];
-  }
-
-  /** @param {Lane} lane @param {number} y */
-  #lane(lane, y) {
-    const { run, depth, bars } = lane;
-    const rows = stacked(bars);
-    const above = this.#left ? 0 : 16;
-    const height = above + Math.max(1, rows.length) * ROW + 6;
-    const from = Math.max(this.#left, this.#x(run.startedAt ?? run.createdAt));
-    const to = Math.min(this.#width, this.#x(run.endedAt ?? this.history.span().to));
-    const name = cut(run.name, (this.#left || this.#width) - 28 - depth * 14);
-    /** @type {Element[]} */
-    const made = [
-      svg("line", { class: "between", x1: 0, x2: this.#width, y1: y, y2: y }),
-      svg("circle", { class: "lanemark", "data-status": run.status, cx: 8 + depth * 14, cy: y + 15 - (above ? 5 : 0), r: 4 }),
-      svg("text", { class: "lanename", x: 18 + depth * 14, y: y + 19 - (above ? 5 : 0) }, name, svg("title", {}, `${run.name} ${run.id}`)),
-    ];
-    if (to > from) made.push(svg("rect", { class: "life", x: from, y: y + above + 3, width: Math.max(1, to - from), height: height - above - 6, rx: 3 }));
-    rows.forEach((row, index) => made.push(...this.#bars(row, y + above + 6 + index * ROW)));
-    return { group: svg("g", { "data-lane": run.id }, ...made), height };
-  }
-
-  /** @param {Bar[]} row @param {number} y @returns {Element[]} */
-  #bars(row, y) {
-    /** @type {Element[]} */
-    const made = [];
-    let drawn = -10;
-    row.forEach((bar, index) => {
-      const isOpen = bar.to === null;
-      const from = this.#x(bar.from);
-      const to = this.#x(bar.to ?? this.history.span().to);
-      const crosses = this.#crosses(bar);
-      if (to < this.#left || from > this.#width || (to - drawn < 1 && !crosses)) return; // out of sight, or too small
-      drawn = to;
-      const x = Math.max(this.#left, from);
-      const width = Math.max(2, Math.min(this.#width, to) - x);
-      const label = bar.name || bar.kind;
-      const told = `${bar.kind} ${bar.name} · ${isOpen ? "not finished" : duration(/** @type {number} */ (bar.to) - bar.from)}${bar.fate ? ` · ${bar.fate}` : ""}`;
-      const facts = { "data-kind": bar.kind, "data-name": bar.name, "data-run": bar.runId, "data-fate": bar.fate ?? "", "data-crosses": String(crosses) };
-      made.push(svg("rect", { class: `bar${isOpen ? " open" : ""}`, x, y, width, height: BAR, rx: 3, ...facts }, svg("title", {}, told)));
-      const room = this.#x(row[index + 1]?.from ?? Infinity) - to;
-      const fate = crosses && bar.fate ? bar.fate : "";
-      const isOutside = fate && Math.min(room, this.#width - to) > fate.length * CHAR + 8;
-      if (isOutside) made.push(svg("text", { class: "fatename", x: to + 5, y: y + 13 }, fate));
-      const inside = cut(isOutside || !fate ? label : `${label} · ${fate}`, width - 8);
-      if (inside.length > 2) made.push(svg("text", { class: "barname", x: x + 5, y: y + 13 }, inside));
-    });
-    return made;
-  }
-
-  /** Whether a call was in flight when the stop came. @param {Bar} bar */
-  #crosses(bar) {
-    const stop = this.history.run?.stopRequestedAt ?? null;
-    if (bar.fate !== null) return stop !== null;
-    return stop !== null && bar.to === null && bar.from <= stop;
-  }
-
-  /** @param {Lane[]} lanes */
-  #sentence(lanes) {
-    const run = /** @type {Run} */ (this.history.run);
-    const { from, to } = this.history.span();
-    const told = [`${run.name}: ${count(lanes.length, "run")}, ${count(this.history.bars.length + this.history.dropped.bars, "call")} in ${duration(to - from)}.`];
-    if (run.stopRequestedAt !== null) {
-      const crossing = this.history.bars.filter((bar) => this.#crosses(bar));
-      const calls = crossing.slice(0, 20).map((bar) => `${bar.kind} ${bar.name} ${bar.fate ?? "still running"}`).join(", ");
-      told.push(`The stop came after ${duration(run.stopRequestedAt - from)}; in flight then: ${calls || "nothing"}.`);
-    }
-    return told.join(" ");
-  }
-
-  /** @param {Lane[]} lanes */
-  #showList(lanes) {
-    const names = new Map(lanes.map((lane) => [lane.run.id, lane.run]));
-    const { from } = this.history.span();
-    const row = (bar) => {
-      const isLive = bar.to === null && !isOver(names.get(bar.runId)?.status ?? "lost");
-      const took = bar.to === null ? (isLive ? "running" : "–") : duration(bar.to - bar.from);
-      const fate = this.#crosses(bar) ? (bar.fate ?? "in flight") : "–";
-      return h("tr", { "data-run": bar.runId }, h("td", {}, names.get(bar.runId)?.name ?? ""), h("td", {}, `${bar.kind} ${bar.name}`), h("td", { class: "mono" }, `${(bar.from - from).toFixed(2)} s`), h("td", { class: "mono" }, took), h("td", {}, fate));
-    };
-    fill(this.rows, ...this.history.bars.slice(-LISTED).map(row));
-  }
+	/** @param {Lane[]} lanes */
+	#showList(lanes) {
+		const names = new Map(lanes.map((lane) => [lane.run.id, lane.run]));
+		const { from } = this.history.span();
+		const row = (bar) => {
+			const isLive = bar.to === null && !isOver(names.get(bar.runId)?.status ?? "lost");
+			const took = bar.to === null ? (isLive ? "running" : "–") : duration(bar.to - bar.from);
+			const fate = this.#crosses(bar) ? (bar.fate ?? "in flight") : "–";
+			return tr(names.get(bar.runId)?.name ?? "", `${bar.kind} ${bar.name}`, `${(bar.from - from).toFixed(2)} s`, took, fate);
+		};
+		fill(this.calls, table(["Run", "Call", "Began", "Took", "At the stop"], ...this.history.bars.slice(-LISTED).map(row)));
+	}
 }
-
-/** @param {number} number @param {string} what */
 const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
 
 /** A text in so many pixels. @param {string} text @param {number} pixels */
 function cut(text, pixels) {
-  const room = Math.floor(pixels / CHAR);
-  return text.length <= room ? text : room < 2 ? "" : `${text.slice(0, room - 1)}…`;
+	const room = Math.floor(pixels / CHAR);
+	return text.length <= room ? text : room < 2 ? "" : `${text.slice(0, room - 1)}…`;
 }
-
-/** @param {number} least */
 function niceStep(least) {
-  const unit = 10 ** Math.floor(Math.log10(least));
-  return [1, 2, 5, 10].map((n) => n * unit).find((step) => step >= least) ?? unit * 10;
+	const unit = 10 ** Math.floor(Math.log10(least));
+	return [1, 2, 5, 10].map((n) => n * unit).find((step) => step >= least) ?? unit * 10;
 }
 
 /** Calls that last at the same time go into rows of their own. @param {Bar[]} bars @returns {Bar[][]} */
 function stacked(bars) {
-  /** @type {Bar[][]} */
-  const rows = [];
-  const ends = /** @type {number[]} */ ([]);
-  for (const bar of bars) {
-    let place = ends.findIndex((end) => end <= bar.from);
-    if (place < 0) place = Math.min(rows.length, ROWS - 1);
-    (rows[place] ??= []).push(bar);
-    ends[place] = bar.to ?? Infinity;
-  }
-  return rows;
+	/** @type {Bar[][]} */
+	const rows = [];
+	const ends = /** @type {number[]} */ ([]);
+	for (const bar of bars) {
+		let place = ends.findIndex((end) => end <= bar.from);
+		if (place < 0) place = Math.min(rows.length, ROWS - 1);
+		(rows[place] ??= []).push(bar);
+		ends[place] = bar.to ?? Infinity;
+	}
+	return rows;
 }
 

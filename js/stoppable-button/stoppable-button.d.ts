@@ -1,0 +1,41 @@
+export type Mode = "cooperative" | "graceful" | "immediate" | "kill";
+export type Status = "pending" | "running" | "stopping" | "completed" | "failed" | "stopped" | "lost";
+
+/** What the button shows of a run; times are in seconds since 1970. */
+export type Shown = {
+  id: string;
+  status: Status;
+  mode: Mode | null;
+  inFlight: readonly string[];
+  ladder: readonly { rung: string; at: number }[];
+  stopRequestedAt: number | null;
+  endedAt: number | null;
+  actor: string | null;
+  left: readonly string[];
+  late: number | null;
+  error: string | null;
+};
+
+/** `<stoppable-button base="…" run-id="…" reason="…" compact>` */
+export class StoppableButton extends HTMLElement {
+  /** What is sent with every request, as `{Authorization: "Bearer …"}`. */
+  headers: () => Record<string, string>;
+  /** The server's time, in seconds since 1970. */
+  now: () => number;
+  /** What is shown. Setting it feeds the button, which then follows nothing by itself. */
+  get run(): Shown;
+  set run(run: Shown);
+  /** Press it: the next mode is sent; a kill asks first. */
+  press(): void;
+  addEventListener(type: "stopping" | "ended", listener: (event: CustomEvent<Shown>) => void, options?: boolean | AddEventListenerOptions): void;
+  addEventListener(type: string, listener: EventListenerOrEventListenerObject, options?: boolean | AddEventListenerOptions): void;
+}
+
+/** What a record or a summary says, as the button shows it. */
+export function shownOf(record: object): Shown;
+
+declare global {
+  interface HTMLElementTagNameMap {
+    "stoppable-button": StoppableButton;
+  }
+}

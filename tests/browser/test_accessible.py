@@ -1,0 +1,63 @@
+"""Every page in both schemes, seen by axe-core, at the widths of a phone and of a desk."""
+
+import os
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from .test_stop import LONG, SHORT, button
+
+ROOT = Path(__file__).parents[2]
+AXE = Path(os.environ.get("AXE", ROOT / ".venv-node/node_modules/axe-core/axe.min.js"))
+
+
+@pytest.fixture(scope="session")
+def runs(shared):
+    """One run in each state."""
+    stopping = shared.start("asker", labels={"for": "axe"}, owner="ann", policy=LONG)
+    shared.ask("POST", f"/runs/{stopping}/stop", json={"reason": "wrong topic"})
+    lost = shared.start("deaf", input={"gate": "axe"}, labels={"for": "axe"}, policy=SHORT)
+    shared.ask("POST", f"/runs/{lost}/stop?wait=60", json={})
+    stopped = shared.start("asker", labels={"for": "axe"})
+    shared.ask("POST", f"/runs/{stopped}/stop?wait=60", json={"mode": "immediate"})
+    failed = shared.start("fails", labels={"for": "axe"})
+    live = shared.start("family", labels={"for": "axe"}, policy=LONG)
+    shared.ask("POST", "/stops", json={"selector": {"owner": "zoe"}, "hold": True, "reason": "budget is used up"})
+    return {"stopping": stopping, "lost": lost, "stopped": stopped, "failed": failed, "live": live}
+
+
+def violations(page):
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    serious = [one for one in found if one["impact"] in {"serious", "critical"}]
+    return [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in serious]
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="NO AXE-CORE: `make test-ui` installs it where npm is")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_axe_finds_no_serious_violation_on_any_page(shared, runs, browser, scheme, width):
+    context = browser.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce", bypass_csp=True
+    )
+    page = context.new_page()
+    addresses = ["#/?label=for:axe", "#/?text=nothing-has-this", "#/agents", "#/start/typed", "#/holds", "#/audit"]
+    found = {}
+    for address in [*addresses, *(f"#/runs/{run}" for run in runs.values())]:
+        page.goto("about:blank")
+        page.goto(f"{shared.url}/{address}")
+        expect(page.locator("main h1:visible, main h2:visible").first).to_be_visible()
+        expect(page.locator(".loading:visible")).to_have_count(0)
+        if bad := violations(page):
+            found[address] = bad
+    page.goto("about:blank")
+    page.goto(f"{shared.url}/#/?label=for:axe")
+    button(page, "Stop these…").click()
+    expect(page.get_by_role("dialog").get_by_role("button", name="Stop 2 runs")).to_be_visible()
+    if bad := violations(page):
+        found["bulk"] = bad
+    overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    context.close()
+    assert found == {}
+    assert overflow <= 0
