@@ -191,24 +191,28 @@ class Recorder(Sink):
         self._advance(log)
 
     def entered(self, run: Run, boundary: Boundary) -> None:
-        """Note a boundary."""
-        data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
+        """Note a boundary, with its number within the run."""
         log = self._log_of(run)
-        if log is not None:
-            data["boundary"] = log.boundaries[boundary] = next(log.numbers)
+        if log is None:
+            return
+        number = log.boundaries[boundary] = next(log.numbers)
+        data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name, "boundary": number}
         if run._closed:
             data["afterStop"] = True
-        self._note(run, Draft(type=EventType.ENTERED, data=data, at=self._store.now()))
+        self._add(log, Draft(type=EventType.ENTERED, data=data, at=self._store.now()))
 
     def left(self, run: Run, boundary: Boundary) -> None:
         """Note the end of a boundary, and its fate if it was open at a stop."""
-        data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
         log = self._log_of(run)
-        if log is not None and (number := log.boundaries.pop(boundary, None)) is not None:
+        if log is None:
+            return
+        data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
+        number = log.boundaries.pop(boundary, None)
+        if number is not None:  # otherwise it was entered before the run was kept
             data["boundary"] = number
         if boundary.fate is not None:
             data["fate"] = boundary.fate.value
-        self._note(run, Draft(type=EventType.LEFT, data=data, at=self._store.now()))
+        self._add(log, Draft(type=EventType.LEFT, data=data, at=self._store.now()))
 
     def partial(self, run: Run, value: object, *, appended: bool) -> None:
         """Note what a run has so far."""
@@ -254,8 +258,10 @@ class Recorder(Sink):
 
     def _note(self, run: Run, draft: Draft) -> None:
         log = self._log_of(run)
-        if log is None:
-            return
+        if log is not None:
+            self._add(log, draft)
+
+    def _add(self, log: Log, draft: Draft) -> None:
         if len(log.drafts) < _DRAFTS_KEPT:
             log.drafts.append(draft)
         else:
