@@ -17,6 +17,8 @@ from stoppable.testing import (
     Workers,
 )
 
+pytest.register_assert_rewrite("stoppable.testing.participant_suite")
+
 PLAIN = [PlainThreads(), PlainCalls(), PlainProcesses()]
 KINDS: list[ParticipantContract] = [Tasks(), Threads(), Groups(), Workers(), *PLAIN]
 

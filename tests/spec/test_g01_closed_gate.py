@@ -10,42 +10,17 @@ import pytest
 import stoppable
 from stoppable._core import context
 from stoppable._core.run import Run
-from stoppable.testing.scripts import Effect, Shield, Swallow
+from stoppable.testing.participant_suite import (
+    test_a_boundary_in_flight_finishes_and_the_next_is_not_entered,
+    test_a_shielded_boundary_is_entered_after_the_stop_and_the_receipt_says_so,
+    test_a_swallowed_stop_buys_no_further_effect,
+)
 
-
-async def test_a_boundary_in_flight_finishes_and_the_next_is_not_entered(kind, probe):
-    handle = await kind.start([Effect("first", "llm"), Effect("second")], probe)
-    await probe.seen("enter first")
-    receipt = await handle.stop()
-    probe.release()
-    await handle.outcome()
-    assert receipt.in_flight == (kind.label("llm", "first"),)
-    assert probe.notes == ["enter first", "leave first"]
-
-
-async def test_a_swallowed_stop_buys_no_further_effect(kind, probe):
-    handle = await kind.start([Swallow([Effect("effect")], times=50)], probe)
-    await probe.seen("enter effect")
-    await handle.stop()
-    probe.release()
-    await handle.outcome()
-    assert probe.entered() == ["effect"]
-    assert probe.notes.count("swallowed AgentStopped") == 49
-
-
-async def test_a_shielded_boundary_is_entered_after_the_stop_and_the_receipt_says_so(kind, probe):
-    handle = await kind.start([Effect("work"), Effect("never")], probe)
-    await probe.seen("enter work")
-    other = await kind.start([Shield(5, [Effect("hold"), Effect("save")])], probe)
-    await probe.seen("enter hold")
-    await handle.stop()
-    await other.stop()
-    probe.release()
-    await handle.outcome()
-    await other.outcome()
-    assert "never" not in probe.entered()
-    assert "save" in probe.entered()
-    assert other.run.receipt.entered_after == (kind.label("tool", "save"),)
+__all__ = [  # what every kind of participant must do, for those of others too
+    "test_a_boundary_in_flight_finishes_and_the_next_is_not_entered",
+    "test_a_shielded_boundary_is_entered_after_the_stop_and_the_receipt_says_so",
+    "test_a_swallowed_stop_buys_no_further_effect",
+]
 
 
 async def test_a_finished_runs_gate_is_closed_too(kind, probe):

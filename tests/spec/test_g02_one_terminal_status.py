@@ -9,7 +9,14 @@ import pytest
 import stoppable
 from stoppable._core.run import Run
 from stoppable._core.state import Status
+from stoppable.testing.participant_suite import (
+    test_a_stop_after_the_end_changes_nothing,
+)
 from stoppable.testing.scripts import Effect, Return
+
+__all__ = [  # what every kind of participant must do, for those of others too
+    "test_a_stop_after_the_end_changes_nothing",
+]
 
 
 def test_the_transition_table_is_the_one_of_the_contract():
@@ -22,16 +29,6 @@ def test_the_transition_table_is_the_one_of_the_contract():
         **{end: set() for end in ends},
     }
     assert {status.value for status in Status if status.terminal} == ends
-
-
-async def test_a_stop_after_the_end_changes_nothing(kind, probe):
-    handle = await kind.start([Return("value")], probe)
-    outcome = await handle.outcome()
-    receipt = await handle.stop("kill")
-    assert receipt.answer == "already_finished"
-    assert (await handle.outcome()) is outcome
-    assert outcome.status == "completed"
-    assert not handle.run.token.stopped
 
 
 async def test_a_late_end_of_a_run_that_was_given_up_changes_nothing(kind, probe, clock):

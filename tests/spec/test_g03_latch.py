@@ -1,25 +1,20 @@
 """G3: a stopped token stays stopped, with its first reason, for ever, on every thread, after the run ended."""
 
-import threading
-
 import pytest
 
 import stoppable
+from stoppable.testing.participant_suite import (
+    test_it_is_seen_on_other_threads_and_after_the_end,
+    test_the_first_reason_stays_and_later_ones_are_appended,
+    test_trying_again_is_a_new_run_with_a_fresh_token,
+)
 from stoppable.testing.scripts import Effect
 
-
-async def test_the_first_reason_stays_and_later_ones_are_appended(kind, probe):
-    handle = await kind.start([Effect("work")], probe)
-    await probe.seen("enter work")
-    await handle.stop("cooperative", "first", "ann")
-    await handle.stop("cooperative", "second", "bob")
-    await handle.stop("immediate", "third")
-    probe.release()
-    outcome = await handle.outcome()
-    token = handle.run.token
-    assert outcome.reason == token.reason
-    assert (token.reason.message, token.reason.actor) == ("first", "ann")
-    assert [reason.message for reason in token.reasons] == ["first", "second", "third"]
+__all__ = [  # what every kind of participant must do, for those of others too
+    "test_it_is_seen_on_other_threads_and_after_the_end",
+    "test_the_first_reason_stays_and_later_ones_are_appended",
+    "test_trying_again_is_a_new_run_with_a_fresh_token",
+]
 
 
 @pytest.mark.parametrize(("said", "actor"), [(None, "ann"), ("bob", "bob")])
@@ -30,40 +25,11 @@ def test_a_whole_reason_is_kept_and_gets_the_actor_if_it_names_none(said, actor)
     assert (reason.kind, reason.message, reason.actor, reason.at) == ("policy", "enough", actor, 5.0)
 
 
-async def test_it_is_seen_on_other_threads_and_after_the_end(kind, probe):
-    handle = await kind.start([Effect("work"), Effect("never")], probe)
-    await probe.seen("enter work")
-    token = handle.run.token
-    assert not token.stopped
-    await handle.stop()
-    probe.release()
-    await handle.outcome()
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(token.stopped))
-    thread.start()
-    thread.join(5)
-    assert seen == [True]
-    assert token.stopped
-    assert "stopped" in repr(token)
-
-
 async def test_a_token_cannot_be_set(kind, probe):
     handle = await kind.start([], probe)
     with pytest.raises(AttributeError):
         handle.run.token.stopped = True
     await handle.outcome()
-
-
-async def test_trying_again_is_a_new_run_with_a_fresh_token(kind, probe):
-    handle = await kind.start([Effect("work"), Effect("never")], probe)
-    await probe.seen("enter work")
-    await handle.stop()
-    probe.release()
-    await handle.outcome()
-    again = await kind.start([Effect("again")], probe)
-    assert (await again.outcome()).status == "completed"
-    assert handle.run.token.stopped
-    assert not again.run.token.stopped
 
 
 async def test_repeated_stops_do_not_grow_without_bound(kind, probe):

@@ -2,30 +2,15 @@
 
 import stoppable
 from stoppable._core.run import Run
-from stoppable.testing.scripts import Child, Effect, Return
+from stoppable.testing.participant_suite import (
+    test_a_stop_of_one_child_leaves_parent_and_siblings_alone,
+    test_a_stop_of_the_root_ends_the_whole_chain,
+)
 
-
-async def test_a_stop_of_the_root_ends_the_whole_chain(kind, probe):
-    handle = await kind.start([Child([Child([Effect("deep"), Effect("never")])])], probe)
-    await probe.seen("enter deep")
-    await handle.stop()
-    probe.release()
-    assert (await handle.outcome()).status == "stopped"
-    assert probe.entered() == ["deep"]
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "run"] == ["stopped"] * 3
-
-
-async def test_a_stop_of_one_child_leaves_parent_and_siblings_alone(kind, probe):
-    async with stoppable.open_run("parent") as parent:
-        children = [await kind.start([Effect(f"work {n}"), Effect(f"more {n}"), Return(n)], probe) for n in range(3)]
-        for n in range(3):
-            await probe.seen(f"enter work {n}")
-        await children[1].stop()
-        probe.release()
-        statuses = [(await child.outcome()).status for child in children]
-    assert statuses == ["completed", "stopped", "completed"]
-    assert parent.status == "completed"
-    assert "more 1" not in probe.entered()
+__all__ = [  # what every kind of participant must do, for those of others too
+    "test_a_stop_of_one_child_leaves_parent_and_siblings_alone",
+    "test_a_stop_of_the_root_ends_the_whole_chain",
+]
 
 
 def test_a_child_created_after_the_stop_is_born_stopped():

@@ -6,29 +6,16 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable.testing.scripts import Effect, FileProbe, Finally, Rest, Shield
+from stoppable.testing.participant_suite import (
+    test_a_clean_up_may_use_boundaries_in_a_shield,
+    test_a_polite_stop_runs_the_clean_up_and_is_clean,
+)
+from stoppable.testing.scripts import FileProbe
 
-
-async def test_a_polite_stop_runs_the_clean_up_and_is_clean(kind, probe):
-    handle = await kind.start([Finally([Effect("work"), Effect("never")], [Rest("clean-up")])], probe)
-    await probe.seen("enter work")
-    await handle.stop()
-    probe.release("work")
-    await probe.seen("rest clean-up")
-    assert handle.status == "stopping"
-    probe.release()
-    outcome = await handle.outcome()
-    assert probe.notes[-1] == "rested clean-up"
-    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "signal", True)
-
-
-async def test_a_clean_up_may_use_boundaries_in_a_shield(kind, probe):
-    handle = await kind.start([Finally([Effect("work"), Effect("never")], [Shield(5, [Effect("save")])])], probe)
-    await probe.seen("enter work")
-    await handle.stop()
-    probe.release()
-    await handle.outcome()
-    assert probe.entered() == ["work", "save"]
+__all__ = [  # what every kind of participant must do, for those of others too
+    "test_a_clean_up_may_use_boundaries_in_a_shield",
+    "test_a_polite_stop_runs_the_clean_up_and_is_clean",
+]
 
 
 async def test_a_cancel_lets_a_clean_up_of_one_and_a_half_seconds_run_to_its_end():

@@ -8,19 +8,22 @@ from tests.waiting import until
 
 import stoppable
 from stoppable._engine.processes.group import live
-from stoppable.testing.scripts import Check, Effect, Fail, FileProbe, Finally, Rest, Return, ReturnIfStopping, Swallow
+from stoppable.testing.participant_suite import (
+    test_a_run_that_ends_before_anything_was_delivered_is_completed_and_the_stop_too_late,
+    test_an_agent_that_swallows_the_stop_and_returns_is_stopped_with_its_value,
+    test_an_error_while_stopping_is_attached_and_not_clean,
+    test_looking_at_the_token_is_no_delivery,
+    test_should_stop_answering_true_is_a_delivery,
+)
+from stoppable.testing.scripts import Effect, Fail, FileProbe
 
-
-async def test_a_run_that_ends_before_anything_was_delivered_is_completed_and_the_stop_too_late(kind, probe):
-    handle = await kind.start([Effect("last"), Return("value")], probe)
-    await probe.seen("enter last")
-    receipt = await handle.stop()
-    assert (receipt.answer, receipt.too_late) == ("accepted", False)
-    probe.release()
-    outcome = await handle.outcome()
-    assert (outcome.status, outcome.result) == ("completed", "value")
-    assert handle.run.receipt.too_late
-    assert await handle.result() == "value"
+__all__ = [  # what every kind of participant must do, for those of others too
+    "test_a_run_that_ends_before_anything_was_delivered_is_completed_and_the_stop_too_late",
+    "test_an_agent_that_swallows_the_stop_and_returns_is_stopped_with_its_value",
+    "test_an_error_while_stopping_is_attached_and_not_clean",
+    "test_looking_at_the_token_is_no_delivery",
+    "test_should_stop_answering_true_is_a_delivery",
+]
 
 
 async def test_a_run_that_fails_before_anything_was_delivered_is_failed(kind, probe):
@@ -33,44 +36,6 @@ async def test_a_run_that_fails_before_anything_was_delivered_is_failed(kind, pr
     with pytest.raises(stoppable.RunFailed, match="stopped by user") as caught:
         await handle.result()
     assert isinstance(caught.value.__cause__, ValueError)
-
-
-async def test_an_agent_that_swallows_the_stop_and_returns_is_stopped_with_its_value(kind, probe):
-    handle = await kind.start([Rest(), Swallow([Check()], 1), Return("pretends all is well")], probe)
-    await probe.seen("rest rest")
-    await handle.stop()
-    probe.release()
-    outcome = await handle.outcome()
-    assert (outcome.status, outcome.result) == ("stopped", "pretends all is well")
-
-
-async def test_an_error_while_stopping_is_attached_and_not_clean(kind, probe):
-    handle = await kind.start([Finally([Effect("work"), Effect("never")], [Fail("in clean-up")])], probe)
-    await probe.seen("enter work")
-    await handle.stop()
-    probe.release()
-    outcome = await handle.outcome()
-    assert (outcome.status, str(outcome.error), outcome.clean) == ("stopped", "in clean-up", False)
-
-
-async def test_should_stop_answering_true_is_a_delivery(kind, probe):
-    handle = await kind.start([Rest(), ReturnIfStopping("asked"), Return("did not ask")], probe)
-    await probe.seen("rest rest")
-    await handle.stop()
-    probe.release()
-    outcome = await handle.outcome()
-    assert (outcome.status, outcome.result) == ("stopped", "asked")
-    receipt = handle.run.receipt
-    assert receipt.requested_at <= receipt.acknowledged_at <= receipt.delivered_at <= receipt.ended_at
-
-
-async def test_looking_at_the_token_is_no_delivery(kind, probe):
-    handle = await kind.start([Rest(), Return("value")], probe)
-    await probe.seen("rest rest")
-    await handle.stop()
-    assert handle.run.token.stopped
-    probe.release()
-    assert (await handle.outcome()).status == "completed"
 
 
 async def test_a_stop_before_the_start_never_runs_the_body(kind, probe):

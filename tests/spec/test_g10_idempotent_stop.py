@@ -1,45 +1,19 @@
 """G10: a stop never fails because of a race; the same request returns the same receipt."""
 
-import dataclasses
-import threading
-
 import pytest
 
 import stoppable
 from stoppable.testing import Groups, Tasks, Threads
+from stoppable.testing.participant_suite import (
+    test_the_same_stop_again_returns_the_same_receipt,
+    test_twenty_threads_that_stop_at_once_agree,
+)
 from stoppable.testing.scripts import Child, Effect
 
-
-async def test_the_same_stop_again_returns_the_same_receipt(kind, probe):
-    handle = await kind.start([Effect("work")], probe)
-    await probe.seen("enter work")
-    first = await handle.stop("graceful", "why")
-    second = await handle.stop("graceful", "other words")
-    assert second == dataclasses.replace(first, answer=stoppable.Answer.ALREADY_STOPPING)
-    probe.release()
-    await handle.outcome()
-
-
-async def test_twenty_threads_that_stop_at_once_agree(kind, probe):
-    handle = await kind.start([Effect("work")], probe)
-    await probe.seen("enter work")
-    go = threading.Barrier(20)
-    receipts = []
-
-    def stop():
-        go.wait(5)
-        receipts.append(handle.run.stop("cooperative", threading.current_thread().name))
-
-    threads = [threading.Thread(target=stop) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(5)
-    assert sorted(receipt.answer for receipt in receipts) == ["accepted"] + ["already_stopping"] * 19
-    assert len({receipt.reason for receipt in receipts}) == 1
-    assert {receipt.in_flight for receipt in receipts} == {(kind.label("tool", "work"),)}
-    probe.release()
-    await handle.outcome()
+__all__ = [  # what every kind of participant must do, for those of others too
+    "test_the_same_stop_again_returns_the_same_receipt",
+    "test_twenty_threads_that_stop_at_once_agree",
+]
 
 
 @pytest.mark.parametrize("kind", [Tasks(), Threads(), Groups()], ids=repr)  # a worker's children are in the worker

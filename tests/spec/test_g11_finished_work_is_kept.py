@@ -5,7 +5,16 @@ import asyncio
 import pytest
 
 import stoppable
-from stoppable.testing.scripts import Effect, Fail, FileProbe, Partial, Return
+from stoppable.testing.participant_suite import (
+    test_a_returned_value_does_not_overwrite_the_partial,
+    test_partials_are_kept_however_the_run_ends,
+)
+from stoppable.testing.scripts import Effect, FileProbe
+
+__all__ = [  # what every kind of participant must do, for those of others too
+    "test_a_returned_value_does_not_overwrite_the_partial",
+    "test_partials_are_kept_however_the_run_ends",
+]
 
 
 @pytest.mark.parametrize("mode", ["cooperative", "graceful"])
@@ -46,23 +55,6 @@ async def test_an_immediate_stop_keeps_what_was_answered_before():
     await handle.stop("immediate")
     outcome = await handle.outcome()
     assert (outcome.status, outcome.partial, outcome.rung) == ("stopped", "0 1 2 ", "cancel")
-
-
-async def test_partials_are_kept_however_the_run_ends(kind, probe):
-    probe.release()
-    completed = await kind.start([Partial("half"), Return("whole")], probe)
-    failed = await kind.start([Partial("half"), Fail()], probe)
-    assert (await completed.outcome())[4:6] == ("whole", "half")
-    assert (await failed.outcome()).partial == "half"
-
-
-async def test_a_returned_value_does_not_overwrite_the_partial(kind, probe):
-    handle = await kind.start([Partial("so far"), Effect("work"), Return("value")], probe)
-    await probe.seen("enter work")
-    await handle.stop()
-    probe.release()
-    outcome = await handle.outcome()
-    assert (outcome.result, outcome.partial) == ("value", "so far")
 
 
 async def test_what_a_command_wrote_before_it_was_ended_is_in_the_outcome(tmp_path):

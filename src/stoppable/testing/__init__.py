@@ -21,6 +21,7 @@ from stoppable.testing.scripts import FileProbe, LocalProbe, Probe
 from stoppable.testing.stops import assert_stops, assert_stops_everywhere
 
 if TYPE_CHECKING:
+    from stoppable.testing.participant_suite import ParticipantSuite
     from stoppable.testing.store_contract import DurableStoreContract, StoreClock, StoreContract
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "LocalProbe",
     "ModelServer",
     "ParticipantContract",
+    "ParticipantSuite",
     "PlainCalls",
     "PlainProcesses",
     "PlainThreads",
@@ -50,13 +52,20 @@ __all__ = [
     "no_orphans",
 ]
 
-_STORE_CONTRACT = "stoppable.testing.store_contract"
+_STORES, _PARTICIPANTS = "stoppable.testing.store_contract", "stoppable.testing.participant_suite"
+_LATER = {
+    "DurableStoreContract": _STORES,
+    "ParticipantSuite": _PARTICIPANTS,
+    "StoreClock": _STORES,
+    "StoreContract": _STORES,
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the contract of stores when it is asked for, so that pytest, if it is there, can explain its asserts."""
-    if name not in {"DurableStoreContract", "StoreClock", "StoreContract"}:
+    """Import what has tests in it when it is asked for, so that pytest, if it is there, can explain its asserts."""
+    module = _LATER.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if "pytest" in sys.modules and _STORE_CONTRACT not in sys.modules:
-        sys.modules["pytest"].register_assert_rewrite(_STORE_CONTRACT)
-    return getattr(importlib.import_module(_STORE_CONTRACT), name)
+    if "pytest" in sys.modules and module not in sys.modules:
+        sys.modules["pytest"].register_assert_rewrite(module)
+    return getattr(importlib.import_module(module), name)
