@@ -79,7 +79,7 @@ def _race(randomness: random.Random) -> tuple[str, str]:
         if run._closed:
             break
     if asks and run._closed:
-        run._answer()
+        run._deliver(raised=True)
     run._end("value", None)
     thread.join(5)
     (receipt,) = answers

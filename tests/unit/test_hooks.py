@@ -8,6 +8,7 @@ from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable import InvalidArgument, Policy
+from stoppable._core import port
 
 
 class Bot:
@@ -133,3 +134,8 @@ def test_outside_a_run_hooks_at_the_end_do_nothing():
         hook.remove()
     with pytest.raises(InvalidArgument, match="cannot be a hook"):
         stoppable.on_end(None)
+
+
+def test_the_core_alone_has_no_event_loop():
+    with pytest.raises(InvalidArgument, match="is async, and there is no event loop"):
+        port._no_loop(Bot())

@@ -150,6 +150,28 @@ async def test_a_true_of_the_token_is_a_delivery_also_on_a_thread_that_is_none_o
     assert (asked, outcome.status, outcome.result) == ([False, True], "stopped", "value")
 
 
+async def test_a_thread_that_asks_the_token_is_no_part_of_the_run_and_need_not_end():
+    asked, release = threading.Event(), threading.Event()
+
+    def watch(token):
+        while not token.should_stop():
+            asked.wait(0.001)
+        asked.set()
+        release.wait(60)  # goes on for others
+
+    async def body():
+        run = stoppable.current_run()
+        with stoppable.detached():
+            threading.Thread(target=watch, args=(run.token,), daemon=True).start()
+        run.stop("cooperative")
+        while not asked.is_set():
+            await asyncio.sleep(0.001)
+
+    outcome = await (await stoppable.spawn(body)).outcome()
+    release.set()
+    assert outcome.status == "stopped"
+
+
 # Facts about it
 
 

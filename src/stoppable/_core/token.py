@@ -40,7 +40,9 @@ class Token:
         For code that holds the token and does not belong to the run, such as a callback on a foreign thread. Asking
         does not make the caller a part of the run.
         """
-        return self._run._closed and self._run._answer()
+        if self._run._closed:
+            self._run._deliver(raised=True)
+        return self._run._closed
 
     def __repr__(self) -> str:
         return f"<Token of run {self._run.id}: {'stopped' if self.stopped else 'not stopped'}>"
