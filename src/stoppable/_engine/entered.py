@@ -45,8 +45,9 @@ class Entered(Boundary):
             return
         holder, self.holder = self.holder, None  # the run waits for its tasks, not for a callback that may never come
         if isinstance(holder, TaskParticipant):
-            self._task = holder.task
-            self._task.add_done_callback(self._with_task)
+            task: Task[Any] = holder.task
+            self._task = task
+            task.add_done_callback(self._with_task)
         run._when_ended(self._with_run)
 
     def leave(self, error: BaseException | None = None) -> None:

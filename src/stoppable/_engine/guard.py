@@ -97,7 +97,7 @@ def _find(obj: Any, path: str) -> _Target:
         except AttributeError:
             raise InvalidArgument(f"{_named(obj)} has no {path!r}: {_named(owner)} has {_names(owner)}") from None
     if isinstance(owner, type):
-        found = inspect.getattr_static(owner, name)
+        found = inspect.getattr_static(owner, path.rpartition(".")[2])
         if not inspect.isfunction(found):
             raise InvalidArgument(f"{path!r} of {owner.__name__} is not an ordinary method: decorate it with @boundary")
     elif not callable(found):

@@ -191,6 +191,7 @@ async def test_a_stop_of_the_root_ends_the_whole_chain(kind: ParticipantContract
 
 
 async def test_a_stop_of_one_child_leaves_parent_and_siblings_alone(kind: ParticipantContract, probe: Probe) -> None:
+    statuses: list[str] = []
     async with stoppable.open_run("parent") as parent:
         children = [await kind.start([Effect(f"work {n}"), Effect(f"more {n}"), Return(n)], probe) for n in range(3)]
         for n in range(3):
