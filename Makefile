@@ -145,6 +145,10 @@ bench: ## measure against a floor and against peers; writes bench/results/
 	.venv-bench/bin/python bench/participants.py
 	.venv-bench/bin/python bench/supervisor.py
 	.venv-bench/bin/python bench/server.py
+	$(call environment,.venv-adk,dev$(comma)adk,--upgrade-package google-adk)
+	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk==1.39.*')
+	.venv-adk/bin/python bench/adk.py
+	.venv-adk1/bin/python bench/adk.py
 
 clean: ## remove the environments and caches
 	rm -rf models/build .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*

@@ -1,0 +1,64 @@
+"""Four workers of one server: a stop may arrive at any of them, and reaches the one that executes the run."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .test_commands import process
+from .world import DEADLINE
+
+HERE = Path(__file__).parent
+WORKERS, STOPS, AT_ONCE = 4, 200, 8
+
+
+async def stopped(url, number, pids):
+    """Start a run in a session of its own, stop it over another connection, and return what the stop answered."""
+    session = f"s{number}"
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=2 * DEADLINE) as starting,
+        httpx.AsyncClient(base_url=url, timeout=2 * DEADLINE) as stopping,
+    ):
+        pids.add((await stopping.get("/pid")).json())
+        made = await starting.post("/apps/hanging/users/ann/sessions", json={"sessionId": session})
+        assert made.status_code == 200, made.text
+        names = {"appName": "hanging", "userId": "ann", "sessionId": session}
+        message = {"role": "user", "parts": [{"text": "go"}]}
+        async with starting.stream("POST", "/run_sse", json={**names, "newMessage": message}) as response:
+            lines = (line async for line in response.aiter_lines() if line)
+            assert "functionCall" in await anext(lines)
+            path = f"/apps/hanging/users/ann/sessions/{session}:cancel"
+            answer = await stopping.post(path, params={"mode": "immediate", "wait": DEADLINE})
+            last = [json.loads(line.removeprefix("data: ")) async for line in lines][-1]
+        assert last["errorCode"] == "INVOCATION_ABORTED"
+        assert response.headers["stoppable-run-id"] == answer.json()["runId"]
+        return answer.status_code, answer.json()["status"]
+
+
+@pytest.mark.timeout(400)  # four processes import google-adk, which takes a busy machine long
+async def test_every_stop_reaches_the_worker_that_executes_the_run(tmp_path):
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        url = "http://{}:{}".format(*listener.getsockname())
+        # What `uvicorn --workers 4` does, but it would take a worker for dead that imports for more than five seconds.
+        fd = listener.fileno()
+        arguments = ["-m", "uvicorn", "workers_app:app", "--app-dir", str(HERE), "--fd", str(fd)]
+        hearing = [
+            stack.enter_context(process(*arguments, cwd=tmp_path, fds=(fd,), WORKERS_FOLDER=str(tmp_path)))
+            for _ in range(WORKERS)
+        ]
+        for hear in hearing:
+            hear("Application startup complete")
+        gate, pids = asyncio.Semaphore(AT_ONCE), set()
+
+        async def one(number):
+            async with gate:
+                return await stopped(url, number, pids)
+
+        answers = await asyncio.gather(*(one(number) for number in range(STOPS)))
+    assert answers == [(200, "stopped")] * STOPS
+    assert len(pids) > 1, "all stops arrived at one worker: nothing was shown"
