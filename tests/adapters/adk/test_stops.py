@@ -87,4 +87,5 @@ async def test_a_graceful_stop_lets_the_call_in_flight_finish_and_keeps_its_answ
         told = (await client.cancel(runId=client.run_id, wait=20)).json()
         assert told["status"] == "stopped"
         assert told["receipt"]["enteredAfter"] == []
+        assert (await server.record(client.run_id)).outcome.rung == "signal", "it ended by force"
         await works_again(client)

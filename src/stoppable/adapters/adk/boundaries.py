@@ -86,7 +86,8 @@ async def _steps(turn: Turn, agent: Any, iterate: Callable[[], Any]) -> AsyncIte
                         event = await anext(events)
                 except StopAsyncIteration:
                     return
-                yield event
+                with turn.suspended(unit):
+                    yield event
     finally:
         turn.end(unit)
 
@@ -154,8 +155,8 @@ def _generate(real: Callable[..., Any]) -> Callable[..., Any]:
                             return
                         if not chunk.partial:  # ADK calls tools before it asks for more: no call is in flight then
                             flight.close()
-                            turn.end(call)
-                        yield chunk
+                        with turn.suspended(call):
+                            yield chunk
         finally:
             turn.end(call)
 

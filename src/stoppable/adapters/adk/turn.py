@@ -99,6 +99,15 @@ class Turn:
         self._units.add(unit)
         return unit
 
+    @contextlib.contextmanager
+    def suspended(self, unit: Unit) -> Iterator[None]:
+        """Let a generator yield in the block: while its reader has the item, nothing of it is under way."""
+        self.end(unit)
+        try:
+            yield
+        finally:
+            self._units.add(unit)
+
     def end(self, unit: Unit) -> None:
         """Note that it no longer is."""
         self._units.discard(unit)
