@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -398,3 +399,51 @@ async def test_a_timeout_around_a_body_that_took_our_cancel_back_is_a_timeout(bl
                     await body(run)
     assert asyncio.current_task().cancelling() == 0
     assert run.token.stopped
+
+
+# Tasks that were left behind
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="before 3.12 a task does not tell its context")
+@pytest.mark.parametrize("others", [0, 300])
+async def test_a_task_that_was_left_behind_takes_part(others):
+    kept, log = [], []
+    crowd = [asyncio.create_task(asyncio.sleep(60)) for _ in range(others)]
+
+    async def background():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            log.append("ended")
+
+    async def agent():
+        kept.append(asyncio.create_task(background()))
+        with stoppable.detached():
+            kept.append(asyncio.create_task(asyncio.sleep(0)))
+        await stoppable.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: kept)
+    await handle.stop()
+    await until(lambda: handle.run._ended)
+    assert handle.status == "stopping"
+    await handle.stop("immediate")
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.clean, log) == ("stopped", None, ["ended"])
+    for task in crowd:
+        task.cancel()
+
+
+async def test_the_tasks_of_children_are_their_own():
+    async def child():
+        await stoppable.sleep(60)
+
+    async def agent():
+        for handle in [await stoppable.spawn(child) for _ in range(3)]:
+            await handle.result()
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: len(handle.run._offspring()) == 3)
+    await handle.stop()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "signal", True)

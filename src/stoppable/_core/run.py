@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Never
 
 from stoppable._core import clock, port, receipt
@@ -136,12 +136,6 @@ class Run(Annotated):
     def partial(self) -> object:
         """What the run has so far."""
         return None if self._partial is None else self._partial.value()
-
-    @property
-    def root(self) -> Run:
-        """The run at the top of the tree."""
-        *_, top = self._lineage()
-        return top
 
     @property
     def receipt(self) -> Receipt | None:
@@ -506,12 +500,3 @@ class Run(Annotated):
                     return True
                 nodes += run._offspring()
         return False
-
-    def _lineage(self) -> Iterator[Run]:
-        run: Run | None = self
-        while run is not None:
-            yield run
-            run = run.parent
-
-    def _is_within(self, other: Run) -> bool:
-        return any(run is other for run in self._lineage())

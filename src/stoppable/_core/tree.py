@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 from stoppable._core.gate import Gate, lock
 
@@ -61,6 +62,22 @@ class Place(Gate):
     def children(self) -> tuple[Run, ...]:
         """The child runs that a stop of this one would reach now: those of which anything is alive, oldest first."""
         return tuple(self._offspring())
+
+    @property
+    def root(self) -> Run:
+        """The run at the top of the tree."""
+        *_, top = self._lineage()
+        return top
+
+    def _lineage(self) -> Iterator[Run]:
+        """Yield it and the runs around it, the nearest one first."""
+        run: Run | None = cast("Run", self)
+        while run is not None:
+            yield run
+            run = run.parent
+
+    def _is_within(self, other: Run) -> bool:
+        return any(run is other for run in self._lineage())
 
     def _offspring(self) -> list[Run]:
         """Return its children, the oldest first."""

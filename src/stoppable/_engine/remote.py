@@ -22,8 +22,8 @@ from stoppable._engine import tasks
 from stoppable._engine.bells import Bell, block
 from stoppable._engine.cancels import is_our_cancel
 from stoppable._engine.open_run import open_run, refuse_generators
-from stoppable._engine.scope import OUTSIDERS
 from stoppable._engine.telling import Line, Tell, end_of
+from stoppable._engine.ways_out import OUTSIDERS
 from stoppable.errors import InvalidArgument
 
 _MODES = {Rung.CANCEL: Mode.IMMEDIATE, Rung.KILL: Mode.KILL}

@@ -17,18 +17,13 @@ from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung, Status
 from stoppable._engine import control, tasks, threads
+from stoppable._engine.leftover import join_leftover
 from stoppable._engine.loops import give_executor
 from stoppable._engine.waits import ended, wait_for_end
+from stoppable._engine.ways_out import OUTSIDERS, is_ours, kind, others_cancel, sort, stray
 from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
 
 _COMPLETED = Status.COMPLETED
-OUTSIDERS = (CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
-_KINDS: dict[type[BaseException], ReasonKind] = {
-    CancelledError: ReasonKind.EXTERNAL,
-    GeneratorExit: ReasonKind.DISCONNECT,
-    KeyboardInterrupt: ReasonKind.SHUTDOWN,
-    SystemExit: ReasonKind.SHUTDOWN,
-}
 
 
 class _Edge:
@@ -81,7 +76,7 @@ class _Edge:
         """
         if not isinstance(outsider, CancelledError) or self.participant.others_now() > self.participant.others:
             return False
-        return not _is_ours(outsider)
+        return not is_ours(outsider)
 
     def _is_others(self, cancel: CancelledError) -> bool:
         """Return whether somebody else has cancelled the task besides us.
@@ -90,11 +85,11 @@ class _Edge:
         (before 3.13, where a child fails while it waits).
         """
         count = self.participant.others_now()
-        return count > self.participant.others or (count > self._others and _others_cancel(cancel) is not None)
+        return count > self.participant.others or (count > self._others and others_cancel(cancel) is not None)
 
     def _hidden(self, error: BaseException | None) -> CancelledError | None:
         """Return somebody else's cancel that our stop hides: it was raised while that unwound the body."""
-        return _others_cancel(error) if self.participant.others_now() > self._others else None
+        return others_cancel(error) if self.participant.others_now() > self._others else None
 
     def _close(
         self, result: object, stop: AgentStopped | None, outsider: BaseException | None, rest: BaseException | None
@@ -102,10 +97,10 @@ class _Edge:
         """End the run with what its body ended with."""
         run = self.run
         if stop is not None and not any(stop.target == ancestor.id for ancestor in run._lineage()):
-            rest = rest or _stray(stop)
+            rest = rest or stray(stop)
             stop = None
         if outsider is not None:
-            run.stop(reason=Reason.of(f"{type(outsider).__name__} from outside", kind=_kind(outsider)))
+            run.stop(reason=Reason.of(f"{type(outsider).__name__} from outside", kind=kind(outsider)))
         if stop is not None or outsider is not None:
             run._deliver(raised=True)
         self._passing = stop
@@ -194,8 +189,10 @@ class Edge(_Edge):
         if self.run._ended is None:
             late = await self._children_gone(error) if self.run._first else None
             self._leave()
-            stop, outsider, rest = _sort(error, late)
+            stop, outsider, rest = sort(error, late)
             outsider = await self._own_cancels_taken_out(outsider) or self._hidden(error)
+            if self.run._closed:
+                join_leftover(self.run, self.participant.loop)
             self._close(result, stop, outsider, rest)
             if outsider is not None:
                 raise outsider
@@ -264,7 +261,7 @@ class BlockingEdge(_Edge):
         self._leave()
         if isinstance(participant, threads.ThreadParticipant):
             participant.leave_edge()
-        stop, outsider, rest = _sort(error, late)
+        stop, outsider, rest = sort(error, late)
         if executing is not None and executing is participant:
             outsider = self._own_cancels_taken_out(outsider) or self._hidden(error)
         elif may_wait and isinstance(outsider, CancelledError) and self._was_cancelled():
@@ -363,7 +360,7 @@ async def _drive_own(
         await _PAUSE
     except BaseException as gone:
         # Its task was cancelled, or its loop went away, before its first step.
-        run.stop(reason=Reason.of(f"{type(gone).__name__} before it began", kind=_kind(gone)))
+        run.stop(reason=Reason.of(f"{type(gone).__name__} before it began", kind=kind(gone)))
         run._skip()
         raise
     participant = tasks.TaskParticipant(tasks.current_task(loop), loop)
@@ -375,6 +372,8 @@ async def _drive_own(
             except BaseException as caught:
                 error = caught
             if run._first is None and (not run._closed if error is None else _is_plain_stop(error, run, participant)):
+                if run._closed:
+                    join_leftover(run, loop)
                 run._end(result, None)
             if run._ended is None or run._outcome is None:
                 await Edge.of_own_task(run, participant).close(result, error)
@@ -444,60 +443,3 @@ def _live_below(run: Run) -> list[Run]:
         else:
             nodes += node._offspring()
     return found
-
-
-def _is_ours(error: BaseException | None) -> bool:
-    """Return whether a cancel is one of ours, or was raised in the midst of one."""
-    while error is not None:
-        if isinstance(error, CancelledError) and error.args and error.args[0] is tasks.OURS:
-            return True
-        error = error.__context__
-    return False
-
-
-def _others_cancel(error: BaseException | None) -> CancelledError | None:
-    """Return the cancel of somebody else that an exception came from or that it was raised in the midst of."""
-    while error is not None:
-        if isinstance(error, CancelledError) and not (error.args and error.args[0] is tasks.OURS):
-            return error
-        error = error.__cause__ if error.__suppress_context__ else error.__context__
-    return None
-
-
-Sorted = tuple[AgentStopped | None, BaseException | None, BaseException | None]
-
-
-def _sort(error: BaseException | None, late: BaseException | None = None) -> Sorted:
-    """Split a body's exception, and what came after it, into a stop, an outsider and an error of its own."""
-    if late is not None:
-        stop, outsider, rest = _sort(error)
-        late_stop, late_outsider, late_rest = _sort(late)
-        return stop or late_stop, outsider or late_outsider, rest or late_rest
-    if error is None:
-        return None, None, None
-    if isinstance(error, AgentStopped):
-        return error, None, None
-    if isinstance(error, OUTSIDERS):
-        return None, error, None
-    if isinstance(error, BaseExceptionGroup):
-        stops, others = error.split(AgentStopped)
-        outsiders, rest = (None, None) if others is None else others.split(OUTSIDERS)
-        return _leaf(stops), _leaf(outsiders), rest
-    return None, None, error
-
-
-def _leaf(group: BaseException | None) -> Any:
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return group
-
-
-def _kind(outsider: BaseException) -> ReasonKind:
-    return next(kind for cls, kind in _KINDS.items() if isinstance(outsider, cls))
-
-
-def _stray(stop: AgentStopped) -> Exception:
-    """Turn a stop that is none of this run's into an error: the run awaited code of another run."""
-    error = RunStopped(stop.target, Outcome(status=Status.STOPPED, reason=stop.reason))
-    error.__cause__ = stop
-    return error

@@ -288,12 +288,21 @@ def _current_in(loop: AbstractEventLoop) -> TaskParticipant | None:
     task = current_task(loop)
     if task is None:
         return None
-    participant = _by_task.get(task)
-    if participant is None:
-        participant = TaskParticipant(task, loop)
-        task.add_done_callback(participant._done)
-        participant._joined = []
+    return _by_task.get(task) or _new_participant(task, loop)
+
+
+def _new_participant(task: Task[Any], loop: AbstractEventLoop) -> TaskParticipant:
+    participant = TaskParticipant(task, loop)
+    task.add_done_callback(participant._done)
+    participant._joined = []
     return participant
+
+
+def join_task(run: Run, task: Task[Any], loop: AbstractEventLoop) -> None:
+    """Make a task one of a run's participants; on the thread of its loop."""
+    participant = _by_task.get(task) or _new_participant(task, loop)
+    if participant is not run._main and participant not in (run._members or ()):
+        participant.join(run)
 
 
 def join(run: Run) -> Participant | None:

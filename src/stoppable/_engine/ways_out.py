@@ -1,0 +1,77 @@
+"""What a body's way out means: a stop, an outsider, an error of its own."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from typing import Any
+
+from stoppable._core.outcome import Outcome
+from stoppable._core.reason import ReasonKind
+from stoppable._core.state import Status
+from stoppable._engine import tasks
+from stoppable.errors import AgentStopped, RunStopped
+
+OUTSIDERS = (CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
+_KINDS: dict[type[BaseException], ReasonKind] = {
+    CancelledError: ReasonKind.EXTERNAL,
+    GeneratorExit: ReasonKind.DISCONNECT,
+    KeyboardInterrupt: ReasonKind.SHUTDOWN,
+    SystemExit: ReasonKind.SHUTDOWN,
+}
+
+
+def is_ours(error: BaseException | None) -> bool:
+    """Return whether a cancel is one of ours, or was raised in the midst of one."""
+    while error is not None:
+        if isinstance(error, CancelledError) and error.args and error.args[0] is tasks.OURS:
+            return True
+        error = error.__context__
+    return False
+
+
+def others_cancel(error: BaseException | None) -> CancelledError | None:
+    """Return the cancel of somebody else that an exception came from or that it was raised in the midst of."""
+    while error is not None:
+        if isinstance(error, CancelledError) and not (error.args and error.args[0] is tasks.OURS):
+            return error
+        error = error.__cause__ if error.__suppress_context__ else error.__context__
+    return None
+
+
+Sorted = tuple[AgentStopped | None, BaseException | None, BaseException | None]
+
+
+def sort(error: BaseException | None, late: BaseException | None = None) -> Sorted:
+    """Split a body's exception, and what came after it, into a stop, an outsider and an error of its own."""
+    if late is not None:
+        stop, outsider, rest = sort(error)
+        late_stop, late_outsider, late_rest = sort(late)
+        return stop or late_stop, outsider or late_outsider, rest or late_rest
+    if error is None:
+        return None, None, None
+    if isinstance(error, AgentStopped):
+        return error, None, None
+    if isinstance(error, OUTSIDERS):
+        return None, error, None
+    if isinstance(error, BaseExceptionGroup):
+        stops, others = error.split(AgentStopped)
+        outsiders, rest = (None, None) if others is None else others.split(OUTSIDERS)
+        return _leaf(stops), _leaf(outsiders), rest
+    return None, None, error
+
+
+def _leaf(group: BaseException | None) -> Any:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+def kind(outsider: BaseException) -> ReasonKind:
+    return next(kind for cls, kind in _KINDS.items() if isinstance(outsider, cls))
+
+
+def stray(stop: AgentStopped) -> Exception:
+    """Turn a stop that is none of this run's into an error: the run awaited code of another run."""
+    error = RunStopped(stop.target, Outcome(status=Status.STOPPED, reason=stop.reason))
+    error.__cause__ = stop
+    return error
