@@ -269,7 +269,21 @@ def test_exit_codes_are_documented():
 
 def test_every_command_is_documented_and_helps(stoppable):
     page = (ROOT / "docs/cli.md").read_text()
-    commands = ["serve", "demo", "run", "ls", "start", "stop", "holds", "release", "audit", "watch", "tree", "receipt"]
+    commands = [
+        "serve",
+        "demo",
+        "run",
+        "check",
+        "ls",
+        "start",
+        "stop",
+        "holds",
+        "release",
+        "audit",
+        "watch",
+        "tree",
+        "receipt",
+    ]
     listed = stoppable("--help").stdout
     for command in commands:
         assert re.search(rf"^  {command} ", listed, re.MULTILINE)

@@ -118,7 +118,7 @@ class Session:
             command = line.split("  #")[0].strip()
             if command.startswith("stoppable serve"):
                 self._url = self._stack.enter_context(self._serving(f"{command} --port 0"))
-            elif command.startswith("stoppable ") and "||" not in command and "run " not in command:
+            elif command.startswith("stoppable ") and not any(part in command for part in ("||", "run ", "check ")):
                 self._call(*shlex.split(command)[1:])
             elif command:
                 self.run("bash", "-ec", command.replace(ADDRESS, self._url))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import stoppable
+from stoppable.cli.check import check
 from stoppable.cli.demo import demo
 from stoppable.cli.exits import EPILOG
 from stoppable.cli.run import run
@@ -25,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (serve, demo, run, ls, start, stop, holds, release, audit, watch, tree, receipt):
+for _command in (serve, demo, run, ls, start, stop, holds, release, audit, watch, tree, receipt, check):
     app.command(epilog=None)(_command)
 
 

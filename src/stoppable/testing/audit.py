@@ -40,7 +40,7 @@ def unguarded_effects(root: Run) -> Iterator[list[str]]:
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if not _watched or not (event in _EFFECTS or (event == "open" and _writes(args))):
+    if not _watched or not is_effect(event, args):
         return
     run = context.current_run()
     for root, found in list(_watched.items()):
@@ -48,6 +48,11 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
             continue
         if not _starts_a_worker():
             found.append(f"{event} {args[0]!r} in {_caller()}")
+
+
+def is_effect(event: str, args: tuple[Any, ...]) -> bool:
+    """Return whether an audit event tells of something that changes the world outside."""
+    return event in _EFFECTS or (event == "open" and _writes(args))
 
 
 def _starts_a_worker() -> bool:

@@ -65,6 +65,11 @@ def _is_unwinding() -> bool:
     return False
 
 
+def is_cleaning_up() -> bool:
+    """Return whether the calling code cleans up: in a shield, or because the stop unwinds it."""
+    return not _get()._closed or _is_unwinding()
+
+
 def is_cleanup(scope: Scope) -> bool:
     """Return whether a scope is a clean-up: nothing but KILL ends what is started in it."""
     return isinstance(scope, shielded)

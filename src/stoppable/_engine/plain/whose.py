@@ -73,7 +73,12 @@ def is_users(function: object) -> bool:
     module = getattr(found, "__module__", None) or ""
     # The module's file first: compiled code names a file of the machine that it was built on.
     file = getattr(sys.modules.get(module), "__file__", None) or found.__code__.co_filename
-    return _is_included(module) or file.startswith(_EXAMPLES) or not file.startswith(_library_folders())
+    return _is_included(module) or is_users_file(file)
+
+
+def is_users_file(file: str) -> bool:
+    """Return whether code that was read from a file is the user's."""
+    return file.startswith(_EXAMPLES) or not file.startswith(_library_folders())
 
 
 def _is_included(module: str) -> bool:
