@@ -291,11 +291,11 @@ is_over = self._write(""",
         breaks="G11",
         file="_core/boundary.py",
         snippet="""\
-        self._note_fate(run, error)
+        self._note_fate(run, kind, error)
         if run._ended is not None:
 """,
         replacement="""\
-        self._note_fate(run, error)
+        self._note_fate(run, kind, error)
         if error is None:
             run._raise_stopped()
         if run._ended is not None:

@@ -138,7 +138,7 @@ ENGINE_MUTANTS = (
         name="a count that a TaskGroup left behind is a cancel",
         breaks="G4, G9",
         file="_engine/scope.py",
-        snippet="count > self.participant.others or (count > self._others and _others_cancel(cancel) is not None)",
+        snippet="count > self.participant.others or (count > self._others and others_cancel(cancel) is not None)",
         replacement="count > self._others",
         caught_by=(UNIT + "test_edges.py::test_a_count_that_a_task_group_left_behind_is_nobodys_cancel",),
     ),
@@ -146,7 +146,7 @@ ENGINE_MUTANTS = (
         name="a cancel from before ours is forgotten",
         breaks="G9",
         file="_engine/scope.py",
-        snippet="return _others_cancel(error) if self.participant.others_now() > self._others else None",
+        snippet="return others_cancel(error) if self.participant.others_now() > self._others else None",
         replacement="return None",
         caught_by=(
             UNIT + "test_edges.py::test_a_stop_that_is_raised_while_an_outside_cancel_unwinds_does_not_hide_it",
@@ -179,7 +179,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="what comes while children end hides the error",
         breaks="G8",
-        file="_engine/scope.py",
+        file="_engine/ways_out.py",
         snippet="return stop or late_stop, outsider or late_outsider, rest or late_rest",
         replacement="return late_stop, late_outsider, late_rest",
         caught_by=(

@@ -13,10 +13,11 @@ import pytest
 
 from .core_mutants import CORE_MUTANTS
 from .engine_mutants import ENGINE_MUTANTS
+from .honesty_mutants import HONESTY_MUTANTS
 from .mutant import Mutant
 from .store_mutants import STORE_MUTANTS
 
-MUTANTS = (*CORE_MUTANTS, *ENGINE_MUTANTS, *STORE_MUTANTS)
+MUTANTS = (*CORE_MUTANTS, *ENGINE_MUTANTS, *HONESTY_MUTANTS, *STORE_MUTANTS)
 
 
 def chosen(how: str | None) -> tuple[Mutant, ...]:
