@@ -11,7 +11,7 @@ MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/browser
 
-.PHONY: help demo test test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-lowest test-ui screenshots check check-ui model soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-lowest test-ui bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -105,6 +105,10 @@ test-ui: ## open the web UI in a headless Chromium; needs chromium, and npm for 
 	$(call environment,.venv-ui,dev$(comma)ui)
 	$(call npm,axe-core)
 	.venv-ui/bin/python -m pytest -q tests/browser
+
+bench-ui: ## measure the web UI in a headless Chromium; writes bench/results/ui.md
+	$(call environment,.venv-ui,dev$(comma)ui)
+	.venv-ui/bin/python bench/ui.py
 
 screenshots: ## make the pictures of the docs again
 	$(call environment,.venv-ui,dev$(comma)ui)
