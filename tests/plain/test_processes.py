@@ -381,3 +381,38 @@ async def test_our_own_processes_are_not_plain_ones():
 
     handle = await stoppable.spawn(agent)
     assert await handle.result() == 0
+
+
+@FORKS
+async def test_what_cannot_be_started_leaves_nothing_open(monkeypatch):
+    def refuse(*_args):
+        raise OSError("no more processes")
+
+    stoppable.uninstrument()
+    monkeypatch.setattr(os, "fork", refuse)
+    stoppable.instrument()
+
+    def agent():
+        with pytest.raises(OSError, match="no more"):
+            os.fork()
+        with pytest.raises(OSError, match="no more"):
+            multiprocessing.get_context("fork").Process(target=print).start()
+        return stoppable.current_run().in_flight
+
+    assert await (await stoppable.spawn(agent)).result() == ()
+    stoppable.uninstrument()
+
+
+def test_uvloop_is_as_ever_outside_a_run_and_where_a_program_is_missing():
+    async def agent():
+        with pytest.raises(FileNotFoundError):
+            await asyncio.create_subprocess_exec("/does/not/exist")
+        return stoppable.current_run().in_flight
+
+    async def main():
+        process = await asyncio.create_subprocess_exec("true")
+        assert await process.wait() == 0
+        return await (await stoppable.spawn(agent)).result()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == ()

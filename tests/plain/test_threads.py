@@ -289,7 +289,8 @@ async def test_a_thread_can_be_started_once_and_one_that_cannot_start_leaves_not
         thread.join()
         with pytest.raises(RuntimeError):
             thread.start()
-        monkeypatch.setattr(threading, "_start_new_thread", _refuse)
+        name = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
+        monkeypatch.setattr(threading, name, _refuse)
         with pytest.raises(RuntimeError):
             threading.Thread(target=lambda: None).start()
         monkeypatch.undo()
