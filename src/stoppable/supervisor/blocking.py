@@ -421,6 +421,8 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     def receipt(self) -> Receipt | None:
         """Return what became of the stops of this run so far, or None if nobody stopped it."""
         found = self.run.receipt
+        if found is not None and found.final and (record := self.record()).over:
+            return kept_receipt(record)
         return None if found is None else shifted(found, self._log.offset)
 
 

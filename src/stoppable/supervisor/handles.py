@@ -72,6 +72,8 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     async def receipt(self) -> Receipt | None:
         """Return what became of the stops of this run so far, or None if nobody stopped it."""
         found = self.run.receipt
+        if found is not None and found.final and (record := await self.record()).over:
+            return kept_receipt(record)
         return None if found is None else shifted(found, self._log.offset)
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
