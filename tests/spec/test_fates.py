@@ -7,6 +7,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
+from stoppable._core.sink import Sink
 
 
 def fates(handle, kind):
@@ -119,8 +120,15 @@ async def test_two_threads_of_one_effect_end_it_together():
         release.wait(30)
         ended.append("yes")
 
+    class Told(Sink):
+        def left(self, run, boundary):
+            told.append((boundary.label, boundary.fate))
+
+    told = []
+
     async def agent():
-        with stoppable.boundary("tool"):
+        stoppable.current_run()._sink = Told()
+        async with stoppable.boundary("tool"):
             first = stoppable.bind(work)
             thread = threading.Thread(target=first, args=(releases[0],), daemon=True)
             thread.start()
@@ -136,6 +144,7 @@ async def test_two_threads_of_one_effect_end_it_together():
     releases[1].set()
     assert (await handle.outcome()).status == "stopped"
     assert fates(handle, "tool") == ["finished"]
+    assert told == [("tool", "finished")]
 
 
 async def test_an_error_of_its_own_after_cancel_is_how_an_effect_finished():

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import functools
+import subprocess
 import sys
+import textwrap
 
 import pytest
 from tests.waiting import until
@@ -223,6 +225,41 @@ async def test_a_decorated_generator_is_listed_in_the_run_that_reads_it(asynchro
     assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["closed"]
 
 
+async def test_a_decorated_generator_that_was_begun_outside_a_run_is_listed_in_the_run_that_reads_it():
+    @stoppable.boundary("llm", "tokens")
+    def tokens():
+        while True:
+            yield "t"
+
+    stream, other = tokens(), tokens()
+    next(stream)
+    next(other)
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("reads") as run:
+            next(stream)
+            assert run.in_flight == ("llm:tokens",)
+            run.stop()
+            stream.close()
+            next(other)
+    assert [(node.kind, node.fate) for node in run.receipt.nodes] == [("run", "stopped"), ("llm", "closed")]
+
+
+async def test_a_def_that_returns_a_coroutine_may_be_called_outside_a_run_and_in_a_shield():
+    @stoppable.boundary("llm", "ask")
+    @logged
+    async def ask():
+        return "answer"
+
+    assert await ask() == "answer"
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("shielded") as run:
+            run.stop()
+            async with stoppable.shielded(5):
+                assert await ask() == "answer"
+            stoppable.check()
+    assert run.receipt.entered_after == ("llm:ask", "llm:ask")
+
+
 # open_run in a generator
 
 
@@ -285,20 +322,30 @@ async def test_open_run_in_a_generator_agent_works():
 
 
 def test_recursion_takes_two_frames_a_level():
-    reached = []
+    """In a process of its own: the frames of the test runner count too."""
+    source = """
+        import stoppable
 
-    @stoppable.agent
-    async def level(depth):
-        reached.append(depth)
-        await level(depth + 1)
+        reached = 0
 
-    @stoppable.agent
-    def level_blocking(depth):
-        reached.append(depth)
-        level_blocking(depth + 1)
+        @stoppable.agent
+        async def level(depth):
+            global reached
+            reached = depth
+            await level(depth + 1)
 
-    for agent in (level, level_blocking):
-        reached.clear()
-        with pytest.raises(stoppable.RunFailed):
-            asyncio.run(stoppable.call(agent, 0)) if agent is level_blocking else stoppable.run(agent, 0)
-        assert max(reached) > sys.getrecursionlimit() * 0.4
+        @stoppable.agent
+        def level_blocking(depth):
+            global reached
+            reached = depth
+            level_blocking(depth + 1)
+
+        for agent in (level, level_blocking):
+            try:
+                stoppable.run(agent, 0)
+            except stoppable.RunFailed:
+                print(reached)
+        """
+    script = [sys.executable, "-c", textwrap.dedent(source)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60, check=True)
+    assert all(int(line) > 450 for line in done.stdout.split()), done.stdout + done.stderr

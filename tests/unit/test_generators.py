@@ -332,7 +332,7 @@ class TestCalledInARun:
         clock.advance(2)
         assert (await handle.outcome()).status == "lost"
         names = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
-        assert any(name.startswith("generator numbers at ") and "test_generators.py" in name for name in names)
+        assert any(name.startswith("test_generators.py:") and "(generator numbers)" in name for name in names)
         release.set()
         while not ended:
             await asyncio.sleep(0.001)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import math
 import os
 import shutil
@@ -72,7 +71,7 @@ def serve(
 
             agents |= AGENTS
             stack.enter_context(demo_model())
-            store = store or _demo_store()
+            store = store or _DEMO_STORE
 
         def ready(url: str) -> None:
             greet(url, agents, is_demo=demo, store=store, has_key=key is not None)
@@ -110,10 +109,6 @@ def _limits(given: Sequence[str]) -> ServerLimits:
             raise CommandError(f"{text!r} is not a limit: use a number from 0 up")
         found[name] = number
     return ServerLimits(**found)
-
-
-def _demo_store() -> str | None:
-    return _DEMO_STORE if importlib.util.find_spec("stoppable.stores.sqlite") else None
 
 
 def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | None, has_key: bool) -> None:
