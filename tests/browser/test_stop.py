@@ -123,7 +123,7 @@ def test_what_cannot_be_ended_is_unconfirmed_by_name_and_its_late_end_is_told(sh
     expect(button(page, "Unconfirmed")).to_be_disabled()
     expect(page.get_by_text(re.compile("^May still be running: .*deaf"))).to_be_visible()
     shared.open_gate("late-1")
-    expect(page.get_by_text(re.compile(r"ended by itself at \d\d:\d\d:\d\d"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^Was unconfirmed; ended by itself at \d\d:\d\d:\d\d"))).to_be_visible()
 
 
 def test_a_failed_run_says_the_last_line_of_its_error_and_has_no_button(shared, page):
