@@ -215,6 +215,25 @@ async def test_a_thread_that_should_stop_told_to_stop_takes_part_until_its_call_
         assert handle.run.outcome.clean
 
 
+async def test_a_call_in_the_executor_of_the_loop_that_was_told_to_stop_takes_part_until_it_returns():
+    began, told = threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        while not stoppable.should_stop():
+            pass
+        told.set()
+
+    async def agent():
+        await asyncio.get_running_loop().run_in_executor(None, work)
+
+    handle = await stoppable.spawn(agent)
+    await until(began.is_set)
+    await handle.stop("immediate")
+    outcome = await handle.outcome()
+    assert (outcome.status, told.is_set()) == ("stopped", True)
+
+
 async def test_should_stop_and_check_on_a_thread_that_lost_its_run_warn(may_warn_again):
     def work(look):
         with warnings.catch_warnings(record=True) as caught:

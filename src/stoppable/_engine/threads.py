@@ -120,6 +120,8 @@ def attend(run: Run) -> None:
     main = run._main
     if isinstance(main, ThreadParticipant) and main._thread is threading.current_thread():
         return
+    if innermost(run) is not None:
+        return  # it takes part as long as it is inside that
     found = _attended.get()
     visit = found.visit if isinstance(found, _Attendance) else found
     if visit is None or visit._run is not run or visit._thread is not threading.current_thread() or not visit.alive():
