@@ -21,7 +21,8 @@ async def test_await_and_async_finally_stops_and_every_view_agrees():
 
     async def agent():
         try:
-            await asyncio.sleep(60)
+            with stoppable.boundary("llm"):
+                await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.05)
             closed.append("client")

@@ -30,15 +30,16 @@ def in_run(run, function):
 
 async def test_a_stop_reaches_what_a_finished_child_left_running(clock):
     """G4: blocking code on a loop's thread does not wait for the children it left behind."""
-    async with stoppable.open_run("root") as root:
-        with stoppable.open_run("between") as between:
-            handle = await stoppable.spawn(asyncio.sleep, 60)
-            await ticks()
-        assert between.status == "completed"
-        root.stop("cooperative")
-        reached = handle.run.token.stopped
-        handle.run.stop("immediate")
-        await handle.outcome()
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("root") as root:
+            with stoppable.open_run("between") as between:
+                handle = await stoppable.spawn(asyncio.sleep, 60)
+                await ticks()
+            assert between.status == "completed"
+            root.stop("cooperative")
+            reached = handle.run.token.stopped
+            handle.run.stop("immediate")
+            await handle.outcome()
     assert reached
 
 
@@ -276,11 +277,12 @@ async def test_a_stop_reaches_a_child_of_a_finished_run_that_has_not_begun(clock
     async def child():
         ran.append(True)
 
-    async with stoppable.open_run("root") as root:
-        with stoppable.open_run("between"):
-            handle = await stoppable.spawn(child)
-        root.stop("cooperative")
-        await handle.outcome()
+    with pytest.raises(stoppable.RunStopped):
+        async with stoppable.open_run("root") as root:
+            with stoppable.open_run("between"):
+                handle = await stoppable.spawn(child)
+            root.stop("cooperative")
+            await handle.outcome()
     assert (handle.status, ran) == ("stopped", [])
 
 

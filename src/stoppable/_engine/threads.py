@@ -120,8 +120,8 @@ def attend(run: Run) -> None:
     main = run._main
     if isinstance(main, ThreadParticipant) and main._thread is threading.current_thread():
         return
-    if innermost(run) is not None:
-        return  # it takes part as long as it is inside that
+    if innermost(run) is not None or threading.current_thread() is threading.main_thread():
+        return  # it takes part as long as it is inside that; and the main thread is of no pool
     found = _attended.get()
     visit = found.visit if isinstance(found, _Attendance) else found
     if visit is None or visit._run is not run or visit._thread is not threading.current_thread() or not visit.alive():

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
 _FRAMES_TOLD = 8
 _OUR_CODE = str(Path(__file__).parent.parent) + "/_"
 _THREAD_STARTS = {(threading.__file__, name) for name in ("_bootstrap", "_bootstrap_inner", "run")}
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def place(frames: list[FrameType]) -> str:
     """Return the author's own line, and what it called: ``agent.py:9 in ask, inside requests.post``."""
     if not frames:
         return ""
-    own = next((i for i, frame in enumerate(frames) if not frame.f_code.co_filename.startswith(_LIBRARIES)), 0)
+    libraries = _libraries()
+    own = next((i for i, frame in enumerate(frames) if not frame.f_code.co_filename.startswith(libraries)), 0)
     frame = frames[own]
     where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
     if own == 0:
@@ -27,6 +27,13 @@ def place(frames: list[FrameType]) -> str:
     called = frames[own - 1]
     module = str(called.f_globals.get("__name__", "")).partition(".")[0]
     return f"{where}, inside {module}.{called.f_code.co_name}"
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    import sysconfig  # noqa: PLC0415 - it takes time, and only a run that is lost needs it
+
+    return tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def lines(frames: list[FrameType]) -> tuple[str, ...]:
