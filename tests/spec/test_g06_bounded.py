@@ -199,3 +199,31 @@ def test_a_blind_grace_never_prolongs_the_policy():
     policy = Policy(grace=0.5, interrupt=0.1, blind_grace=30)
     steps = dict(policy.schedule(stoppable.Mode.GRACEFUL, is_blind=True))
     assert steps[stoppable.Rung.CANCEL] == 0.6
+
+
+async def test_a_run_that_looks_after_the_stop_gets_its_grace_after_all(clock):
+    """It obeys now: two seconds would cut its clean-up."""
+    go_on, saved = asyncio.Event(), asyncio.Event()
+    steps = []
+
+    async def agent():
+        await go_on.wait()
+        try:
+            stoppable.check()
+        finally:
+            steps.append("cleaning")
+            await saved.wait()
+            steps.append("saved")
+
+    handle = await stoppable.spawn(agent)
+    await wait(lambda: handle.status == "running")
+    assert (await handle.stop()).blind
+    go_on.set()
+    await wait(lambda: steps)
+    clock.advance(9)
+    await _ticks()
+    assert handle.run._rung is None
+    saved.set()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.clean, steps) == ("stopped", True, ["cleaning", "saved"])
+    assert not handle.run.receipt.blind

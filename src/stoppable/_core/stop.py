@@ -172,9 +172,17 @@ class Stop:
 
     def look_at_target(self) -> None:
         """See whether its target never looked: it met no boundary or check, started no child and has no hook."""
-        run = self.target
-        is_waiting = self.mode is Mode.GRACEFUL and self.grace is None and run.started_at is not None
-        self.is_blind = is_waiting and not run._looked and run._members is None
+        is_waiting = self.mode is Mode.GRACEFUL and self.grace is None and self.target.started_at is not None
+        self.is_blind = is_waiting and not self._has_looked()
+
+    def look_again(self) -> bool:
+        """Return whether its target, which had never looked, has done so since: it can obey and gets its grace."""
+        is_news = self.is_blind and self._has_looked()
+        self.is_blind = self.is_blind and not is_news
+        return is_news
+
+    def _has_looked(self) -> bool:
+        return self.target._looked or self.target._members is not None
 
     def schedule(self) -> Iterator[tuple[Rung, float]]:
         """Yield the rungs above SIGNAL, each with its seconds after the stop was requested."""

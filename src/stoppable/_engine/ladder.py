@@ -51,7 +51,12 @@ class Ladder(control.Timer):
 
     def fire(self) -> None:
         """Climb a rung, unless nothing is left to climb for."""
-        if self._stop is not None:
+        if self._stop is None:
+            return
+        if self._rung is Rung.INTERRUPT and self._stop.look_again():
+            self._climbed = 0
+            self.start()
+        else:
             self._climb(self._stop, self._rung)
 
     def _let_go(self) -> None:
