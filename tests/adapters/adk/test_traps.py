@@ -36,6 +36,7 @@ async def test_a_branch_that_meets_the_stop_does_not_cut_the_call_of_its_sibling
             assert not answer.done()
             world.release("other_tool")
         assert "cancelled other_tool" not in world.notes
+        await client.cancel(runId=client.run_id, wait=20)  # its stream ends a moment before the run
         assert (await server.record(client.run_id)).outcome.rung == "signal", "it ended by force"
         text = str(await client.events())
         assert "async_tool done" in text
