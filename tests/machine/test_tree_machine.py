@@ -141,6 +141,7 @@ class TreeMachine(World):
         assert answer == self.model.closed(frame), "G5"
         if answer:
             self.model.deliver(frame["run"])
+            self.model.join(actor)
 
     @needs(working)
     @rule(actor=one_of(working), kind=st.sampled_from(["llm", "tool"]))
