@@ -189,7 +189,7 @@ class Model:
         return [at + LADDER[mode]["kill"] for at, mode, _ in self.runs[name]["stops"] if "kill" in LADDER[mode]]
 
     def join(self, actor: str) -> None:
-        """Take part: whoever met a boundary or check of the run, or was told to stop; after the end it is out of reach."""
+        """Take part: whoever met a boundary or check of the run, or was told to stop; out of reach after the end."""
         frame = self.scope(actor)
         if frame is not None and not self.executes(actor, frame["run"]):
             self.actors[actor]["late" if self.terminal(frame["run"]) else "joined"].add(frame["run"])
