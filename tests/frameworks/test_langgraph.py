@@ -120,10 +120,7 @@ async def test_the_model_turn_in_flight_finishes_and_the_tool_it_asks_for_has_no
     trip = new_trip("flight", hold="model")
     stopped = await trip.stop_in_flight(agent_of(trip, boundary_around_model=True))
     await stopped.came_through("llm:model")
-    assert (trip.calls, trip.effects) == (
-        0,
-        [],
-    )  # the executor that LangGraph calls it in takes part: turned back there
+    assert (trip.calls, trip.effects) == (0, [])  # turned back by the executor that LangGraph calls it in
 
 
 async def test_the_tool_in_flight_finishes_and_the_boundary_around_the_model_ends_the_graph(new_trip):

@@ -89,7 +89,8 @@ async def test_a_task_on_its_way_out_gets_no_second_cancel_for_a_run_further_out
     async def child():
         inner.append(stoppable.current_run())
         try:
-            await asyncio.sleep(60)
+            async with stoppable.boundary("llm"):
+                await asyncio.sleep(60)
         finally:
             unwinding.set()
             await asyncio.sleep(0.01)
@@ -135,6 +136,7 @@ def test_two_ladders_send_one_cancel(clock):
     run = Run("stopped twice")
     undead = Undead()
     run._begin(undead)
+    run._looked = True  # or it would be cancelled after the blind grace
     run.stop("graceful")
     clock.advance(8)
     run.stop("immediate")
