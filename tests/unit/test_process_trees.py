@@ -263,7 +263,7 @@ async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monk
     await until(lambda: group.pid is not None and group._captured.value())
     await handle.stop("kill")
     await until(lambda: group.returncode is not None)
-    await asyncio.sleep(0.1)
+    await until(lambda: handle.run.partial is not None)
     clock.advance(2)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung) == ("lost", "lost")
