@@ -145,7 +145,7 @@ class World(RuleBasedStateMachine):
     def new_run(self, parent: str | None) -> str:
         name = f"r{len(self.runs)}"
         self.runs[name] = Run(name, None if parent is None else self.runs[parent])
-        self.runs[name]._looked = True  # the blind grace is not part of the model: tests/plain and tests/unit have it
+        self.runs[name]._looked = True  # the blind grace is not part of the model: test_g06 has it
         self.model.add_run(name, parent)
         return name
 
