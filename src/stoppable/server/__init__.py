@@ -15,9 +15,24 @@ from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.app import create_app
 from stoppable.server.host import Host
 from stoppable.server.limits import ServerLimits
+from stoppable.server.own_format import EventEncoder, EventStreams, Message
 from stoppable.server.pages import ui
 from stoppable.server.principal import Principal, Scope
 from stoppable.server.router import router
 from stoppable.server.service import Service, serve
 
-__all__ = ["AgentLoop", "Host", "Principal", "Scope", "ServerLimits", "Service", "create_app", "router", "serve", "ui"]
+__all__ = [
+    "AgentLoop",
+    "EventEncoder",
+    "EventStreams",
+    "Host",
+    "Message",
+    "Principal",
+    "Scope",
+    "ServerLimits",
+    "Service",
+    "create_app",
+    "router",
+    "serve",
+    "ui",
+]

@@ -97,17 +97,22 @@ class Reader(ABC):
                 return piece.chunk
             if piece.chunk:
                 await self._send(piece.chunk)
-                self._after = piece.after
-            elif self.view.is_replay:
-                return b""
-            elif self._streams.is_draining:
-                return self._marker("shutdown", "the server shuts down: resume elsewhere")
-            else:
-                if clock.now() - self._sent_at >= self._streams.limits.heartbeat:
-                    await self._send(_HEARTBEAT)
-                if not self._has_news:
-                    return None
+            self._after = piece.after  # also if nothing was to be shown
+            if not piece.chunk:
+                last = await self._idle()
+                if last is not None or not self._has_news:
+                    return last
         return b""
+
+    async def _idle(self) -> bytes | None:
+        """Do what there is to do without news. Return what the stream ends with, if it ends now."""
+        if self.view.is_replay:
+            return b""
+        if self._streams.is_draining:
+            return self._marker("shutdown", "the server shuts down: resume elsewhere")
+        if clock.now() - self._sent_at >= self._streams.limits.heartbeat:
+            await self._send(_HEARTBEAT)
+        return None
 
     async def _send(self, chunk: bytes) -> None:
         self._sending_since = self._sent_at = clock.now()

@@ -231,19 +231,8 @@ class RunRoutes:
         record = await self._desk.record(run_id, caller)
         if Scope.STOP not in caller.scopes:
             record = replace(record, on_disconnect="keep")  # leaving is no way round the scope
-        since = last_event_id or after
-        if tree:
-            return await self._tree_events(record, since, caller)
-        if record.over and since >= record.last_event:
-            return Response(status_code=204)  # a browser resumes after every end but this
-        return self._desk.streams.open(RunView(record), min(since, record.last_event))
-
-    async def _tree_events(self, record: RunRecord, since: int, caller: Principal) -> Response:
-        # A place of another store, or of none, is answered from the end: nobody has seen what has not happened.
-        tail = await self._desk.supervisor.store.tail(since, 1, below=record.id)
-        if record.over and not tail.events:
-            return Response(status_code=204)
-        return self._desk.streams.open(TreeView(record, caller.owner), min(since, tail.place))
+        view = TreeView(record, caller.owner) if tree else RunView(record)
+        return await self._desk.streams.resume(view, last_event_id or after)
 
 
 def _receipt(record: RunRecord) -> Receipt:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from starlette.responses import Response
+
 from stoppable._core import clock
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable.errors import StoppableError
@@ -13,7 +15,7 @@ from stoppable.server.feed import Feed
 from stoppable.server.limits import ServerLimits
 from stoppable.server.problems import Problem
 from stoppable.server.reader import Reader
-from stoppable.server.views import View, tree_name
+from stoppable.server.views import LogView, View, tree_name
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.server")
@@ -42,6 +44,14 @@ class Streams:
         if self._count >= self.limits.streams:
             raise Problem(429, "too_many_streams", f"{self._count} streams are open: try later", {"Retry-After": "5"})
         return EventStream(self, view, after)
+
+    async def resume(self, view: LogView, after: int) -> Response:
+        """Return a response that goes on after a number that the client has; 204 if it has seen the end."""
+        # A number of another store, or of none, is answered from the end: nobody has seen what has not happened.
+        newest, is_seen = await view.position(self.supervisor.store, after)
+        if view.is_replay and is_seen:
+            return Response(status_code=204)  # a browser resumes after every end but this
+        return self.open(view, min(after, newest))
 
     def join(self, reader: Reader) -> Feed:
         """Count a reader in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoppable.records import Event, EventType, RunRecord
@@ -13,8 +13,8 @@ from stoppable.stores.listeners import ANY
 if TYPE_CHECKING:
     from stoppable.stores.base import Store
 
-_READ = 200  # events at a time
-_SEND_BYTES = 262_144  # an event may have a megabyte: not many of them in one piece
+READ = 200  # events at a time
+SEND_BYTES = 262_144  # an event may have a megabyte: not many of them in one piece
 _TREE_PAUSE = 0.05  # seconds: whoever follows a tree is woken by every run of the store
 
 
@@ -52,7 +52,21 @@ class View(ABC):
         """Return what comes after a number; nothing, if there is nothing yet."""
 
 
-class RunView(View):
+class LogView(View):
+    """What is in the log of a run, or of several."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
+        """Return what comes after a number, each event with its own."""
+
+    @abstractmethod
+    async def position(self, store: Store, after: int) -> tuple[int, bool]:
+        """Return the newest number there is, and whether a client that has ``after`` has seen everything."""
+
+
+class RunView(LogView):
     """The log of one run."""
 
     __slots__ = ()
@@ -68,13 +82,21 @@ class RunView(View):
 
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:
         """Return events as they are in the log."""
-        events = await store.read(self.run_id, after, _READ)
         # Of a run that is over, what came after its end is told too.
         last = None if self.is_replay else self.run_id
-        return _joined(((event.seq, event) for event in events), feed, after, last)
+        return _joined(await self.events(store, after, READ), feed, after, last)
+
+    async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
+        """Return what comes after a number, each with its own."""
+        return [(event.seq, event) for event in await store.read(self.run_id, after, limit)]
+
+    async def position(self, store: Store, after: int) -> tuple[int, bool]:
+        """Return the newest number there is, and whether a client that has ``after`` has seen everything."""
+        newest = (await store.get(self.run_id)).last_event
+        return newest, after >= newest
 
 
-class TreeView(View):
+class TreeView(LogView):
     """The logs of a run and all its descendants, as they came; numbers are places in the store."""
 
     __slots__ = ("_is_seen", "_owner")
@@ -94,12 +116,21 @@ class TreeView(View):
 
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:
         """Return events as they came."""
+        return _joined(await self.events(store, after, READ), feed, after, self.run_id)
+
+    async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
+        """Return what comes after a place, each with its own."""
         while True:
-            tail = await store.tail(after, _READ, below=self.run_id)
+            tail = await store.tail(after, limit, below=self.run_id)
             events = [pair for pair in tail.events if await self._sees(store, pair[1].run_id)]
             if events or not tail.events:
-                return _joined(events, feed, after, self.run_id)
+                return events
             after = tail.events[-1][0]
+
+    async def position(self, store: Store, after: int) -> tuple[int, bool]:
+        """Return the newest place there is, and whether a client that has ``after`` has seen everything."""
+        tail = await store.tail(after, 1, below=self.run_id)
+        return tail.place, not tail.events
 
     async def _sees(self, store: Store, run_id: str) -> bool:
         if self._owner is None:
@@ -124,6 +155,6 @@ def _joined(events: Iterable[tuple[int, Event]], feed: Feed, after: int, run_id:
         after = place
         if event.type is EventType.DONE and event.run_id == run_id:
             return Piece(b"".join(chunks), after, is_last=True)
-        if size >= _SEND_BYTES:
+        if size >= SEND_BYTES:
             break
     return Piece(b"".join(chunks), after)
