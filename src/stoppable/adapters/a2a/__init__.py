@@ -1,0 +1,17 @@
+"""A2A: a cancel that cancels, on the official SDK (a2a-sdk 1.3 and newer).
+
+``StoppableExecutor`` makes any AgentExecutor stoppable, and ``StoppableRequestHandler`` gives the SDK's server its
+cancel.
+"""
+
+from __future__ import annotations
+
+try:
+    import a2a.server.routes as _a2a  # noqa: F401
+except ImportError as error:
+    raise ImportError('a2a-sdk is not installed: pip install "stoppable[a2a]"', name=error.name) from error
+
+from stoppable.adapters.a2a.executor import POLICY, StoppableExecutor
+from stoppable.adapters.a2a.handler import StoppableRequestHandler
+
+__all__ = ["POLICY", "StoppableExecutor", "StoppableRequestHandler"]

@@ -1,0 +1,190 @@
+"""The SDK's request handler, with a cancel that is a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncGenerator
+from typing import Any, Literal
+
+from a2a.server.cluster.task_store import StoredTask, VersionedTaskStore
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers import DefaultRequestHandler, validate_request_params
+from a2a.server.tasks import TaskStore
+from a2a.types import AgentCard, CancelTaskRequest, SendMessageRequest, SubscribeToTaskRequest, Task
+from a2a.utils.errors import TaskNotFoundError
+
+from stoppable import Filter, InvalidArgument, Status
+from stoppable.adapters.a2a.executor import StoppableExecutor
+from stoppable.adapters.a2a.states import (
+    CANCELED,
+    FAILED,
+    INTERRUPTED,
+    METADATA,
+    TERMINAL,
+    Asked,
+    id_of,
+    not_cancelable,
+    owner_of,
+)
+from stoppable.adapters.a2a.stores import Ends, guarded
+
+OnDisconnect = Literal["keep", "stop"]
+
+_SETTLE_SECONDS = 1.0  # from the end of a run to the end of its task in the store
+_MOST_SECONDS = 60.0  # that a cancel is waited for
+_CLOSE_SECONDS = 2.0
+
+
+class StoppableRequestHandler(DefaultRequestHandler):
+    """Answers a cancel with what became of the run: canceled only if everything of it is known to have ended.
+
+    It takes what ``DefaultRequestHandler`` takes. ``on_disconnect="stop"`` stops a task whose last streaming client
+    has left; otherwise it goes on. Call ``close()`` when the server ends: the tasks that are left are stopped, and
+    have their terminal states then.
+    """
+
+    def __init__(
+        self,
+        agent_executor: StoppableExecutor,
+        task_store: TaskStore | VersionedTaskStore,
+        agent_card: AgentCard,
+        *,
+        on_disconnect: OnDisconnect = "keep",
+        **more: Any,
+    ) -> None:
+        if on_disconnect not in {"keep", "stop"}:
+            raise InvalidArgument(f"unknown on_disconnect {on_disconnect!r}: use keep or stop")
+        self._ends = Ends(agent_executor.forget)
+        self._executor, self._on_disconnect = agent_executor, on_disconnect
+        self._parked: dict[str, asyncio.Task[Task | None]] = {}
+        self._readers: dict[str, int] = {}
+        super().__init__(
+            agent_executor=agent_executor, task_store=guarded(task_store, self._ends), agent_card=agent_card, **more
+        )
+
+    async def close(self) -> None:
+        """Stop the tasks that are executed here, wait until their ends are stored, and end the SDK's own tasks."""
+        await self._executor.supervisor.drain()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while self._executor.tasks and time.monotonic() < deadline:
+            await self._ends.wait(self._executor.tasks[0], deadline - time.monotonic())
+        await self.aclose()
+
+    # Cancel
+
+    @validate_request_params
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
+        """Stop the run of a task, and return the task once it is canceled.
+
+        Again for a canceled task it returns that task. TaskNotCancelableError says how the task ended otherwise. A
+        task that is still working when the stop is not waited for any longer is returned as it is.
+        """
+        asked = Asked.of(params.metadata if params.HasField("metadata") else None, self._executor.mode)
+        task = await self._task(params.id, context)
+        if task.status.state not in TERMINAL:
+            task = await self._stop(params, context, asked)
+        if task.status.state in TERMINAL - {CANCELED}:
+            raise not_cancelable(task)
+        return task
+
+    async def _stop(self, params: CancelTaskRequest, context: ServerCallContext, asked: Asked) -> Task:
+        total = self._executor.policy.total(asked.mode, asked.grace)
+        wait = _MOST_SECONDS if math.isinf(total) else min(total + _SETTLE_SECONDS, _MOST_SECONDS)
+        owner = owner_of(context)
+        receipts = await self._executor.stop(params.id, asked, actor=owner, owner=owner, wait=wait)
+        if any(not receipt.final for receipt in receipts):
+            return await self._task(params.id, context)
+        task = await self._settled(params.id, context)
+        if task.status.state in TERMINAL:
+            return task
+        if task.status.state not in INTERRUPTED and await self._is_lost(params.id):
+            return await self._write_lost(task, context)
+        return await self._cancel_parked(params, context)
+
+    async def _task(self, task_id: str, context: ServerCallContext) -> Task:
+        found = await self.task_store.get(task_id, context)
+        if found is None:
+            raise TaskNotFoundError
+        return found.task if isinstance(found, StoredTask) else found
+
+    async def _settled(self, task_id: str, context: ServerCallContext) -> Task:
+        """Return a task once it has ended or waits for a message; or as it is, if that takes too long."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            task = await self._task(task_id, context)
+            is_parked = task.status.state in INTERRUPTED and not self._executor.is_executing(task_id)
+            left = deadline - time.monotonic()
+            if task.status.state in TERMINAL or is_parked or left <= 0:
+                return task
+            await self._ends.wait(task_id, left)
+
+    async def _cancel_parked(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+        """Cancel a task without a live run, by the SDK's own cancel, which does not bear a second one beside it."""
+        flight = self._parked.get(params.id)
+        if flight is None:
+            flight = self._parked[params.id] = asyncio.create_task(super().on_cancel_task(params, context))
+            flight.add_done_callback(lambda _: self._parked.pop(params.id, None))
+        await asyncio.wait({flight})  # a caller that leaves does not cancel it
+        return flight.result() or await self._task(params.id, context)
+
+    async def _is_lost(self, task_id: str) -> bool:
+        """Return whether the last run of a task may still be running, and the process that executed it is gone."""
+        page = await self._executor.supervisor.list(Filter(key=self._executor.key(task_id), roots=True), limit=1)
+        return bool(page.runs) and page.runs[0].status is Status.LOST
+
+    async def _write_lost(self, task: Task, context: ServerCallContext) -> Task:
+        """Store the end of a task whose process is gone; nobody else would."""
+        ended = Task()
+        ended.CopyFrom(task)
+        ended.status.state = FAILED
+        ended.metadata.update({METADATA: {"status": str(Status.LOST)}})
+        if isinstance(self.task_store, VersionedTaskStore):
+            stored = await self.task_store.get(task.id, context)
+            if stored is not None:
+                await self.task_store.save(
+                    ended, event=None, prev=stored.task, prev_version=stored.version, context=context
+                )
+        else:
+            await self.task_store.save(ended, context)
+        return await self._task(task.id, context)
+
+    # Readers that leave
+
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Any, None]:
+        """Handle a message, and yield its events."""
+        async with contextlib.aclosing(self._read(super().on_message_send_stream(params, context))) as events:
+            async for event in events:
+                yield event
+
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the events of a task from now on."""
+        async with contextlib.aclosing(self._read(super().on_subscribe_to_task(params, context))) as events:
+            async for event in events:
+                yield event
+
+    async def _read(self, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        task_id: str | None = None
+        try:
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    if task_id is None and (task_id := id_of(event)) is not None:
+                        self._readers[task_id] = self._readers.get(task_id, 0) + 1
+                    yield event
+        finally:
+            # Looked at from here: the SDK ends a stream whose reader was cancelled as it ends any other.
+            if task_id is not None:
+                self._leave(task_id)
+
+    def _leave(self, task_id: str) -> None:
+        left = self._readers.pop(task_id) - 1
+        if left:
+            self._readers[task_id] = left
+        elif self._on_disconnect == "stop" and self._executor.is_executing(task_id):
+            self._executor.reader_left(task_id)

@@ -1,0 +1,132 @@
+"""How the words of A2A and those of stoppable correspond."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from a2a.server.context import ServerCallContext
+from a2a.types import Message, Task, TaskState
+from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError
+from google.protobuf.json_format import MessageToDict
+
+import stoppable
+from stoppable import Mode, Outcome, Receipt, Status
+
+CANCELED = TaskState.TASK_STATE_CANCELED
+FAILED = TaskState.TASK_STATE_FAILED
+REJECTED = TaskState.TASK_STATE_REJECTED
+SUBMITTED = TaskState.TASK_STATE_SUBMITTED
+TERMINAL = frozenset({TaskState.TASK_STATE_COMPLETED, CANCELED, FAILED, REJECTED})
+INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
+
+METADATA = "stoppable"
+"""Under which name our facts stand in the metadata of a task, and those of a stop in the metadata of a cancel."""
+
+_TEXT_LENGTH = 256  # of an owner and of a label
+_GRACE_SECONDS = 3600.0
+_REASON_LENGTH = 2000
+
+
+def key_of(agent: str, task_id: str) -> str:
+    """Return the address of a task's runs, for ``supervisor.stop(key=…)`` and ``supervisor.find``."""
+    return f"a2a:{quote(agent, safe='')}/{task_id}"
+
+
+def owner_of(context: ServerCallContext) -> str | None:
+    """Return whose runs a caller starts and stops; None without authentication."""
+    user = context.user
+    return short(user.user_name) if user.is_authenticated and user.user_name else None
+
+
+def short(text: str) -> str:
+    """Return a text that fits an owner or a label."""
+    return text if len(text) <= _TEXT_LENGTH else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def state_of(status: Status) -> TaskState:
+    """Return the state of a task whose run was ended by a stop."""
+    return CANCELED if status is Status.STOPPED else FAILED
+
+
+def id_of(event: Any) -> str | None:
+    """Return the task that an event tells of; None for an answer without a task."""
+    if is_reply(event):
+        return None
+    found: str = event.id if isinstance(event, Task) else event.task_id
+    return found or None
+
+
+def told(run_id: str, outcome: Outcome[Any], receipt: Receipt | None) -> dict[str, Any]:
+    """Return what the metadata of a task says about a run that a stop ended."""
+    facts: dict[str, Any] = {
+        "run": run_id,
+        "status": str(outcome.status),
+        "rung": None if outcome.rung is None else str(outcome.rung),
+        "clean": outcome.clean,
+    }
+    if outcome.reason is not None:
+        facts |= {
+            "kind": str(outcome.reason.kind),
+            "reason": outcome.reason.message,
+            "actor": outcome.reason.actor,
+        }
+    if receipt is not None:
+        facts |= {
+            "mode": None if receipt.mode is None else str(receipt.mode),
+            "nodes": [{"kind": node.kind, "name": node.name, "fate": str(node.fate)} for node in receipt.nodes],
+            "enteredAfter": list(receipt.entered_after),
+        }
+    return {METADATA: facts}
+
+
+def not_cancelable(task: Task) -> TaskNotCancelableError:
+    """Return the error that says how a task ended instead of being canceled."""
+    state = TaskState.Name(task.status.state)
+    facts = MessageToDict(task.metadata).get(METADATA) if task.HasField("metadata") else None
+    ended = " (unconfirmed: something of it may still be running)" if _is_lost(facts) else ""
+    return TaskNotCancelableError(
+        message=f"Task {task.id[:100]} cannot be canceled: it is {state}{ended}", data={"state": state}
+    )
+
+
+def _is_lost(facts: Any) -> bool:
+    return isinstance(facts, Mapping) and facts.get("status") == Status.LOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How a cancel wants the stop to be."""
+
+    mode: Mode
+    grace: float | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, metadata: Any, mode: Mode) -> Asked:
+        """Return what the metadata of a cancel asks for: ``mode``, ``grace`` and ``reason``, under our name or bare."""
+        given = MessageToDict(metadata) if metadata is not None else {}
+        own = given.get(METADATA)
+        found = {**given, **own} if isinstance(own, Mapping) else given
+        try:
+            mode = Mode.of(found.get("mode") or mode)
+        except stoppable.InvalidArgument as error:
+            raise InvalidParamsError(message=str(error)) from None
+        grace, reason = found.get("grace"), found.get("reason")
+        if grace is not None and not (_is_number(grace) and 0 <= grace <= _GRACE_SECONDS):
+            raise InvalidParamsError(message=f"grace is {grace!r:.40}: use seconds from 0 to {_GRACE_SECONDS:.0f}")
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidParamsError(message=f"reason is {reason!r:.40}: use a text")
+        return cls(mode=mode, grace=grace, reason=None if reason is None else reason[:_REASON_LENGTH])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_reply(event: object) -> bool:
+    """Return whether an event is an answer without a task."""
+    return isinstance(event, Message)

@@ -1,0 +1,102 @@
+"""Task stores in which the first terminal state of a task stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from a2a.server.cluster.task_store import StoredTask, VersionedTaskStore
+from a2a.server.context import ServerCallContext
+from a2a.server.tasks import TaskStore
+from a2a.types import ListTasksRequest, ListTasksResponse, Task
+
+from stoppable.adapters.a2a.states import TERMINAL
+
+_LOOK_SECONDS = 0.05  # another replica may have written it, which nobody tells us
+
+
+class Ends:
+    """Tells whoever waits here that a task has its terminal state."""
+
+    def __init__(self, ended: Callable[[str], None]) -> None:
+        self._ended = ended
+        self._waiting: dict[str, asyncio.Event] = {}
+
+    def saved(self, task: Task) -> None:
+        """Note a state that was stored."""
+        if task.status.state in TERMINAL:
+            self._ended(task.id)
+            if (news := self._waiting.pop(task.id, None)) is not None:
+                news.set()
+
+    async def wait(self, task_id: str, seconds: float) -> None:
+        """Wait until a task has its terminal state, or it is time to look again."""
+        news = self._waiting.setdefault(task_id, asyncio.Event())
+        try:
+            async with asyncio.timeout(min(seconds, _LOOK_SECONDS)):
+                await news.wait()
+        except TimeoutError:
+            pass
+
+
+class FirstTerminalStays(TaskStore):
+    """A task store that refuses to change a terminal state."""
+
+    def __init__(self, store: TaskStore, ends: Ends) -> None:
+        self._store, self._ends = store, ends
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def save(self, task: Task, context: ServerCallContext) -> None:
+        """Keep a task, unless it has ended in another state."""
+        async with self._locks.setdefault(task.id, asyncio.Lock()):
+            known = await self._store.get(task.id, context)
+            if known is not None and known.status.state in TERMINAL and known.status.state != task.status.state:
+                return
+            await self._store.save(task, context)
+        if task.status.state in TERMINAL:
+            self._locks.pop(task.id, None)
+        self._ends.saved(task)
+
+    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """Return a task."""
+        return await self._store.get(task_id, context)
+
+    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """Return tasks."""
+        return await self._store.list(params, context)
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        """Forget a task."""
+        await self._store.delete(task_id, context)
+        self._locks.pop(task_id, None)
+
+
+class Versioned(VersionedTaskStore):
+    """A versioned task store, which refuses late writers by itself."""
+
+    def __init__(self, store: VersionedTaskStore, ends: Ends) -> None:
+        self._store, self._ends = store, ends
+
+    async def save(self, task: Task, **more: Any) -> Any:
+        """Keep a task."""
+        version = await self._store.save(task, **more)
+        self._ends.saved(task)
+        return version
+
+    async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
+        """Return a task with its version."""
+        return await self._store.get(task_id, context)
+
+    async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """Return tasks."""
+        return await self._store.list(params, context)
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        """Forget a task."""
+        await self._store.delete(task_id, context)
+
+
+def guarded(store: TaskStore | VersionedTaskStore, ends: Ends) -> TaskStore | VersionedTaskStore:
+    """Return a store in which the first terminal state stays."""
+    return Versioned(store, ends) if isinstance(store, VersionedTaskStore) else FirstTerminalStays(store, ends)
