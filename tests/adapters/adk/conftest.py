@@ -10,6 +10,7 @@ with warnings.catch_warnings():
     import google.adk.cli.cli_tools_click
     import google.adk.cli.fast_api  # noqa: F401
 
+from .processes import prepare
 from .serving import served
 
 HERE = Path(__file__).parent
@@ -43,3 +44,9 @@ def server(shared_server):
     shared_server.world.reset()
     yield shared_server
     shared_server.world.release_all()
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """What `process` needs."""
+    prepare()

@@ -5,7 +5,8 @@ import shutil
 import httpx
 import pytest
 
-from .test_commands import AGENTS, process
+from .processes import process
+from .test_commands import AGENTS
 from .world import DEADLINE, names
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -28,10 +29,10 @@ def ended(url):
 @pytest.mark.skipif(BROWSER is None, reason="no browser is installed")
 @pytest.mark.skipif(names.WORKFLOW is None, reason="the page of google-adk 1.x has no Stop button")
 @pytest.mark.timeout(300)
-def test_the_stop_button_of_adk_web_ends_the_run(tmp_path):
+def test_the_stop_button_of_adk_web_ends_the_run(warm, tmp_path):
     arguments = ["-m", "google.adk.cli", "web", "--port", "0", "--session_service_uri", "memory://", str(AGENTS)]
-    with process(*arguments, cwd=tmp_path) as hear, sync_api.sync_playwright() as playwright:
-        url = hear(r"Uvicorn running on (http://\S+)")[1]
+    with process(*arguments, cwd=tmp_path) as made, sync_api.sync_playwright() as playwright:
+        url = made.hear(r"Uvicorn running on (http://\S+)")[1]
         browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
         page = browser.new_page()
         page.set_default_timeout(PATIENCE)

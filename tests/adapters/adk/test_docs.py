@@ -1,23 +1,23 @@
 """Every code block of the page about ADK is executed, where google-adk is installed."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .processes import process
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/adk.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_the_blocks_of_the_page_run(tmp_path, number):
+def test_the_blocks_of_the_page_run(warm, tmp_path, number):
     (tmp_path / "agents").mkdir()
-    command = [sys.executable, "-W", "ignore", "-c", BLOCKS[number]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    with process("-c", BLOCKS[number], cwd=tmp_path) as made:
+        code, output = made.finish()
+    assert code == 0, output
     # What a block prints is what its comments say.
-    said = [line for line in done.stdout.splitlines() if line]
+    said = [line for line in output.splitlines() if line]
     promised = re.findall(r"print\(.*\)  # (.*)", BLOCKS[number])
     assert sorted(said) == sorted(promised)

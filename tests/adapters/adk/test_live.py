@@ -37,7 +37,7 @@ async def test_a_stop_tells_the_client_and_closes_its_socket(server, mode):
         async with socket(client) as connection:
             await connection.send(message("go"))
             await world.saw("enter speech")
-            response = await client.cancel(mode=mode, wait=20)
+            response = await client.cancel(mode=mode, grace=0.2, wait=20)  # it speaks on for all of the grace
             ticks = dict(world.ticks)
             assert (response.status_code, response.json()["status"]) == (200, "stopped"), response.text
             frames = await rest(connection)
@@ -58,6 +58,9 @@ async def test_a_client_that_leaves_a_live_run_ends_it_with_the_policy_stop(tmp_
                 await server.world.saw("enter speech")
                 run_id = connection.response.headers["stoppable-run-id"]
             async with asyncio.timeout(DEADLINE):
+                while (await server.record(run_id)).status == "running":
+                    await asyncio.sleep(0.01)
+                server.world.release("speech")  # the stop is graceful
                 while not (record := await server.record(run_id)).over:
                     await asyncio.sleep(0.01)
             assert (record.status, record.outcome.reason.kind) == ("stopped", "disconnect")

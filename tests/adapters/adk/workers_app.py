@@ -6,6 +6,7 @@ import warnings
 
 warnings.simplefilter("ignore")
 
+import uvicorn  # noqa: E402
 from google.adk.agents.llm_agent import LlmAgent  # noqa: E402
 from google.adk.cli.fast_api import get_fast_api_app  # noqa: E402
 from google.adk.cli.utils.base_agent_loader import BaseAgentLoader  # noqa: E402
@@ -16,7 +17,7 @@ from google.genai import types  # noqa: E402
 from stoppable import Supervisor  # noqa: E402
 from stoppable.adapters.adk import install  # noqa: E402
 
-FOLDER = os.environ["WORKERS_FOLDER"]
+FOLDER = os.environ["FOLDER"]
 
 
 class Asking(BaseLlm):
@@ -50,3 +51,7 @@ install(app, Supervisor(f"sqlite:///{FOLDER}/runs.db"))
 @app.get("/pid")
 async def pid():
     return os.getpid()
+
+
+if __name__ == "__main__":
+    uvicorn.run(app, fd=int(os.environ["LISTENER"]))
