@@ -322,8 +322,6 @@ async def test_open_run_in_a_generator_agent_works():
 # Recursion
 
 
-# A defect that is not mended yet: on 3.12 a run whose recursion has no end does not end either; 3.13 was not tried.
-@pytest.mark.xfail(sys.version_info >= (3, 12), reason="the run hangs", raises=subprocess.TimeoutExpired, strict=False)
 def test_recursion_takes_two_frames_a_level():
     """In a process of its own: the frames of the test runner count too."""
     source = """
@@ -349,7 +347,56 @@ def test_recursion_takes_two_frames_a_level():
             except stoppable.RunFailed:
                 print(reached)
         """
+    done = in_a_process(source)
+    assert all(int(line) > 450 for line in done.stdout.split()), done.stdout + done.stderr
+
+
+def test_endless_recursion_fails_wherever_it_meets_the_end_of_the_stack():
+    """Each frame more at the bottom lets the stack end at another line of ours."""
+    source = """
+        import asyncio
+        import sys
+
+        import stoppable
+
+        @stoppable.agent
+        async def level():
+            await level()
+
+        @stoppable.agent
+        def level_blocking():
+            level_blocking()
+
+        async def opened():
+            async with stoppable.open_run("level"):
+                await opened()
+
+        async def called():
+            await stoppable.call(called)
+
+        async def after(frames, agent):
+            return await (after(frames - 1, agent) if frames else agent())
+
+        def after_blocking(frames, agent):
+            return after_blocking(frames - 1, agent) if frames else agent()
+
+        async def main():
+            async with stoppable.Supervisor() as supervisor:
+                for begin, agent in (
+                    (after, level), (after_blocking, level_blocking), (after, opened), (after, called)
+                ):
+                    for frames in range(6):
+                        outcome = await (await supervisor.start(begin, frames, agent)).outcome()
+                        print(agent.__name__, frames, outcome.status)
+
+        sys.setrecursionlimit(250)
+        asyncio.run(main())
+        """
+    done = in_a_process(source)
+    assert [line.split()[2] for line in done.stdout.splitlines()] == ["failed"] * 24, done.stdout + done.stderr
+
+
+def in_a_process(source):
     script = [sys.executable, "-c", textwrap.dedent(source)]
     plain = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}  # tracing has frames
-    done = subprocess.run(script, capture_output=True, text=True, timeout=30, check=True, env=plain)
-    assert all(int(line) > 450 for line in done.stdout.split()), done.stdout + done.stderr
+    return subprocess.run(script, capture_output=True, text=True, timeout=60, check=True, env=plain)

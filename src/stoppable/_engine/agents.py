@@ -20,6 +20,7 @@ from stoppable._core.policy import Policy
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Status
+from stoppable._engine import headroom
 from stoppable._engine.cancels import passed_on
 from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
 from stoppable._engine.generators import Steps
@@ -434,6 +435,7 @@ def child_run(body: Callable[..., Any], options: RunOptions = NO_OPTIONS) -> Run
     scope = context.current.get()
     if scope is OUTSIDE:
         return Run(name, labels=options.labels, policy=options.policy)
+    headroom.require()
     check()
     parent = scope._run_here()
     if parent is not None and parent._budget is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType
 
 _FRAMES_TOLD = 8
+_FRAMES_OF_TRACE = 100  # one that is longer is a recursion's: of that the end is told
+_FRAMES_OF_RECURSION = 20
 _OUR_CODE = str(Path(__file__).parent.parent) + "/_"
 _THREAD_STARTS = {(threading.__file__, name) for name in ("_bootstrap", "_bootstrap_inner", "run")}
 
@@ -40,6 +43,20 @@ def lines(frames: list[FrameType]) -> tuple[str, ...]:
     """Return the stack, innermost first."""
     told = frames[:_FRAMES_TOLD]
     return tuple(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in told)
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the traceback of an error as text; of a recursion its end.
+
+    A recursion may have made a run of each of its levels, and to format a thousand frames takes a tenth of a second.
+    """
+    frames = []
+    frame = error.__traceback__
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.tb_next
+    told = error.__traceback__ if len(frames) <= _FRAMES_OF_TRACE else frames[-_FRAMES_OF_RECURSION]
+    return "".join(traceback.format_exception(type(error), error, told))
 
 
 def describe_thread(thread: threading.Thread) -> str:

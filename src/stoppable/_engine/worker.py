@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +36,7 @@ from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.plain.install import instrument
 from stoppable._engine.processes.table import GROUPS, Members
 from stoppable._engine.waits import wait_for_end
+from stoppable._engine.whereabouts import trace_of
 from stoppable._engine.wire import (
     Acknowledged,
     Born,
@@ -296,7 +296,7 @@ def _sendable(outcome: Outcome[Any]) -> Outcome[Any]:
 
 def _sendable_error(error: BaseException) -> BaseException:
     """Return a copy of an error that tells where it was raised; the error itself is still on its way, here."""
-    trace = "".join(traceback.format_exception(error))
+    trace = trace_of(error)
     try:
         copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
         copy.add_note(f"in the worker process:\n{trace}")

@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import math
 import pickle
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -23,6 +22,7 @@ from stoppable._core.state import Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
 from stoppable._engine.threads import pool
+from stoppable._engine.whereabouts import trace_of
 from stoppable.errors import StoppableError
 from stoppable.records import ErrorRecord, OutcomeRecord, RunRecord
 
@@ -147,7 +147,7 @@ def record_of_error(error: BaseException) -> ErrorRecord:
     except BaseException as broken:
         message = f"its __str__ raised {_wire.name_of(broken)}"
     try:
-        trace = _text("".join(traceback.format_exception(error)))
+        trace = _text(trace_of(error))
     except BaseException:
         trace = ""
     return ErrorRecord(type=_text(_wire.name_of(error)), message=message[:_TEXT], trace=trace[-_TEXT:])
