@@ -9,9 +9,9 @@ SHELL := bash
 # where the coverage of the core and the engine comes from: measuring takes time
 MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/browser
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/browser
 
-.PHONY: help demo test test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-lowest test-ui bench-ui screenshots check check-ui model soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-lowest test-ui bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -92,6 +92,12 @@ test-adk: ## stop the agents of Google ADK on its own server, with the oldest ve
 test-a2a: ## cancel tasks on servers of the A2A SDK, with its own client
 	$(call environment,.venv-a2a,dev$(comma)a2a$(comma)a2a-stores,--upgrade-package a2a-sdk)
 	.venv-a2a/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/a2a
+
+test-langgraph: ## stop graphs of LangGraph, with the oldest version that is supported and the newest
+	$(call environment,.venv-langgraph,dev$(comma)langgraph-test,--upgrade-package langgraph --upgrade-package langchain)
+	$(call environment,.venv-langgraph1,dev$(comma)langgraph-test,'langgraph==1.0.*' 'langgraph-prebuilt==1.0.8' 'langchain==1.0.*')
+	.venv-langgraph/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
+	.venv-langgraph1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
 
 test-libraries: ## let runs use libraries that start threads, and instrument them beside OpenTelemetry and Sentry
 	$(call environment,.venv-libraries,dev$(comma)libraries)

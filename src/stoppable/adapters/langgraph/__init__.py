@@ -1,0 +1,19 @@
+"""LangGraph: stop a graph anywhere, and its thread works on; langgraph 1.0 and later, unmodified.
+
+``stoppable_graph(graph)`` makes every call of a compiled graph a run. ``instrument()`` does it for all graphs that are
+called inside a run. ``repair(graph, config)`` mends a thread that was broken before.
+"""
+
+from __future__ import annotations
+
+try:
+    import langgraph as _langgraph  # noqa: F401
+except ImportError as error:
+    raise ImportError('langgraph is not installed: pip install "stoppable[langgraph]"', name=error.name) from error
+
+from stoppable.adapters.langgraph.agents import as_agent, stoppable_graph
+from stoppable.adapters.langgraph.graphs import instrument
+from stoppable.adapters.langgraph.sealing import arepair, repair
+from stoppable.adapters.langgraph.settings import key_of
+
+__all__ = ["arepair", "as_agent", "instrument", "key_of", "repair", "stoppable_graph"]

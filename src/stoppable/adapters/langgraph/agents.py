@@ -1,0 +1,119 @@
+"""Graphs as agents: what ``spawn``, ``Supervisor.start`` and ``stoppable serve`` take."""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+
+import stoppable
+from stoppable import Policy
+from stoppable.adapters.langgraph.calls import Call
+from stoppable.adapters.langgraph.graphs import as_part_of, instrument
+from stoppable.adapters.langgraph.settings import ATTRIBUTE, OnStop, Settings
+from stoppable.supervisor import Supervisor
+
+G = TypeVar("G")
+
+
+def stoppable_graph(
+    graph: G,
+    supervisor: Supervisor | None = None,
+    *,
+    on_stop: OnStop = "seal",
+    seal_seconds: float = 5.0,
+    name: str | None = None,
+    owner: str | None = None,
+    policy: Policy | None = None,
+) -> G:
+    """Return a graph with the same methods, each call of which is a run: a child inside a run, else a root.
+
+    With a supervisor the runs are kept in its store, and stopped by the key of their thread (``key_of``) or by their
+    id. The graph is an agent too: ``spawn(graph, input, config)``. ``on_stop`` says what becomes of its thread when a
+    run is stopped: ``seal`` answers each open tool call and keeps what was said, ``rollback`` goes back to where the
+    turn began, ``leave`` writes nothing. Sealing may take ``seal_seconds``.
+    """
+    instrument()
+    settings = Settings(
+        supervisor=supervisor, on_stop=on_stop, seal_seconds=seal_seconds, name=name, owner=owner, policy=policy
+    )
+    made: Any = copy.copy(graph)
+    kind: Any = type(graph)
+    made.__class__ = type(kind)(kind.__name__, (kind,), {ATTRIBUTE: settings, "__call__": _call, "__name__": _name})
+    return made  # type: ignore[no-any-return]
+
+
+@property  # type: ignore[misc]
+def _name(self: Any) -> str:
+    return getattr(type(self), ATTRIBUTE).name or self.get_name()  # type: ignore[no-any-return]
+
+
+async def _call(self: Any, input: Any = None, config: Any = None) -> Any:  # noqa: A002
+    """Be the body of a run: its result is the last state, its partial the text so far."""
+
+    async def work() -> Any:
+        last = None
+        with as_part_of(self):
+            stream = self.astream(input, config, stream_mode=["values", "messages"])
+        async for mode, item in stream:
+            if mode == "values":
+                last = item
+            elif isinstance(item[0], AIMessage) and not isinstance(item[0], AIMessageChunk) and item[0].text:
+                stoppable.append_partial(str(item[0].text))  # a whole answer
+        return last
+
+    call = Call(self, input, config)
+    # Where the model is, and not where the stream of the graph is read: a stop may cut the reader first.
+    context = contextvars.copy_context()
+    call.on_text = lambda text: context.copy().run(stoppable.append_partial, text)
+    return await call.perform(work)
+
+
+def as_agent(graph: Any) -> Callable[..., Any]:
+    """Return an agent with the inputs of a graph as parameters, and ``thread_id``; what ``stoppable serve`` serves.
+
+    Its result is plain JSON.
+    """
+    served = graph if hasattr(type(graph), ATTRIBUTE) else stoppable_graph(graph)
+    signature = _signature(served)
+
+    async def agent(*args: Any, **kwargs: Any) -> Any:
+        state = signature.bind(*args, **kwargs).arguments
+        thread_id = state.pop("thread_id", None)
+        config = None if thread_id is None else {"configurable": {"thread_id": thread_id}}
+        return plain(await served(state.pop("input") if "input" in state else state, config))
+
+    agent.__name__ = agent.__qualname__ = served.__name__
+    agent.__doc__ = f"The graph {served.__name__}."
+    agent.__signature__ = signature  # type: ignore[attr-defined]
+    return agent
+
+
+def _signature(graph: Any) -> inspect.Signature:
+    """Return the parameters of a graph: the keys of its input, or one for an input that is not a dictionary."""
+    schema = graph.get_input_jsonschema()
+    needed = schema.get("required", ())
+    named = [name for name in schema.get("properties", {}) if name.isidentifier() and name != "thread_id"]
+    parameters = [_parameter(name, is_needed=name in needed) for name in named] or [_parameter("input", is_needed=True)]
+    parameters.sort(key=lambda one: one.default is None)
+    if graph.checkpointer:
+        parameters.append(_parameter("thread_id", is_needed=False))
+    return inspect.Signature(parameters)
+
+
+def _parameter(name: str, *, is_needed: bool) -> inspect.Parameter:
+    default = inspect.Parameter.empty if is_needed else None
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+
+
+def plain(value: Any) -> Any:
+    """Return a state as JSON would have it: messages as dictionaries."""
+    if isinstance(value, BaseMessage):
+        return {"type": value.type, **value.model_dump(mode="json", exclude_defaults=True)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,116 @@
+"""Streams of graphs as runs, which go on when their reader asks for more, as plain LangGraph does.
+
+The run has a task or a thread of its own, because a block cannot be a run across a ``yield``: its reader would be in
+the run too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import stoppable
+from stoppable.adapters.langgraph.calls import Call
+
+_END: Any = object()
+
+
+class _Reading:
+    """The run of a stream, and whether its reader is still there."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.run: stoppable.Run | None = None
+        self.error: BaseException | None = None
+        self.is_left = False
+
+    def leave(self) -> None:
+        """End the run because its reader left; one that a stop has reached ends by itself."""
+        self.is_left = True
+        if self.run is not None and not self.run.token.stopped:
+            reason = stoppable.Reason.of("the reader of its stream left", kind=stoppable.ReasonKind.DISCONNECT)
+            self.run.stop("immediate", reason)
+
+
+async def read(call: Call, begin: Callable[[], Any]) -> AsyncIterator[Any]:
+    """Yield what a graph streams, as a run in a task of its own."""
+    reading = _Reading(call)
+    items: asyncio.Queue[Any] = asyncio.Queue()
+    wanted = asyncio.Event()
+
+    async def work() -> None:
+        async with contextlib.aclosing(begin()) as stream:
+            async for item in stream:
+                items.put_nowait(item)
+                if not reading.is_left:
+                    await wanted.wait()
+                    wanted.clear()
+
+    async def body() -> None:
+        try:
+            async with call.opened() as reading.run:
+                await call.perform(work)
+        except BaseException as error:  # whatever it is, it reaches the reader, once the run has ended
+            reading.error = error
+        items.put_nowait(_END)
+
+    task = asyncio.create_task(body(), name=f"graph {call.name}")
+    try:
+        while (item := await items.get()) is not _END:
+            yield item
+            wanted.set()
+    finally:
+        if not task.done():
+            reading.leave()
+            wanted.set()
+            if reading.run is None:
+                task.cancel()
+            await asyncio.wait([task])
+    if reading.error is not None:
+        raise reading.error
+
+
+def read_blocking(call: Call, begin: Callable[[], Any]) -> Iterator[Any]:
+    """Yield what a graph streams, as a run on a thread of its own."""
+    reading = _Reading(call)
+    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    wanted = threading.Semaphore(0)
+
+    def work() -> None:
+        with contextlib.closing(begin()) as stream:
+            for item in stream:
+                items.put(item)
+                if not reading.is_left:
+                    wanted.acquire()
+
+    is_root = stoppable.current_run() is None
+
+    def body() -> None:
+        try:
+            # A root has no run on this thread to begin with, and that is not a run that got lost.
+            with stoppable.detached() if is_root else contextlib.nullcontext(), call.opened_blocking() as reading.run:
+                call.perform_blocking(work)
+        except BaseException as error:
+            reading.error = error
+        items.put(_END)
+
+    thread = threading.Thread(
+        target=contextvars.copy_context().run, args=(body,), name=f"graph {call.name}", daemon=True
+    )
+    thread.start()
+    try:
+        while (item := items.get()) is not _END:
+            yield item
+            wanted.release()
+    finally:
+        if thread.is_alive():
+            reading.leave()
+        wanted.release()
+        thread.join()
+    if reading.error is not None:
+        raise reading.error

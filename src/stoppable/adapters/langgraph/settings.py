@@ -1,0 +1,44 @@
+"""How the runs of a graph are started, and what becomes of its thread when one is stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from stoppable import InvalidArgument, Policy
+from stoppable.supervisor import Supervisor
+
+OnStop = Literal["seal", "rollback", "leave"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What ``stoppable_graph`` was told."""
+
+    supervisor: Supervisor | None = None
+    on_stop: OnStop = "seal"
+    seal_seconds: float = 5.0
+    name: str | None = None
+    owner: str | None = None
+    policy: Policy | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_stop not in {"seal", "rollback", "leave"}:
+            raise InvalidArgument(f"unknown on_stop {self.on_stop!r}: use seal, rollback or leave")
+
+
+DEFAULT = Settings()
+
+ATTRIBUTE = "__stoppable_settings__"
+
+
+def settings_of(graph: Any) -> Settings | None:
+    """Return what was said about a graph; it is with its class, because a graph copies its own attributes."""
+    found: Settings | None = getattr(type(graph), ATTRIBUTE, None)
+    return found
+
+
+def key_of(thread_id: object) -> str:
+    """Return the address of a thread's runs, for ``supervisor.stop(key=…)`` and ``supervisor.find``."""
+    return f"langgraph:{quote(str(thread_id), safe='')}"

@@ -1,0 +1,64 @@
+"""The thread of a graph during one call: where it is kept, and what of the call is not in it yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langgraph.types import Command
+
+from stoppable.adapters.langgraph import names
+
+
+class _Unfinished:
+    def __repr__(self) -> str:
+        return "<unfinished>"
+
+
+UNFINISHED: Any = _Unfinished()
+"""A tool call that had begun, and nobody knows its result."""
+
+
+@dataclass(slots=True)
+class Thread:
+    """What a stop has to write down."""
+
+    graph: Any
+    config: dict[str, Any] | None
+    """What addresses it; None if nothing is kept, or not by this graph."""
+    began_at: str | None = None
+    """The checkpoint that the call began with; None if there was none."""
+    had_interrupts: bool = False
+    calls: dict[str, Any] = field(default_factory=dict)
+    """What became of the tool calls that had begun, by their ids: the answer, or UNFINISHED."""
+    said: dict[str, str] = field(default_factory=dict)
+    """Text that was streamed in nodes that never returned, by the id of the message."""
+    below: list[Thread] = field(default_factory=list)
+    """The threads of persistent subgraphs that the call came to."""
+
+    def note(self, call_id: str | None, result: Any) -> None:
+        """Remember what became of a tool call."""
+        if call_id is None:
+            return
+        found = _messages_of(result) if isinstance(result, Command) else [result]
+        answers = [one for one in found if isinstance(one, ToolMessage) and one.tool_call_id == call_id]
+        self.calls[call_id] = answers[0] if answers else UNFINISHED
+
+
+def _messages_of(command: Command[Any]) -> list[Any]:
+    update = command.update
+    values = update.values() if isinstance(update, dict) else [update]
+    return [message for value in values if isinstance(value, list) for message in value]
+
+
+def thread_of(graph: Any, config: Any) -> Thread:
+    """Return the thread that a call of a graph works on; only if it is its own and not part of that of its caller."""
+    full = ensure_config(merge_configs(graph.config, config) if graph.config else config)
+    given = full.get("configurable", {})
+    is_kept = bool(given.get(names.CHECKPOINTER) or graph.checkpointer)
+    is_own = graph.checkpointer is True or names.TASK_ID not in given
+    if graph.checkpointer is False or not is_kept or not is_own or "thread_id" not in given:
+        return Thread(graph, None)
+    return Thread(graph, names.thread_config(full))
