@@ -65,6 +65,13 @@ def thread_config(config: Any) -> dict[str, Any]:
     return {"configurable": kept}
 
 
+def persistent_config(config: Any) -> dict[str, Any]:
+    """Return the same for a subgraph with ``checkpointer=True``: its namespace has no ids of tasks."""
+    kept = thread_config(config)["configurable"]
+    parts = kept.get("checkpoint_ns", "").split("|")
+    return {"configurable": {**kept, "checkpoint_ns": "|".join(part.split(":")[0] for part in parts)}}
+
+
 def missing() -> list[str]:
     """Return what the installed packages lack of the names that this adapter cannot do without."""
     lacking = [path for path, first in _FUNCTIONS.items() if _parameters(path)[: len(first)] != first]

@@ -61,4 +61,5 @@ def thread_of(graph: Any, config: Any) -> Thread:
     is_own = graph.checkpointer is True or names.TASK_ID not in given
     if graph.checkpointer is False or not is_kept or not is_own or "thread_id" not in given:
         return Thread(graph, None)
-    return Thread(graph, names.thread_config(full))
+    addressed = names.persistent_config if graph.checkpointer is True else names.thread_config
+    return Thread(graph, addressed(full))
