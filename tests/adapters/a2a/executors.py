@@ -89,9 +89,13 @@ class InThread(Scripted):
 
 
 class HangingCancel(Scripted):
+    def __init__(self):
+        super().__init__()
+        self.let_go = asyncio.Event()
+
     async def cancel(self, context, queue):
         self.cancels += 1
-        await asyncio.Event().wait()
+        await self.let_go.wait()
 
 
 class RaisingCancel(Scripted):

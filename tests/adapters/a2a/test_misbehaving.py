@@ -193,7 +193,9 @@ async def test_a_grace_of_the_cancel_is_the_one_that_counts(supervisor):
         await stream.ended()
 
 
-@pytest.mark.parametrize("asked", [{"mode": "softly"}, {"grace": -1}, {"grace": "long"}, {"reason": 7}])
+@pytest.mark.parametrize(
+    "asked", [{"mode": "softly"}, {"grace": -1}, {"grace": "long"}, {"remaining": "x"}, {"reason": 7}]
+)
 async def test_a_cancel_that_asks_for_nonsense_stops_nothing(supervisor, asked):
     inner = Scripted()
     async with served(inner, supervisor) as server:

@@ -1,7 +1,7 @@
 """A2A: a cancel that cancels, on the official SDK (a2a-sdk 1.3 and newer).
 
 ``StoppableExecutor`` makes any AgentExecutor stoppable, and ``StoppableRequestHandler`` gives the SDK's server its
-cancel.
+cancel. ``client`` makes tasks of other agents nodes of the calling run's tree.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ try:
 except ImportError as error:
     raise ImportError('a2a-sdk is not installed: pip install "stoppable[a2a]"', name=error.name) from error
 
+from stoppable.adapters.a2a.client import client
 from stoppable.adapters.a2a.executor import POLICY, StoppableExecutor
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
 
-__all__ = ["POLICY", "StoppableExecutor", "StoppableRequestHandler"]
+__all__ = ["POLICY", "StoppableExecutor", "StoppableRequestHandler", "client"]

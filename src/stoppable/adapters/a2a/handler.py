@@ -82,7 +82,8 @@ class StoppableRequestHandler(DefaultRequestHandler):
         Again for a canceled task it returns that task. TaskNotCancelableError says how the task ended otherwise. A
         task that is still working when the stop is not waited for any longer is returned as it is.
         """
-        asked = Asked.of(params.metadata if params.HasField("metadata") else None, self._executor.mode)
+        metadata = params.metadata if params.HasField("metadata") else None
+        asked = Asked.of(metadata, self._executor.mode, self._executor.policy.grace)
         task = await self._task(params.id, context)
         if task.status.state not in TERMINAL:
             task = await self._stop(params, context, asked)

@@ -106,8 +106,11 @@ class Asked:
     reason: str | None = None
 
     @classmethod
-    def of(cls, metadata: Any, mode: Mode) -> Asked:
-        """Return what the metadata of a cancel asks for: ``mode``, ``grace`` and ``reason``, under our name or bare."""
+    def of(cls, metadata: Any, mode: Mode, own_grace: float) -> Asked:
+        """Return what the metadata of a cancel asks for: ``mode``, ``grace`` and ``reason``, under our name or bare.
+
+        ``remaining`` is what a caller that is itself being stopped has left: it shortens our own grace.
+        """
         given = MessageToDict(metadata) if metadata is not None else {}
         own = given.get(METADATA)
         found = {**given, **own} if isinstance(own, Mapping) else given
@@ -115,9 +118,14 @@ class Asked:
             mode = Mode.of(found.get("mode") or mode)
         except stoppable.InvalidArgument as error:
             raise InvalidParamsError(message=str(error)) from None
-        grace, reason = found.get("grace"), found.get("reason")
-        if grace is not None and not (_is_number(grace) and 0 <= grace <= _GRACE_SECONDS):
-            raise InvalidParamsError(message=f"grace is {grace!r:.40}: use seconds from 0 to {_GRACE_SECONDS:.0f}")
+        grace, remaining, reason = found.get("grace"), found.get("remaining"), found.get("reason")
+        for name, value in (("grace", grace), ("remaining", remaining)):
+            if value is not None and not (_is_number(value) and 0 <= value <= _GRACE_SECONDS):
+                raise InvalidParamsError(message=f"{name} is {value!r:.40}: use seconds from 0 to {_GRACE_SECONDS:.0f}")
+        # A grace that is named is given to a run that never looks, too: not for a few milliseconds less than our own.
+        # The caller presses harder when its time is over.
+        if grace is None and remaining is not None and remaining < own_grace / 2:
+            grace = remaining
         if reason is not None and not isinstance(reason, str):
             raise InvalidParamsError(message=f"reason is {reason!r:.40}: use a text")
         return cls(mode=mode, grace=grace, reason=None if reason is None else reason[:_REASON_LENGTH])

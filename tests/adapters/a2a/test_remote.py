@@ -1,0 +1,286 @@
+"""A task of another agent is a node of the tree; what became of it is what that agent says."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from a2a.client import ClientConfig, ClientFactory
+from a2a.types import GetTaskRequest, ListTasksRequest, TaskState
+
+import stoppable
+from stoppable import Policy, Status
+from stoppable.adapters.a2a import client
+
+from .executors import HangingCancel, InThread, RaisingCancel, Scripted
+from .serving import SECONDS, card_for, message, served, state_of
+
+
+class Silent(Scripted):
+    """Says nothing of its task for a while: who asked does not know its id."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.speak = asyncio.Event(), asyncio.Event()
+
+    async def execute(self, context, queue):
+        self.asked.set()
+        await self.speak.wait()
+        await super().execute(context, queue)
+
+
+class Forwards(Scripted):
+    """Asks the next agent in the chain, with a client that it closes."""
+
+    def __init__(self, url):
+        super().__init__()
+        self.url = url
+
+    async def work(self, context, updater):
+        async with calling(self.url) as remote:
+            async for _ in remote.send_message(message()):
+                pass
+
+
+ROOT = Path(__file__).parents[3]
+SHORT = Policy(grace=0.3, interrupt=0.1, cancel=0.4, kill=0.3)
+
+
+@contextlib.contextmanager
+def process():
+    """Run a service in a process of its own; its address and its pid."""
+    command = [sys.executable, "-m", "tests.adapters.a2a.remote_service"]
+    made = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        yield made.stdout.readline().strip(), made.pid
+    finally:
+        made.kill()
+        made.wait()
+        made.stdout.close()
+
+
+@contextlib.asynccontextmanager
+async def service(inner, *, is_plain=False):
+    """Run a service of its own, with a supervisor of its own; its address."""
+    async with stoppable.Supervisor() as supervisor, served(inner, None if is_plain else supervisor) as server:
+        yield server.url + "/"
+
+
+@contextlib.asynccontextmanager
+async def calling(url, *, is_wrapped=True):
+    async with httpx.AsyncClient(timeout=SECONDS) as http:
+        made = ClientFactory(ClientConfig(httpx_client=http)).create(card_for(url))
+        yield client(made, name="far", url=url) if is_wrapped else made
+
+
+class Caller:
+    """An agent that asks another one and tells what it heard."""
+
+    def __init__(self, remote):
+        self.remote, self.heard, self.told = remote, [], asyncio.Event()
+
+    async def __call__(self):
+        async for event in self.remote.send_message(message()):
+            self.heard.append(event)
+            if event.status_update.status.state == TaskState.TASK_STATE_WORKING:
+                self.told.set()
+        return len(self.heard)
+
+    async def start(self, policy=None):
+        return await stoppable.spawn(self.__call__, name="caller", policy=policy)
+
+    async def working(self):
+        async with asyncio.timeout(SECONDS):
+            await self.told.wait()
+
+
+def fate_of(handle):
+    return {str(node.fate) for node in handle.run.receipt.nodes if node.kind == "remote"}
+
+
+async def only_task(remote):
+    tasks = (await remote.list_tasks(ListTasksRequest())).tasks
+    return state_of(tasks[0])
+
+
+async def outcome_of(handle):
+    async with asyncio.timeout(SECONDS):
+        return await handle.outcome()
+
+
+async def test_a_stop_of_the_caller_cancels_the_task_there():
+    async with service(Scripted()) as url, calling(url) as remote:
+        caller = Caller(remote)
+        handle = await caller.start()
+        await caller.working()
+        await handle.stop(reason="enough")
+        assert (await outcome_of(handle)).status is Status.STOPPED
+        assert fate_of(handle) == {"cancelled"}
+        assert await only_task(remote) == "CANCELED"
+        task = (await remote.list_tasks(ListTasksRequest())).tasks[0]
+        assert task.metadata["stoppable"]["reason"] == "enough"
+
+
+async def test_without_the_wrapper_the_task_there_goes_on():
+    """What the wrapper is for."""
+    async with service(Scripted()) as url, calling(url, is_wrapped=False) as remote:
+        caller = Caller(remote)
+        handle = await caller.start(policy=SHORT)
+        await caller.working()
+        await handle.stop("immediate")
+        assert (await outcome_of(handle)).status is Status.STOPPED
+        assert await only_task(remote) == "WORKING"
+
+
+@pytest.mark.parametrize("mode", ["graceful", "immediate"])
+async def test_a_stop_before_the_id_is_known_is_told_when_it_is(mode):
+    inner = Silent()
+    async with service(inner) as url, calling(url) as remote:
+        caller = Caller(remote)
+        handle = await caller.start()
+        async with asyncio.timeout(SECONDS):
+            await inner.asked.wait()
+        assert caller.heard == []
+        handle.run.stop(mode)
+        inner.speak.set()
+        assert (await outcome_of(handle)).status is Status.STOPPED
+        assert fate_of(handle) == {"cancelled"}
+        assert await only_task(remote) == "CANCELED"
+
+
+async def test_a_remote_that_cannot_be_asked_leaves_the_run_lost():
+    with process() as (url, pid):
+        async with calling(url) as remote:
+            frozen, killed, unaware = (Caller(remote) for _ in range(3))
+            handles = [await caller.start(policy=SHORT) for caller in (frozen, killed, unaware)]
+            for caller in (frozen, killed, unaware):
+                await caller.working()
+            os.kill(pid, signal.SIGSTOP)
+            await handles[0].stop(reason="enough")
+            assert (await outcome_of(handles[0])).status is Status.LOST
+            assert fate_of(handles[0]) == {"unreachable"}
+            os.kill(pid, signal.SIGKILL)
+            await handles[1].stop(reason="enough")
+            assert (await outcome_of(handles[1])).status is Status.LOST
+            assert fate_of(handles[1]) == {"unreachable"}
+            outcome = await outcome_of(handles[2])  # nobody stopped it: the broken connection is its error
+            assert outcome.status is Status.FAILED
+
+
+async def test_a_plain_remote_whose_cancel_raises_has_failed_and_says_so():
+    async with service(RaisingCancel(), is_plain=True) as url, calling(url) as remote:
+        caller = Caller(remote)
+        handle = await caller.start()
+        await caller.working()
+        await handle.stop()
+        assert (await outcome_of(handle)).status is Status.STOPPED
+        assert fate_of(handle) == {"finished"}
+        assert await only_task(remote) == "FAILED"
+
+
+async def test_a_plain_remote_whose_cancel_hangs_leaves_the_run_lost():
+    inner = HangingCancel()
+    async with service(inner, is_plain=True) as url, calling(url) as remote:
+        caller = Caller(remote)
+        handle = await caller.start(policy=SHORT)
+        await caller.working()
+        await handle.stop()
+        assert (await outcome_of(handle)).status is Status.LOST
+        assert fate_of(handle) == {"unreachable"}
+        inner.let_go.set()
+
+
+async def test_a_remote_that_completes_in_spite_of_the_stop_has_finished():
+    inner = HangingCancel()
+    async with service(inner, is_plain=True) as url, calling(url) as remote:
+        caller = Caller(remote)
+        handle = await caller.start()
+        await caller.working()
+        handle.run.stop()
+        inner.go.set()
+        outcome = await outcome_of(handle)
+        assert outcome.status is Status.COMPLETED
+        assert outcome.result == len(caller.heard)
+        assert handle.run.receipt.too_late
+        assert fate_of(handle) == {"finished"}
+        inner.let_go.set()
+
+
+async def test_a_remote_that_does_not_know_its_own_end_leaves_the_run_lost():
+    inner = InThread()
+    async with service(inner) as url, calling(url) as remote:
+        caller = Caller(remote)
+        handle = await caller.start(policy=SHORT)
+        await caller.working()
+        try:
+            await handle.stop()
+            assert (await outcome_of(handle)).status is Status.LOST
+        finally:
+            inner.go.set()
+
+
+@pytest.mark.parametrize("mode", ["graceful", "immediate"])
+async def test_a_stop_travels_down_a_chain_of_services(mode):
+    end = Scripted()
+    async with service(end) as last, service(Forwards(last)) as middle, service(Forwards(middle)) as first:
+        async with calling(first) as remote, calling(middle) as between, calling(last) as far:
+            caller = Caller(remote)
+            handle = await caller.start()
+            async with asyncio.timeout(SECONDS):
+                await end.working.wait()
+            await handle.stop(mode)
+            assert (await outcome_of(handle)).status is Status.STOPPED
+            assert [await only_task(one) for one in (remote, between, far)] == ["CANCELED"] * 3
+
+
+async def test_a_reader_that_leaves_stops_the_task_there(supervisor):
+    inner = Scripted()
+    async with served(inner, supervisor) as server, calling(server.url + "/") as remote:
+
+        async def glances():
+            events = remote.send_message(message())
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    if event.status_update.status.state == TaskState.TASK_STATE_WORKING:
+                        return event.status_update.task_id
+
+        handle = await stoppable.spawn(glances)
+        outcome = await outcome_of(handle)
+        assert outcome.status is Status.COMPLETED
+        assert await server.state(outcome.result) == "CANCELED"
+
+
+async def test_a_task_that_is_not_waited_for_keeps_the_run_open(supervisor):
+    """A client that polls gets one answer at once; the run does not end before the task does."""
+    inner = Scripted()
+    async with served(inner, supervisor) as server:
+        config = ClientConfig(httpx_client=server.http, streaming=False, polling=True)
+        remote = client(ClientFactory(config).create(card_for(server.url + "/")))
+
+        async def asks():
+            (event,) = [event async for event in remote.send_message(message())]
+            return event.task.id
+
+        handle = await stoppable.spawn(asks)
+        async with asyncio.timeout(SECONDS):
+            await inner.working.wait()
+        assert handle.status is Status.RUNNING
+        inner.go.set()
+        outcome = await outcome_of(handle)
+        assert outcome.status is Status.COMPLETED
+        assert await server.state(outcome.result) == "COMPLETED"
+
+
+async def test_outside_a_run_it_is_a_plain_client(supervisor):
+    inner = Scripted()
+    inner.go.set()
+    async with served(inner, supervisor) as server, calling(server.url + "/") as remote:
+        assert client(remote) is remote
+        heard = [event async for event in remote.send_message(message())]
+        task = await remote.get_task(GetTaskRequest(id=heard[0].task.id))
+        assert state_of(task) == "COMPLETED"
