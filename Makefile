@@ -9,9 +9,9 @@ SHELL := bash
 # where the coverage of the core and the engine comes from: measuring takes time
 MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/browser
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser
 
-.PHONY: help demo test test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-lowest test-ui bench-ui screenshots check check-ui model soak bench clean
+.PHONY: help demo test test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -98,6 +98,17 @@ test-langgraph: ## stop graphs of LangGraph, with the oldest version that is sup
 	$(call environment,.venv-langgraph1,dev$(comma)langgraph-test,'langgraph==1.0.*' 'langgraph-prebuilt==1.0.8' 'langchain==1.0.*')
 	.venv-langgraph/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
 	.venv-langgraph1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
+
+# the packages are large: compiled once, they are imported in a tenth of the time
+test-openhands: ## interrupt the conversations of OpenHands, on its own server too; needs a Python from 3.12 up
+	@found=; for python in $(PYTHON) python3.13 python3.12 $$HOME/.pyenv/versions/3.1[23].*/bin/python; do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then found=$$python; break; fi; done; \
+	if [ -z "$$found" ]; then echo "OPENHANDS WAS NOT TESTED: it needs Python 3.12 or newer, and none is installed"; \
+	else $(MAKE) --no-print-directory test-openhands-with PYTHON=$$found; fi
+
+test-openhands-with:
+	$(call environment,.venv-openhands,dev$(comma)openhands$(comma)openhands-server,--compile-bytecode)
+	.venv-openhands/bin/python -m pytest -q $(PARALLEL) tests/adapters/openhands
 
 test-libraries: ## let runs use libraries that start threads, and instrument them beside OpenTelemetry and Sentry
 	$(call environment,.venv-libraries,dev$(comma)libraries)

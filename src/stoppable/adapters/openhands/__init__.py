@@ -1,0 +1,17 @@
+"""OpenHands: interrupts that reach every tool, on unmodified openhands-sdk.
+
+``supervise(conversation)`` is for one conversation, ``install()`` for all of a process, also those of agent-server.
+"""
+
+from __future__ import annotations
+
+try:
+    import openhands.sdk as _sdk  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'openhands-sdk is not installed: pip install "stoppable[openhands]", with Python 3.12 or newer', name=error.name
+    ) from error
+
+from stoppable.adapters.openhands.patches import install, run_of, supervise, tool_calls
+
+__all__ = ["install", "run_of", "supervise", "tool_calls"]

@@ -1,0 +1,103 @@
+"""What this adapter needs of openhands beyond its documented names.
+
+Everything private is here, so that ``missing`` can say what a new version lacks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
+from openhands.sdk.conversation.impl.local_conversation import LocalConversation
+from openhands.sdk.conversation.state import ConversationState
+from openhands.sdk.llm import LLM
+
+_SIGNATURES: dict[str, tuple[Any, str, tuple[str, ...]]] = {
+    "LocalConversation.run": (LocalConversation, "run", ()),
+    "LocalConversation.arun": (LocalConversation, "arun", ()),
+    "LocalConversation.interrupt": (LocalConversation, "interrupt", ()),
+    "LocalConversation.send_message": (LocalConversation, "send_message", ("message", "sender")),
+    "LocalConversation.cancel_token": (LocalConversation, "cancel_token", ()),
+    "LocalConversation._emit_orphaned_action_errors": (LocalConversation, "_emit_orphaned_action_errors", ()),
+    "ConversationState.get_unmatched_actions": (ConversationState, "get_unmatched_actions", ()),
+    "ConversationState.active_branch": (ConversationState, "active_branch", ()),
+    "ConversationState.acquire": (ConversationState, "acquire", ("blocking",)),
+    "LLM.generate": (LLM, "generate", ("messages",)),
+    "LLM.agenerate": (LLM, "agenerate", ("messages",)),
+    "ParallelToolExecutor.execute_batch": (
+        ParallelToolExecutor,
+        "execute_batch",
+        ("action_events", "tool_runner", "tools", "cancel_token", "span_owner"),
+    ),
+    "ParallelToolExecutor.aexecute_batch": (
+        ParallelToolExecutor,
+        "aexecute_batch",
+        ("action_events", "tool_runner", "tools", "cancel_token", "span_owner"),
+    ),
+    "ParallelToolExecutor._run_safe": (
+        ParallelToolExecutor,
+        "_run_safe",
+        ("action", "tool_runner", "tool", "cancel_token", "span_owner"),
+    ),
+}
+
+
+def _found(path: str) -> Any:
+    """Return a name of openhands-tools, or None where that is not installed."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(f"openhands.tools.{module}"), name, None)
+    except ModuleNotFoundError:
+        return None
+
+
+TERMINAL_SESSION: Any = _found("terminal.terminal.terminal_session:TerminalSession")
+"""The class whose ``execute`` every command goes through; its ``terminal`` has the shell."""
+
+TERMINAL_EXECUTOR: Any = _found("terminal.impl:TerminalExecutor")
+
+
+def limit_of(executor: Any) -> int:
+    """Return how many tool calls an executor lets run at a time."""
+    limit: int = executor._max_workers
+    return limit
+
+
+def tell(conversation: Any, event: Any) -> None:
+    """Add an event to a conversation, and tell its callbacks."""
+    conversation._on_event(event)
+
+
+def answer_orphans(conversation: Any) -> None:
+    """Answer each action that has no observation with an error; needs the lock of the state."""
+    conversation._emit_orphaned_action_errors()
+
+
+def run_safe(executor: Any, action: Any, runner: Any, tool: Any, conversation: Any) -> Any:
+    """Execute a tool call under the locks that it declares; its errors become events."""
+    return executor._run_safe(action, runner, tool, None, conversation)
+
+
+def missing() -> list[str]:
+    """Return what the installed openhands lacks of the names that this adapter cannot do without."""
+    return [
+        what for what, (owner, name, parameters) in _SIGNATURES.items() if not _has(owner, name, parameters)
+    ] + _missing_in_tools()
+
+
+def _has(owner: Any, name: str, parameters: tuple[str, ...]) -> bool:
+    found = inspect.getattr_static(owner, name, None)
+    if isinstance(found, property):
+        return not parameters
+    if found is None:
+        return False
+    return set(parameters) <= set(inspect.signature(getattr(owner, name)).parameters)
+
+
+def _missing_in_tools() -> list[str]:
+    if _found("terminal:TerminalTool") is None:
+        return []  # without openhands-tools there are no terminals
+    needed = {"TerminalSession.execute": getattr(TERMINAL_SESSION, "execute", None), "terminal": TERMINAL_EXECUTOR}
+    return [what for what, found in needed.items() if found is None]

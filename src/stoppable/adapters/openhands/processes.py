@@ -1,0 +1,52 @@
+"""What runs in a terminal: the shell, what is in front of it, and its jobs, as the kernel tells."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_PROC = Path("/proc")
+
+
+class Process(NamedTuple):
+    """A process; with the time of its start nobody else can be taken for it."""
+
+    pid: int
+    started: int
+    group: int
+    session: int
+    front: int
+    """The group that the terminal belongs to now, or -1."""
+
+
+def process(pid: int | str) -> Process | None:
+    """Return a process that is alive, or None."""
+    with contextlib.suppress(OSError):
+        state, _, group, session, _, front, *more = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        if state not in (b"Z", b"X"):
+            return Process(int(pid), int(more[13]), int(group), int(session), int(front))
+    return None
+
+
+def shell_of(terminal: Any) -> int | None:
+    """Return the pid of the shell of a terminal of OpenHands, whatever it is made of; None if that is not known."""
+    own = getattr(terminal, "process", None)
+    pane = getattr(terminal, "pane", None)
+    pid = own.pid if own is not None else getattr(pane, "pane_pid", None)
+    return None if pid is None or process(pid) is None else int(pid)
+
+
+def in_front(shell: int) -> int | None:
+    """Return the group of the command that a shell waits for, or None if it waits for the next command."""
+    found = process(shell)
+    return None if found is None or found.front in {-1, found.group} else found.front
+
+
+def jobs(shell: int) -> set[Process]:
+    """Return what runs in the session of a shell, but for itself."""
+    if not _PROC.is_dir():
+        return set()
+    numbers = [entry.name for entry in _PROC.iterdir() if entry.name.isdigit()]
+    found = [one for number in numbers if (one := process(number)) is not None]
+    return {one._replace(front=0) for one in found if one.session == shell and one.pid != shell}

@@ -1,0 +1,31 @@
+"""The state of a conversation after a stop: every action has an answer, and it can be run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openhands.sdk.conversation.state import ConversationExecutionStatus, ConversationState
+from openhands.sdk.event import InterruptEvent
+
+from stoppable.adapters.openhands import names
+from stoppable.adapters.openhands.supervised import Turn
+
+_UNFINISHED = (ConversationExecutionStatus.RUNNING, ConversationExecutionStatus.IDLE)
+
+
+def seal(conversation: Any, turn: Turn | None) -> None:
+    """Say that the conversation was interrupted, unless OpenHands itself has, or it had finished.
+
+    It waits for the lock of the state, which an agent that is being initialized holds. By then a newer run may have
+    begun, which is none of its business.
+    """
+    state = conversation.state
+    with state:
+        if turn is not None and turn.supervised.turn is not turn:
+            return
+        status = state.execution_status
+        orphans = ConversationState.get_unmatched_actions(state.active_branch())
+        if status in _UNFINISHED or (orphans and status is ConversationExecutionStatus.PAUSED):
+            names.answer_orphans(conversation)
+            state.execution_status = ConversationExecutionStatus.PAUSED
+            names.tell(conversation, InterruptEvent())

@@ -1,0 +1,144 @@
+"""Commands in the terminals of OpenHands: a stop ends them, and the shell with its directory and variables lives on."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import stoppable
+from stoppable.adapters.openhands import names
+from stoppable.adapters.openhands.processes import Process, in_front, jobs, shell_of
+
+_logger = logging.getLogger("stoppable.adapters.openhands")
+
+_STEP_SECONDS = 0.05
+
+
+class Shells:
+    """The shells that one run has used, and what ran in them before it did."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, set[Process]] = {}
+        self._busy: dict[int, int] = {}  # by shell, the tool calls in flight that use it
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def using(self, shell: int) -> Iterator[None]:
+        """Note that a tool call of the run uses a shell in the block."""
+        before = self._before.get(shell)
+        if before is None:
+            before = jobs(shell)
+        with self._lock:
+            self._before.setdefault(shell, before)
+            self._busy[shell] = self._busy.get(shell, 0) + 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy[shell] -= 1
+
+    def end_jobs(self) -> None:
+        """End what the current run, which was told to stop, has started in the background of its shells.
+
+        What is in front of a shell that a tool call waits for is left to that call.
+        """
+        for shell, before in list(self._before.items()):
+            spared = in_front(shell) if self._busy.get(shell) else None
+            groups = {job.group for job in jobs(shell) - before} - {spared, shell}
+            for group in groups:
+                _end(group)
+
+
+class Call:
+    """A tool call that is executed, with the shells that it waits for."""
+
+    def __init__(self, run: stoppable.Run, shells: Shells, executor: Any) -> None:
+        self._run, self._shells, self._executor = run, shells, executor
+        self._waits_for: set[int] = set()
+        self._over = threading.Event()
+        self._context = contextvars.copy_context()  # where the current run is the tool call
+
+    @contextlib.contextmanager
+    def executed(self) -> Iterator[None]:
+        """Let an interrupt end the command, while the block executes the tool."""
+        token = current_call.set(self)
+        try:
+            with stoppable.on_interrupt(self._end):
+                yield
+        finally:
+            self._over.set()
+            current_call.reset(token)
+
+    @contextlib.contextmanager
+    def using(self, shell: int) -> Iterator[None]:
+        """Let the block wait for a command of a shell."""
+        with self._shells.using(shell):
+            self._waits_for.add(shell)
+            try:
+                stoppable.check()  # seen by a stop from here on, or raised here
+                yield
+            finally:
+                self._waits_for.discard(shell)
+
+    def _end(self) -> None:
+        """End the command: Ctrl-C first, and harder if that has not helped in time."""
+        if self._executor is not None and not _is_terminal(self._executor):
+            try:
+                self._executor.interrupt()
+            except Exception:
+                _logger.exception("interrupting a tool failed")
+        told: dict[int, float] = {}  # by group, when it was sent a Ctrl-C
+        while True:  # the command may not have begun yet, and another one may follow it
+            for shell in self._waits_for.copy():
+                group = in_front(shell)
+                if group is not None:
+                    self._end_group(group, told)
+            if self._over.wait(_STEP_SECONDS) or self._run.outcome is not None:
+                return
+
+    def _end_group(self, group: int, told: dict[int, float]) -> None:
+        now = time.monotonic()
+        if group not in told:
+            told[group] = now
+            with contextlib.suppress(OSError):
+                os.killpg(group, signal.SIGINT)
+        elif now - told[group] >= self._run.policy.interrupt:
+            told[group] = float("inf")
+            self._context.copy().run(_end, group)
+
+
+def _is_terminal(executor: Any) -> bool:
+    # Its interrupt() would send Ctrl-C to the terminals of all calls.
+    return names.TERMINAL_EXECUTOR is not None and isinstance(executor, names.TERMINAL_EXECUTOR)
+
+
+def _end(group: int) -> None:
+    """Make a process group a part of the current run, which was told to stop: TERM, then KILL, and it waits for it."""
+    with contextlib.suppress(stoppable.AgentStopped):
+        stoppable.adopt_process(pgid=group, name=f"command {group}")
+
+
+current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("stoppable-openhands-call", default=None)
+
+
+def execute(plain: Any) -> Any:
+    """Return ``TerminalSession.execute`` that notes which tool call waits for which shell."""
+
+    @functools.wraps(plain)
+    def noted(self: Any, action: Any) -> Any:
+        call = current_call.get()
+        shell = None if call is None else shell_of(self.terminal)
+        if call is None or shell is None:
+            return plain(self, action)
+        with call.using(shell):
+            return plain(self, action)
+
+    return noted

@@ -1,0 +1,195 @@
+"""Commands in the real terminals of OpenHands: they die with the run, and the shell lives on."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import stoppable
+from stoppable.adapters.openhands import run_of, supervise, tool_calls
+
+from .world import DEADLINE, answers, asks, call, converse, says, status
+
+KINDS = ["subprocess", "tmux"]
+
+
+def command(text, _id=None):
+    return call("terminal", _id, command=text)
+
+
+def alive(pid):
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+async def written(path):
+    """Wait for the pid that a command has written."""
+    async with asyncio.timeout(DEADLINE):
+        while not (path.exists() and path.read_text().strip()):
+            await asyncio.sleep(0.005)
+    return int(path.read_text())
+
+
+@pytest.fixture(params=KINDS)
+def talk(request, tmp_path, world):
+    if request.param == "tmux" and shutil.which("tmux") is None:
+        pytest.fail("tmux is not installed: apt-get install tmux")
+    made = []
+
+    def make(*script, **options):
+        tools = [("terminal", {"terminal_type": request.param})]
+        conversation = supervise(converse(tmp_path, *script, tools=tools), **options)
+        made.append(conversation)
+        return conversation
+
+    yield make
+    for conversation in made:
+        conversation.close()
+
+
+async def test_the_command_dies_and_the_shell_lives_on(talk, tmp_path):
+    conversation = talk(
+        asks(command("mkdir inner && cd inner && export MARK=seven")),
+        asks(command(f"sh -c 'echo $$ > {tmp_path}/started; exec sleep 300'")),
+        asks(command('echo "$MARK in $PWD"', "look")),
+        says("done"),
+    )
+    running = asyncio.create_task(conversation.arun())
+    pid = await written(tmp_path / "started")
+    conversation.interrupt()
+    await running
+    assert not alive(pid)
+    assert run_of(conversation).outcome.status == "stopped"
+    assert status(conversation) == "paused"
+    conversation.send_message("again")
+    await conversation.arun()
+    assert status(conversation) == "finished"
+    assert f"seven in {tmp_path}/inner" in answers(conversation)["look"]
+
+
+async def test_what_ignores_ctrl_c_dies_and_so_does_the_job_in_the_background(talk, tmp_path):
+    conversation = talk(
+        asks(command(f"sleep 300 & echo $! > {tmp_path}/job")),
+        asks(command(f"sh -c 'trap \"\" INT; echo $$ > {tmp_path}/started; while :; do sleep 1; done'")),
+        asks(command("echo still here", "look")),
+        says("done"),
+        policy=stoppable.Policy(interrupt=0.2),
+    )
+    running = asyncio.create_task(conversation.arun())
+    pid, job = await written(tmp_path / "started"), await written(tmp_path / "job")
+    conversation.interrupt()
+    await running
+    assert not alive(pid)
+    assert not alive(job)
+    assert run_of(conversation).outcome.status == "stopped"
+    conversation.send_message("again")
+    await conversation.arun()
+    assert "still here" in answers(conversation)["look"]
+
+
+async def test_jobs_in_the_background_can_be_kept_and_a_later_stop_spares_those_of_earlier_runs(talk, tmp_path):
+    conversation = talk(
+        asks(command(f"sleep 300 & echo $! > {tmp_path}/job")),
+        asks(command(f"sh -c 'echo $$ > {tmp_path}/started; exec sleep 300'")),
+        background="keep",
+    )
+    running = asyncio.create_task(conversation.arun())
+    pid, job = await written(tmp_path / "started"), await written(tmp_path / "job")
+    try:
+        conversation.interrupt()
+        await running
+        assert not alive(pid)
+        assert alive(job)
+    finally:
+        os.kill(job, signal.SIGKILL)
+
+
+async def test_a_normal_end_and_the_stop_of_a_later_run_leave_a_job_alone(talk, tmp_path):
+    conversation = talk(
+        asks(command(f"sleep 300 & echo $! > {tmp_path}/job")),
+        says("done"),
+        asks(command(f"sh -c 'echo $$ > {tmp_path}/started; exec sleep 300'")),
+    )
+    await conversation.arun()
+    job = await written(tmp_path / "job")
+    try:
+        assert status(conversation) == "finished"
+        assert alive(job)
+        conversation.send_message("again")
+        running = asyncio.create_task(conversation.arun())
+        pid = await written(tmp_path / "started")
+        conversation.interrupt()
+        await running
+        assert not alive(pid)
+        assert alive(job)
+    finally:
+        os.kill(job, signal.SIGKILL)
+
+
+async def test_one_command_is_ended_alone_and_the_agent_goes_on(talk, tmp_path):
+    conversation = talk(
+        asks(command(f"echo begun; sh -c 'echo $$ > {tmp_path}/started; exec sleep 300'", "slow")),
+        asks(command("echo still here", "look")),
+        says("done"),
+    )
+    running = asyncio.create_task(conversation.arun())
+    pid = await written(tmp_path / "started")
+    tool_calls(conversation)["slow"].stop("immediate", "too slow")
+    await running
+    assert not alive(pid)
+    assert status(conversation) == "finished"
+    said = answers(conversation)
+    assert "stopped (too slow)" in said["slow"]
+    assert "begun" in said["slow"]
+    assert "still here" in said["look"]
+
+
+async def test_two_commands_at_once_are_stopped_one_at_a_time(tmp_path, world):
+    tools = [("terminal", {"terminal_type": "tmux"})]
+    script = [
+        asks(*(command(f"sh -c 'echo $$ > {tmp_path}/{name}; exec sleep 300'", name) for name in ("first", "second"))),
+        says("done"),
+    ]
+    conversation = supervise(converse(tmp_path, *script, tools=tools, at_once=2))
+    running = asyncio.create_task(conversation.arun())
+    first, second = await written(tmp_path / "first"), await written(tmp_path / "second")
+    calls = tool_calls(conversation)
+    calls["first"].stop("immediate", "too slow")
+    async with asyncio.timeout(DEADLINE):
+        while calls["first"].outcome is None:
+            await asyncio.sleep(0.005)
+    assert not alive(first)
+    assert alive(second)
+    os.kill(second, signal.SIGTERM)
+    await running
+    assert status(conversation) == "finished"
+    assert "stopped" not in answers(conversation)["second"]
+    conversation.close()
+
+
+def test_a_sync_run_ends_its_commands_too(tmp_path, world):
+    import threading
+
+    tools = [("terminal", {"terminal_type": "subprocess"})]
+    conversation = supervise(
+        converse(
+            tmp_path,
+            asks(command(f"sleep 300 & echo $! > {tmp_path}/job")),
+            asks(command(f"sh -c 'echo $$ > {tmp_path}/started; exec sleep 300'")),
+            tools=tools,
+        )
+    )
+    running = threading.Thread(target=conversation.run)
+    running.start()
+    pid, job = asyncio.run(written(tmp_path / "started")), asyncio.run(written(tmp_path / "job"))
+    conversation.interrupt()
+    running.join(DEADLINE)
+    assert not alive(pid)
+    assert not alive(job)
+    assert run_of(conversation).outcome.status == "stopped"
+    conversation.close()
