@@ -19,7 +19,12 @@ from stoppable.cli import screen
 from stoppable.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {"a2a.md", "adk.md", "langgraph.md", "openhands.md"}  # executed by tests/adapters, where the framework is installed
+ELSEWHERE = {
+    "a2a.md",
+    "adk.md",
+    "langgraph.md",
+    "openhands.md",
+}  # executed by tests/adapters, where the framework is installed
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",

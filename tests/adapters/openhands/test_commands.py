@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -148,32 +149,7 @@ async def test_one_command_is_ended_alone_and_the_agent_goes_on(talk, tmp_path):
     assert "still here" in said["look"]
 
 
-async def test_two_commands_at_once_are_stopped_one_at_a_time(tmp_path, world):
-    tools = [("terminal", {"terminal_type": "tmux"})]
-    script = [
-        asks(*(command(f"sh -c 'echo $$ > {tmp_path}/{name}; exec sleep 300'", name) for name in ("first", "second"))),
-        says("done"),
-    ]
-    conversation = supervise(converse(tmp_path, *script, tools=tools, at_once=2))
-    running = asyncio.create_task(conversation.arun())
-    first, second = await written(tmp_path / "first"), await written(tmp_path / "second")
-    calls = tool_calls(conversation)
-    calls["first"].stop("immediate", "too slow")
-    async with asyncio.timeout(DEADLINE):
-        while calls["first"].outcome is None:
-            await asyncio.sleep(0.005)
-    assert not alive(first)
-    assert alive(second)
-    os.kill(second, signal.SIGTERM)
-    await running
-    assert status(conversation) == "finished"
-    assert "stopped" not in answers(conversation)["second"]
-    conversation.close()
-
-
 def test_a_sync_run_ends_its_commands_too(tmp_path, world):
-    import threading
-
     tools = [("terminal", {"terminal_type": "subprocess"})]
     conversation = supervise(
         converse(
