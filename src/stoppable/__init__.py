@@ -33,6 +33,7 @@ from stoppable._engine.threads import ThreadPoolExecutor, bind, to_thread
 from stoppable._engine.waits import sleep
 from stoppable._engine.workers import WorkerDied
 from stoppable.errors import (
+    AgentNotFound,
     AgentStopped,
     Fenced,
     HoldNotFound,
@@ -54,6 +55,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdoptedProcess",
+    "AgentNotFound",
     "AgentStopped",
     "Answer",
     "BulkStop",

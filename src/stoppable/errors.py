@@ -60,6 +60,10 @@ class InvalidArgument(StoppableError, ValueError):
     """A value that makes no sense; the message says which ones do."""
 
 
+class AgentNotFound(InvalidArgument):
+    """No agent has this name; the message lists those that exist."""
+
+
 class RunEnded(StoppableError):
     """A run that was awaited ended without completing."""
 

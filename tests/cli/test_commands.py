@@ -47,7 +47,7 @@ def test_ls_shows_children_below_their_parents(stoppable, client, unique):
         if len(client.tree(run_id)) == 3:
             break
     head, *rows = stoppable("ls", "--owner", unique).stdout.splitlines()
-    assert head.split() == ["RUN", "AGENT", "OWNER", "STATUS", "TIME", "WHAT"]
+    assert head.split() == ["RUN", "AGENT", "OWNER", "STATUS", "STARTED", "TIME", "WHAT"]
     assert [re.split(r"  +", row)[1] for row in rows] == ["parent", "└ waiting", "└ waiting"]
     assert rows[0].startswith(run_id[:12])
     listed = stoppable.json("ls", "--owner", unique, "-n", "2")
@@ -197,12 +197,12 @@ def test_nothing_an_agent_says_reaches_the_terminal_as_control(stoppable, client
     ("arguments", "code", "told"),
     [
         (["stop", "no-such-run"], Exit.NOT_FOUND, "there is no run 'no-such-run'"),
-        (["tree", "x"], Exit.NOT_FOUND, "list the runs"),
+        (["tree", "x"], Exit.NOT_FOUND, "`stoppable ls` lists runs"),
         (["release", "x"], Exit.NOT_FOUND, "list the holds"),
         (["stop"], Exit.USAGE, "say which run"),
         (["stop", "x", "--all"], Exit.USAGE, "say which run"),
         (["stop", "x", "--hold"], Exit.USAGE, "--hold and --dry-run are for many"),
-        (["start", "nope"], Exit.USAGE, "there is no agent 'nope'"),
+        (["start", "nope"], Exit.NOT_FOUND, "there is no agent 'nope'"),
         (["start", "echo", "{broken"], Exit.USAGE, "begins like JSON"),
         (["start", "echo", '{"other": 1}'], Exit.USAGE, "other"),
         (["ls", "--label", "x"], Exit.USAGE, "key:value"),
@@ -274,6 +274,8 @@ def test_every_command_is_documented_and_helps(stoppable):
         "demo",
         "run",
         "check",
+        "agents",
+        "show",
         "ls",
         "start",
         "stop",
@@ -320,3 +322,40 @@ def test_a_conversation_is_stopped_by_its_key_without_asking_and_also_before_it_
     started = stoppable.json("start", "waiting", "--key", f"{unique} 2")
     assert (started["status"], started["key"]) == ("stopped", f"{unique} 2")
     assert stoppable.json("stop", "--key", unique, "--dry-run") == []
+
+
+def test_agents_are_listed_with_what_they_take(stoppable):
+    told = stoppable("agents").stdout
+    assert re.search(r"^AGENT +TAKES +WHAT IT DOES", told)
+    assert re.search(r"^talker +count.* = 20", told, re.MULTILINE)
+    assert "talker" in [one["name"] for one in stoppable.json("agents")]
+
+
+def test_show_has_all_about_a_run(stoppable, client, unique):
+    client.start("failing", run_id=unique, labels={"team": "a"})
+    assert "served_agents.py" in stoppable("watch", unique, code=Exit.FAILED).stderr
+    told = stoppable("show", unique).stdout
+    assert re.search(rf"failing  {unique}  ✗ failed", told)
+    assert "team:a" in told
+    assert "Traceback (most recent call last):" in told
+    assert "served_agents.py" in told
+    assert set(stoppable.json("show", unique)) == {"run", "tree", "receipt"}
+
+
+def test_show_of_a_stopped_run_has_its_receipt(stoppable, client, unique):
+    client.start("waiting", run_id=unique)
+    client.stop(unique, reason="enough", wait=30)
+    told = stoppable("show", unique[:-1]).stdout
+    assert "receipt" in told
+    assert "enough" in told
+
+
+def test_the_beginning_of_an_id_needs_four_characters(stoppable):
+    assert "a prefix needs 4 characters" in stoppable("show", "abc", code=Exit.NOT_FOUND).stderr
+
+
+def test_a_failed_import_names_the_line_of_the_user(stoppable, tmp_path, monkeypatch):
+    (tmp_path / "breaks_at_import.py").write_text("import json\n\njson.loads('{')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    told = stoppable("run", "breaks_at_import:agent", code=Exit.FAILED).stderr
+    assert "breaks_at_import.py:3: json.loads('{')" in told

@@ -11,7 +11,7 @@ def test_watch_is_a_live_table_that_ctrl_c_leaves(served, client, unique):
         run_id = client.start("waiting", run_id=unique, owner="ann").id
         terminal.see(rf"{unique} +waiting +ann +● running")
         client.stop(run_id, reason="enough", wait=10)
-        terminal.see(rf"{unique} +waiting +ann +■ stopped +\S+ +graceful: enough")
+        terminal.see(rf"{unique} +waiting +ann +■ stopped +\S+ +\S+ +graceful: enough")
         terminal.press(CTRL_C)
         assert terminal.end() == 0
     assert b"\x1b[?1049h" in terminal.raw

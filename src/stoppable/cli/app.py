@@ -11,7 +11,7 @@ from stoppable.cli.check import check
 from stoppable.cli.demo import demo
 from stoppable.cli.exits import EPILOG
 from stoppable.cli.run import run
-from stoppable.cli.runs import ls, receipt, start, tree
+from stoppable.cli.runs import agents, ls, receipt, show_run, start, tree
 from stoppable.cli.serve import serve
 from stoppable.cli.stops import audit, holds, release, stop
 from stoppable.cli.watch import watch
@@ -26,8 +26,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (serve, demo, run, ls, start, stop, holds, release, audit, watch, tree, receipt, check):
-    app.command(epilog=None)(_command)
+_AGENTS = (serve, demo, run, check, agents)
+_RUNS = (start, ls, watch, show_run, tree, receipt, stop, holds, release, audit)
+
+for _command in _AGENTS + _RUNS:
+    app.command(_command.__name__.removesuffix("_run"), epilog=None)(_command)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it like that

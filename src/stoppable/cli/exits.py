@@ -15,6 +15,7 @@ import typer
 from stoppable._core.state import Status
 from stoppable.cli.text import safe
 from stoppable.errors import (
+    AgentNotFound,
     HoldNotFound,
     InvalidArgument,
     RunConflict,
@@ -49,7 +50,7 @@ MEANINGS = {
     Exit.DONE: "done; the run completed",
     Exit.FAILED: "the run failed, or something unforeseen happened",
     Exit.USAGE: "wrong usage",
-    Exit.NOT_FOUND: "no such run, hold or module",
+    Exit.NOT_FOUND: "no such run, agent, hold or module",
     Exit.REFUSED: "refused: held, in conflict, or not allowed",
     Exit.UNREACHABLE: "no server or store answers",
     Exit.STOPPED: "the run that was waited for was stopped",
@@ -93,7 +94,7 @@ def of_error(error: StoppableError) -> Exit:
     match error:
         case CommandError():
             return error.code
-        case RunNotFound() | HoldNotFound():
+        case RunNotFound() | HoldNotFound() | AgentNotFound():
             return Exit.NOT_FOUND
         case RunHeld() | RunConflict() | PermissionError():
             return Exit.REFUSED

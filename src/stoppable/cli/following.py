@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.live import Live
 
-from stoppable.cli import screen, show
+from stoppable.cli import details, screen, show
 from stoppable.cli.exits import Exit, of_status
 from stoppable.cli.text import safe, value_text
 from stoppable.cli.view import RunView, told_as_line
@@ -57,7 +57,7 @@ def conclude(record: RunRecord) -> None:
     if outcome is None:
         return
     if outcome.error is not None:
-        screen.say(safe(f"{outcome.error.type}: {outcome.error.message}"))
+        screen.err().print(details.error(outcome.error))
     if outcome.result is not None:
         print_value(outcome.result)
     elif outcome.omitted:

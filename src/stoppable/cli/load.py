@@ -8,6 +8,8 @@ import inspect
 import json
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -90,7 +92,26 @@ def _module(name: str) -> Any:
             f"there is no module {name!r} here: run this in the folder that has it, or install it", Exit.NOT_FOUND
         ) from error
     except (Exception, SystemExit) as error:
-        raise CommandError(f"{name} cannot be imported: {type(error).__name__}: {error}", Exit.FAILED) from error
+        where = _place_of(error)
+        raise CommandError(f"{name} cannot be imported: {type(error).__name__}: {error}{where}", Exit.FAILED) from error
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the file and line where an import went wrong: the last one outside the import system."""
+    if isinstance(error, SyntaxError):
+        return ""  # it says where
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen ")]
+    if len(frames) < 2:
+        return ""
+    frame = frames[-1]
+    for one in frames[1:]:
+        if not _is_installed(one.filename):
+            frame = one
+    return f" ({frame.filename}:{frame.lineno}: {frame.line})"
+
+
+def _is_installed(filename: str) -> bool:
+    return any(filename.startswith(f"{sysconfig.get_path(kind)}{os.sep}") for kind in ("stdlib", "purelib"))
 
 
 def _attribute(module: Any, module_name: str, attribute: str) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from stoppable.cli.exits import CommandError
+from stoppable.cli.exits import CommandError, Exit
 from stoppable.errors import RunNotFound, StoppableError
 from stoppable.records import RunRecord
 
@@ -103,7 +103,10 @@ def find(client: Connected, typed: str) -> RunRecord:
         return client.get(typed)
     except RunNotFound:
         if len(typed) < _SHORTEST:
-            raise
+            raise CommandError(
+                f"no run has the id {typed!r}, and a prefix needs {_SHORTEST} characters: `stoppable ls` lists runs",
+                Exit.NOT_FOUND,
+            ) from None
     matching: list[str] = []
     cursor, looked = None, 0
     while looked < _LOOKED_THROUGH:

@@ -1,14 +1,15 @@
-"""Commands about runs: ls, start, tree, receipt."""
+"""Commands about agents and runs: agents, ls, start, show, tree, receipt."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from stoppable._core.policy import Limits
 from stoppable._core.state import Status
-from stoppable.cli import load, options, screen, show
+from stoppable.cli import details, load, options, screen, show
 from stoppable.cli.exits import told
 from stoppable.cli.following import follow
 from stoppable.cli.options import AgentArgument, Direct, InputArgument, Json, Labels, RunArgument, Url
@@ -100,6 +101,38 @@ def start(
         return
     typer.echo(safe(record.id))
     screen.say(f"{record.name} is {record.status}; stop it with `stoppable stop {show.short(record.id)}`")
+
+
+@told
+def agents(url: Url = None, as_json: Json = False) -> None:
+    """List the agents of the server, with what each takes."""
+    with options.connect_to_server(url) as client:
+        found = client.agent_infos()
+    if as_json:
+        screen.print_json([asdict(one) for one in found])
+    elif found:
+        screen.show(show.agents(found))
+    else:
+        screen.say("the server has no agents: name some when you start it, as in `stoppable serve agents`")
+
+
+@told
+def show_run(
+    run: RunArgument,
+    full: Annotated[bool, typer.Option("--full", help="Print inputs, results and partials whole.")] = False,
+    url: Url = None,
+    store: Direct = None,
+    as_json: Json = False,
+) -> None:
+    """Show all about a run: what it started, its output, its error, its receipt."""
+    with options.connect(url, store) as client:
+        record = options.find(client, run)
+        below = client.tree(record.id)
+        found = client.receipt(record.id)
+    if as_json:
+        screen.print_json({"run": record, "tree": below, "receipt": found})
+    else:
+        screen.show(details.details(record, below, found, wall_clock(), full=full))
 
 
 @told

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
@@ -16,6 +18,9 @@ from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Receipt
 from stoppable.cli.text import first, plain, safe, value_text
 from stoppable.records import AuditEntry, Hold, RunRecord, RunSummary, Selector
+
+if TYPE_CHECKING:
+    from stoppable.client import AgentInfo
 
 _STYLES = {
     Status.PENDING: "dim",
@@ -46,8 +51,14 @@ _FATES: Mapping[Fate | Status, str] = {
     Status.FAILED: "red",
     Status.LOST: "magenta",
 }
+_FORCE = {
+    Rung.INTERRUPT: "interrupted",
+    Rung.CANCEL: "cancelled",
+    Rung.KILL: "killed",
+    Rung.LOST: "given up on",
+}
 _CLEAN_UP = {True: "ran to its end", False: "did not run to its end", None: "not known whether it ran to its end"}
-_COLUMNS = {"RUN": 128, "AGENT": 24, "OWNER": 16, "STATUS": 20, "TIME": 8, "WHAT": 0}
+_COLUMNS = {"RUN": 128, "AGENT": 24, "OWNER": 16, "STATUS": 20, "STARTED": 12, "TIME": 8, "WHAT": 0}
 """Of a table of runs, with the width that each may have; the last one has what is left."""
 _OURS = re.compile(r"[0-9a-f]{32}")
 _SHORT = 12
@@ -83,6 +94,12 @@ def age(record: RunRecord | RunSummary, now: float) -> str:
     return duration(max(0.0, (record.ended_at or now) - record.created_at))
 
 
+def started(at: float, now: float) -> str:
+    """Return when a run was started: the time of day, and the date if that was not today."""
+    then, today = (dt.datetime.fromtimestamp(moment).astimezone() for moment in (at, now))
+    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%d %b %H:%M")
+
+
 def what(record: RunSummary) -> str:
     """Return the most telling thing about a run in a few words."""
     if record.error is not None:
@@ -104,6 +121,7 @@ def runs(records: Iterable[RunSummary], now: float) -> Table:
             plain("  " * (depth - 1) + "└ " * bool(depth) + record.name),
             plain(record.owner or "-"),
             status(record.status, record.ended_late),
+            plain(started(record.created_at, now)),
             plain(age(record, now)),
             plain(first(what(record))),
         )
@@ -111,13 +129,13 @@ def runs(records: Iterable[RunSummary], now: float) -> Table:
     ]
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for number, (name, widest) in enumerate(_COLUMNS.items()):
-        needed = max((row[number].cell_len for row in rows), default=0)
+        needed = max([len(name), *(row[number].cell_len for row in rows)])
         justify: JustifyMethod = "right" if name == "TIME" else "left"
         # Where there is no room for all of it, rich takes it from the last column, then from all but the first.
         table.add_column(
             name,
             no_wrap=bool(widest),
-            min_width=needed if name == "RUN" else None,
+            min_width=needed if name == "RUN" else len(name),
             max_width=min(needed, widest) or None,
             justify=justify,
         )
@@ -158,8 +176,10 @@ def tree(records: Sequence[RunRecord], now: float) -> Tree:
     return nodes[records[0].id]
 
 
-def receipt(found: Receipt, record: RunRecord | None = None, name: str | None = None) -> RenderableType:
-    """Return the honest answer to a stop."""
+def receipt(
+    found: Receipt, record: RunRecord | None = None, name: str | None = None, *, with_output: bool = True
+) -> RenderableType:
+    """Return the honest answer to a stop, with what the run had by then unless that is shown elsewhere."""
     title = Text.assemble(
         plain(name or (record.name if record else "run"), "bold"), "  ", plain(short(found.run_id), "dim"), "  "
     )
@@ -172,13 +192,13 @@ def receipt(found: Receipt, record: RunRecord | None = None, name: str | None = 
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     before = ""
-    for name, value in _facts(found, record):
+    for name, value in _facts(found, record, with_output=with_output):
         facts.add_row("", "" if name == before else name, value)
         before = name
     return Group(title, facts)
 
 
-def _facts(found: Receipt, record: RunRecord | None) -> Iterable[tuple[str, Text]]:
+def _facts(found: Receipt, record: RunRecord | None, *, with_output: bool) -> Iterable[tuple[str, Text]]:
     outcome = record.outcome if record is not None else None
     how = f"{found.mode}" + (f", highest rung {outcome.rung}" if outcome is not None and outcome.rung else "")
     yield "stop", plain(how if found.answer == "accepted" else f"{found.answer}: {how}")
@@ -199,7 +219,19 @@ def _facts(found: Receipt, record: RunRecord | None) -> Iterable[tuple[str, Text
         yield "too late", Text("it finished by itself before it heard of the stop")
     if outcome is not None:
         yield "clean-up", Text(_CLEAN_UP[outcome.clean])
-        yield from _ending(outcome.partial, outcome.result)
+        if with_output:
+            yield from _ending(outcome.partial, outcome.result)
+
+
+def countdown(found: Receipt, now: float) -> str:
+    """Say why a stopping run is not over, and when force comes next: ``waits for llm:plan; cancelled in 8 s``."""
+    if found.blind:
+        why = "this run never looked"
+    else:
+        why = f"waits for {', '.join(found.in_flight)}" if found.in_flight else "nothing in flight"
+    since = now - (found.requested_at or now)
+    step = next((step for step in found.ladder if step.after > since and step.rung in _FORCE), None)
+    return why if step is None else f"{why}; {_FORCE[step.rung]} in {math.ceil(step.after - since)} s"
 
 
 def never_looked(found: Receipt) -> str:
@@ -234,6 +266,31 @@ def _times(found: Receipt) -> str:
     }
     steps = [f"{name} +{max(0.0, when - found.requested_at):.3f}s" for name, when in later.items() if when is not None]
     return " · ".join([f"requested {at}", *steps])
+
+
+def agents(found: Iterable[AgentInfo]) -> Table:
+    """Return a table of agents."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    table.add_column("AGENT", no_wrap=True, overflow="fold")
+    for name in ("TAKES", "WHAT IT DOES"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        table.add_row(plain(one.name), plain(_takes(one.input) or "-"), plain(first(one.description)))
+    return table
+
+
+def _takes(schema: Mapping[str, Any]) -> str:
+    """Return what an agent takes, from the schema of its input: ``topic: string, rounds: integer = 3``."""
+    needed = schema.get("required") or ()
+    return ", ".join(_parameter(name, one, name in needed) for name, one in (schema.get("properties") or {}).items())
+
+
+def _parameter(name: str, schema: Any, is_needed: bool) -> str:  # noqa: FBT001 - private
+    known = schema if isinstance(schema, Mapping) else {}
+    kind = f": {known['type']}" if isinstance(known.get("type"), str) else ""
+    if is_needed:
+        return f"{name}{kind}"
+    return f"{name}{kind} = {known['default']!r}" if "default" in known else f"[{name}{kind}]"
 
 
 def holds(found: Iterable[Hold]) -> Table:

@@ -6,9 +6,10 @@ import sys
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
+from rich.live import Live
 
 from stoppable._core import clock
 from stoppable._core.state import Mode, Status
@@ -16,7 +17,7 @@ from stoppable._core.stop import Answer, Receipt
 from stoppable.cli import options, screen, show
 from stoppable.cli.exits import CommandError, Exit, of_status, told
 from stoppable.cli.options import Direct, Json, Labels, OptionalRun, Url
-from stoppable.cli.text import safe
+from stoppable.cli.text import plain, safe
 from stoppable.records import AuditEntry, RunRecord, RunSummary, Selector
 from stoppable.stores.base import wall_clock
 from stoppable.supervisor import BulkStop
@@ -98,7 +99,8 @@ def _stop_one(client: Connected, typed: str, press: _Press) -> Exit:
     mode = press.mode or _next_mode(record, yes=press.yes)
     receipt = client.stop(record.id, mode, press.reason, grace=press.grace)
     if press.wait is not None:
-        receipt = _wait_for(client, receipt, press.wait)
+        with _Countdown(shown=screen.is_live() and not press.as_json) as countdown:
+            receipt = _wait_for(client, receipt, press.wait, countdown)
     if press.as_json:
         screen.print_json(receipt)
     else:
@@ -121,17 +123,40 @@ def _say_what_next(receipt: Receipt) -> None:
     if receipt.status.terminal:
         return
     following = show.next_mode(receipt.mode)
-    if following is not None:
-        screen.say(f"stopping: to press harder ({following}), stop it again")
+    harder = f"; to press harder ({following}), stop it again" if following is not None else ""
+    screen.say(f"stopping: {show.countdown(receipt, wall_clock())}{harder}")
 
 
-def _wait_for(client: Connected, receipt: Receipt, wait: float) -> Receipt:
+class _Countdown:
+    """A line on a terminal that says what a stopping run waits for, and when force comes."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._live = Live(console=screen.err(), auto_refresh=False, transient=True) if shown else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def tell(self, receipt: Receipt) -> None:
+        if self._live is not None:
+            told = f"stopping ({receipt.mode}): {show.countdown(receipt, wall_clock())}; Ctrl-C stops waiting"
+            self._live.update(plain(told, "yellow"), refresh=True)
+
+
+def _wait_for(client: Connected, receipt: Receipt, wait: float, countdown: _Countdown | None = None) -> Receipt:
     """Look until the run is over or the time is; a stop with a wait would be one more press, also in the audit."""
     deadline = clock.now() + wait
     while not receipt.status.terminal:
         found = client.receipt(receipt.run_id)
         if found is not None and found.status.terminal:
             return replace(found, answer=receipt.answer)  # what the press changed
+        if countdown is not None and found is not None:
+            countdown.tell(found)
         left = deadline - clock.now()
         if left <= 0:
             break

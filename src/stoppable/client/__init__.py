@@ -5,6 +5,7 @@ try:
 except ModuleNotFoundError:
     raise ModuleNotFoundError('the client needs an extra: pip install "stoppable[client]"', name="httpx") from None
 
+from stoppable.client.agents import AgentInfo
 from stoppable.client.asynchronous import AsyncClient
 from stoppable.client.blocking import Client
 from stoppable.client.changes import Change
@@ -12,6 +13,7 @@ from stoppable.client.errors import NotAllowed, ServerError, ServerUnreachable
 from stoppable.client.runs import AsyncClientRun, ClientRun
 
 __all__ = [
+    "AgentInfo",
     "AsyncClient",
     "AsyncClientRun",
     "Change",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from stoppable import _wire
 from stoppable.client.errors import NotAllowed, ServerError
 from stoppable.errors import (
+    AgentNotFound,
     HoldNotFound,
     InvalidArgument,
     RunConflict,
@@ -29,6 +30,14 @@ class NotStopped(StoppableError):
 
 SHAPE_ERRORS = (LookupError, TypeError, ValueError, AttributeError)
 """What reading something as what it is not may raise."""
+
+_SAID: Mapping[str, type[StoppableError]] = {
+    "agent_not_found": AgentNotFound,
+    "not_stopped": NotStopped,
+    "store_unavailable": StoreError,
+    "worker_fenced": StoreError,
+}
+"""The errors whose message says it all, by their code."""
 
 _NOT_OURS = "this does not look like a stoppable server: check STOPPABLE_URL"
 
@@ -89,14 +98,12 @@ def _error(subject: str, status: int, code: str, message: str, body: Mapping[str
             return RunNotFound(subject)
         case "hold_not_found":
             return HoldNotFound(subject)
-        case "not_stopped":
-            return NotStopped(message)
         case "run_conflict":
             return RunConflict(subject)
         case "run_held":
             return RunHeld(str(body.get("holdId", "")), str(body.get("reason", "")))
-        case "store_unavailable" | "worker_fenced":
-            return StoreError(message)
+    if code in _SAID:
+        return _SAID[code](message)
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}:
         return NotAllowed(message)
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -15,6 +15,7 @@ from stoppable._core.ids import new_id
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
+from stoppable.client.agents import AgentInfo
 from stoppable.client.calls import Calls, Disconnected, Plan, Reply, Request, Start, Wanted
 from stoppable.client.changes import Change
 from stoppable.client.following import Following, FollowingAll
@@ -264,6 +265,10 @@ class AsyncClient:
     async def agents(self) -> tuple[str, ...]:
         """Return the names of the agents that can be started."""
         return await self._do(self._calls.agents())
+
+    async def agent_infos(self) -> tuple[AgentInfo, ...]:
+        """Return the agents that can be started, with what each takes and says about itself."""
+        return await self._do(self._calls.agent_infos())
 
     async def audit(self, after: int = 0, limit: int = 100) -> tuple[AuditEntry, ...]:
         """Return who stopped, held and released what."""

@@ -27,6 +27,7 @@ from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.client import answers
+from stoppable.client.agents import AgentInfo
 from stoppable.client.errors import ServerUnreachable
 from stoppable.errors import HoldNotFound, InvalidArgument, RunNotFound
 from stoppable.records import AuditEntry, Hold, RunRecord, Selector, Summaries, run_from_json, to_json
@@ -150,6 +151,11 @@ class Calls:
         """Return the names of the agents that can be started."""
         reply = yield from self.send(Request(method="GET", path="/agents"))
         return reply.read(lambda body: tuple(one["name"] for one in answers.listed(body, "agents")))
+
+    def agent_infos(self) -> Plan[tuple[AgentInfo, ...]]:
+        """Return the agents that can be started, with what each takes."""
+        reply = yield from self.send(Request(method="GET", path="/agents"))
+        return reply.read(lambda body: tuple(AgentInfo.of(one) for one in answers.listed(body, "agents")))
 
     # Stopping
 
