@@ -1,4 +1,8 @@
-"""What a run and its worker process say to each other: pickled messages with their length in front."""
+"""What a run and its worker process say to each other: messages with their length in front.
+
+They are pickled. What a worker says is not believed: only our own messages are made of it, and what an agent made (a
+result, an item, a partial, an error) is in them as bytes, which ``Values`` opens.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from stoppable._core.budget import Left as LeftOfLimit
@@ -23,11 +27,11 @@ from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode
 from stoppable._core.stop import Abandoned
 from stoppable._engine.processes.table import open_pidfd
+from stoppable._engine.values import LIMIT, Values, checked, refused
 from stoppable.errors import InvalidArgument
 
 _logger = logging.getLogger("stoppable")
 
-LIMIT = 64 * 1024 * 1024
 _HEADER = struct.Struct("!Q")
 _LOOK_MS = 250
 
@@ -46,6 +50,7 @@ class Start:
     labels: Mapping[str, str]
     policy: Policy
     left: Mapping[str, LeftOfLimit]
+    values: Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +173,16 @@ class Line:
     """One end of the socket; many threads may send, one receives.
 
     Given the process at the other end, it is over once that has died: one that it forked may hold the socket, too.
+    ``values`` is how that process sends what its agent made; the worker's own end is told with its start.
     """
 
-    def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        process: subprocess.Popen[bytes] | None = None,
+        values: Values = Values.PICKLE,
+    ) -> None:
+        self.values = values
         self._connection = connection
         self._sending = threading.Lock()
         self._process = process
@@ -182,7 +194,7 @@ class Line:
 
     def send(self, message: Message) -> None:
         """Send a message; raises InvalidArgument if it cannot be pickled or is too large."""
-        self.send_packed(pack(message))
+        self.send_packed(pack(message, self.values))
 
     def send_packed(self, packed: bytes) -> None:
         """Send a message that was packed before."""
@@ -194,11 +206,14 @@ class Line:
         header = self._exactly(_HEADER.size)
         if header is None:
             return None
-        packed = self._exactly(_HEADER.unpack(header)[0])
+        length = _HEADER.unpack(header)[0]
+        packed = self._exactly(length) if length <= LIMIT else None
         if packed is None:
             return None
-        message: Message = pickle.loads(packed)  # noqa: S301 - from a process that we started and that runs our code
-        return message
+        if self._process is None:
+            message: Message = pickle.loads(packed)  # noqa: S301 - from the process that started us
+            return message
+        return _opened(checked(packed), self.values)
 
     def hang_up(self) -> None:
         """End the conversation: whoever waits to send or to receive, here and at the other end, waits no longer."""
@@ -270,19 +285,47 @@ class Sender:
                     _logger.exception("a worker process could not be told of a stop")
 
 
-def pack(message: Message) -> bytes:
-    """Pickle a message, or say what about it cannot be sent."""
+def pack(message: Message, values: Values = Values.PICKLE) -> bytes:
+    """Make bytes of a message, or say what about it cannot be sent."""
     what = type(message).__name__
     try:
-        packed = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        packed = pickle.dumps(_sealed(message, values), pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise InvalidArgument(
-            f"cannot send {what} to or from a worker process: {error}. Arguments, results, items, partials and events "
-            "of an agent with isolation='process' must be picklable"
-        ) from error
+        raise refused(what, error) from error
     if len(packed) > LIMIT:
         raise InvalidArgument(
             f"cannot send {what} of {len(packed):,} bytes to or from a worker process: the limit is {LIMIT:,}. "
             "Pass the name of a file instead"
         )
     return packed
+
+
+# Where in a message what an agent made is; on the way it is bytes there, which no checker knows.
+_VALUES: dict[type, str] = {Told: "value", Item: "value", Event: "data"}
+
+
+def _sealed(message: Any, values: Values) -> Message:
+    """Return a message in which what an agent made is bytes."""
+    name = _VALUES.get(type(message))
+    if name is not None:
+        message = replace(message, **{name: values.dump(getattr(message, name))})
+    elif isinstance(message, Ended):
+        outcome: Any = message.outcome
+        result, partial, error = (values.dump(made) for made in (outcome.result, outcome.partial, outcome.error))
+        message = replace(message, outcome=outcome._replace(result=result, partial=partial, error=error))
+    sealed: Message = message
+    return sealed
+
+
+def _opened(message: Any, values: Values) -> Message:
+    """Return a message as it was before it was sealed."""
+    name = _VALUES.get(type(message))
+    if name is not None:
+        message = replace(message, **{name: values.load(getattr(message, name))})
+    elif isinstance(message, Ended):
+        outcome: Any = message.outcome
+        result, partial = values.load(outcome.result), values.load(outcome.partial)
+        outcome = outcome._replace(result=result, partial=partial, error=values.load_error(outcome.error))
+        message = replace(message, outcome=outcome)
+    opened: Message = message
+    return opened

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import importlib
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -35,8 +34,8 @@ from stoppable._engine.agents import Kind, body_of, kind_of, perform, pumped, st
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.plain.install import instrument
 from stoppable._engine.processes.table import GROUPS, Members
+from stoppable._engine.values import Values, sendable_error
 from stoppable._engine.waits import wait_for_end
-from stoppable._engine.whereabouts import trace_of
 from stoppable._engine.wire import (
     Acknowledged,
     Born,
@@ -132,7 +131,7 @@ class _Reporter(Sink):
             if run.id in self._runs:
                 # As far as it has a JSON form: nobody there awaits it.
                 plain = run.outcome._replace(result=_plain(run.outcome.result), partial=None)
-                self._tell_end(run, _sendable(plain))
+                self._tell_end(run, _sendable(plain, self._line.values))
                 del self._runs[run.id]
 
     def close(self, outcome: Outcome[Any]) -> None:
@@ -184,12 +183,13 @@ def main(descriptor: int) -> None:
     message = line.receive()
     if isinstance(message, Start):
         sys.path[:] = message.path
+        line.values = message.values
         instrument()  # before the agent is imported, which may say otherwise
         run = _make_run(message)
         run._budget = _Allowance(run, message.left, line) if message.left else None
         run._sink = reporter = _Reporter(line, run)
         threading.Thread(target=_listen, args=(line, reporter), name="stoppable-listen", daemon=True).start()
-        reporter.close(_sendable(_perform(run, message, line)))
+        reporter.close(_sendable(_perform(run, message, line), line.values))
     sys.stdout.flush()
     sys.stderr.flush()
     with _leaving:
@@ -283,34 +283,16 @@ def load(agent: str) -> Callable[..., Any]:
     return body_of(found)
 
 
-def _sendable(outcome: Outcome[Any]) -> Outcome[Any]:
+def _sendable(outcome: Outcome[Any], values: Values) -> Outcome[Any]:
     """Return an outcome that can be sent: what cannot be is replaced by an error that says so."""
-    outcome = outcome._replace(error=None if outcome.error is None else _sendable_error(outcome.error))
+    if values is Values.PICKLE and outcome.error is not None:
+        outcome = outcome._replace(error=sendable_error(outcome.error))
     try:
-        pack(Ended("", outcome, delivered=False))
+        pack(Ended("", outcome, delivered=False), values)
     except InvalidArgument as refusal:
         status = Status.FAILED if outcome.status is Status.COMPLETED else outcome.status
         return outcome._replace(status=status, result=None, partial=None, error=refusal)
     return outcome
-
-
-def _sendable_error(error: BaseException) -> BaseException:
-    """Return a copy of an error that tells where it was raised; the error itself is still on its way, here."""
-    trace = trace_of(error)
-    try:
-        copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
-        copy.add_note(f"in the worker process:\n{trace}")
-    except Exception:  # its __init__ takes other arguments than it hands on, as many do; or it holds a lock, a socket …
-        copy = RuntimeError(f"{type(error).__name__}: {_text(error)}")
-        copy.add_note(f"in the worker process:\n{trace}")
-    return copy
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "it cannot be shown"
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from stoppable._engine.agents import body_of
 from stoppable._engine.mirror import Mirror, Process, note_delivery
 from stoppable._engine.processes.orphans import cookie
 from stoppable._engine.processes.table import Members, environment
+from stoppable._engine.values import Values
 from stoppable._engine.wire import Acknowledged, Ended, Item, Line, Sender, Start, StopRequest, pack
 from stoppable.errors import InvalidArgument, StoppableError
 
@@ -94,7 +95,7 @@ class Worker(Process):
                 raise
         self._run = run
         self._put = put
-        self._line = Line(ours, self._process)
+        self._line = Line(ours, self._process, request.values)
         self._sender = Sender(self._line, packed)
         self._members = Members(group, self._process.pid)
         self._mirror = Mirror(run, self)
@@ -234,10 +235,13 @@ def perform_in_worker(request: Callable[[Run], Start], put: Put | None) -> Any:
         worker.end()
 
 
-def as_worker_body(agent: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[Put | None], Any]:
+def as_worker_body(
+    agent: Callable[..., Any], args: tuple[Any, ...], values: Values = Values.PICKLE
+) -> Callable[[Put | None], Any]:
     """Return a body that runs an agent in a worker process; raises a clear error if it cannot be sent there.
 
-    It takes what to do with the items of a generator, which come as fast as the worker makes them.
+    It takes what to do with the items of a generator, which come as fast as the worker makes them. ``values`` is how
+    what the agent made comes back.
     """
     kwargs: Mapping[str, Any] = {}
     if isinstance(agent, functools.partial):
@@ -256,6 +260,7 @@ def as_worker_body(agent: Callable[..., Any], args: tuple[Any, ...]) -> Callable
             labels=dict(run.labels),
             policy=run.policy,
             left={} if run._budget is None else run._budget.left(),
+            values=values,
         )
 
     pack(request(Run("probe", run_id="probe")))  # so that what cannot be sent is an error of the caller's

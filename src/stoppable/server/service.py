@@ -81,7 +81,7 @@ class Service:
                 f"without a key this server would let everybody who reaches {host} stop your runs: "
                 "set STOPPABLE_API_KEY or STOPPABLE_API_KEY_FILE, or listen on 127.0.0.1"
             )
-        self.supervisor = Supervisor(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input)
+        self.supervisor = Supervisor(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=False)
         self.url = ""
         self._host, self._port, self._ready = host, port, ready
         self._log_json = log_json

@@ -55,7 +55,8 @@ class Supervisor:
     """Starts agents as runs that are kept in a store, and stops any run of that store by its id.
 
     Without a URL the runs are kept in memory; ``sqlite:///runs.db`` keeps them in a file that several processes may
-    share. The arguments of a start are kept in its record, up to 100 kB of JSON, unless ``keep_input`` is False.
+    share. The arguments of a start are kept in its record, up to 100 kB of JSON, unless ``keep_input`` is False. What a
+    worker process returns is unpickled, which trusts its agent; with ``unpickle=False`` its JSON form comes back.
 
     Leaving the block stops the runs that this process still executes, with the reason ``shutdown``; so does SIGTERM,
     unless somebody else handles it.
@@ -68,8 +69,9 @@ class Supervisor:
         ttl: float = 30.0,
         keep_days: float | None = None,
         keep_input: bool = True,
+        unpickle: bool = True,
     ) -> None:
-        self._desk = Desk(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input)
+        self._desk = Desk(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=unpickle)
         self._signals = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:

@@ -56,8 +56,9 @@ class Supervisor:
         ttl: float = 30.0,
         keep_days: float | None = None,
         keep_input: bool = True,
+        unpickle: bool = True,
     ) -> None:
-        self._desk = Desk(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input)
+        self._desk = Desk(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=unpickle)
         self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> Self:

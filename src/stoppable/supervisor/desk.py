@@ -22,6 +22,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import CHANGES, Answer, Receipt, Stop
 from stoppable._engine import control, inherited
 from stoppable._engine.processes.orphans import end_orphans
+from stoppable._engine.values import Values
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
 from stoppable.records import EventType, RunRecord, Selector, StopAnswer, StopIntent, StopResult, TreeEvent
 from stoppable.stores.base import Intent, Registered, Store
@@ -57,7 +58,13 @@ class Desk:
     """The store, the lease of this process, and the runs that it executes."""
 
     def __init__(
-        self, store: str | Store | None, *, ttl: float, keep_days: float | None, keep_input: bool = True
+        self,
+        store: str | Store | None,
+        *,
+        ttl: float,
+        keep_days: float | None,
+        keep_input: bool = True,
+        unpickle: bool = True,
     ) -> None:
         if not seconds(ttl, "ttl"):
             raise InvalidArgument("ttl is 0: a lease must last, 30 seconds are usual")
@@ -72,6 +79,7 @@ class Desk:
         self.recorder = Recorder(self.store, lambda: self.lease.worker)
         self._keep_days = None if keep_days is None else seconds(keep_days, "keep_days", "days")
         self._keep_input = keep_input
+        self._worker_values = Values.PICKLE if unpickle else Values.JSON
         self._purged_at = -math.inf
         self._listeners: list[Listener] = []
         self._starting: dict[Log, Reply[Registered]] = {}
@@ -136,7 +144,9 @@ class Desk:
 
     def job(self, agent: Callable[..., Any], args: tuple[Any, ...], options: Options, *, in_loop: bool) -> Job:
         """Return a start, or raise an error that says what is wrong with it."""
-        return Job.of(agent, args, options, in_loop=in_loop, keep_input=self._keep_input)
+        return Job.of(
+            agent, args, options, in_loop=in_loop, keep_input=self._keep_input, worker_values=self._worker_values
+        )
 
     def register(self, job: Job) -> tuple[Log, Reply[Registered]]:
         """Keep a run that is about to start. It can be stopped from now on, though it has not begun.

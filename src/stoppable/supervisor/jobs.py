@@ -22,6 +22,7 @@ from stoppable._engine.blocking import start_on_thread
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.open_run import limit_time
 from stoppable._engine.options import asked, name_of
+from stoppable._engine.values import Values
 from stoppable._engine.workers import as_worker_body
 from stoppable.errors import InvalidArgument, RunStopped
 from stoppable.records import RunRecord, check_key
@@ -126,11 +127,12 @@ class Job:
         *,
         in_loop: bool,
         keep_input: bool = True,
+        worker_values: Values = Values.PICKLE,
     ) -> Job:
         """Return the start of an agent, or raise an error that says what is wrong with it."""
         body = body_of(agent)
         _check_arguments(body, args)
-        launch = _launcher(agent, args, options.isolation, in_loop=in_loop)
+        launch = _launcher(agent, args, options.isolation, worker_values, in_loop=in_loop)
         own = asked(agent, options.name, options.labels, options.policy)
         options = replace(options, labels=own.labels, policy=own.policy)
         name = own.name or name_of(agent)
@@ -205,11 +207,11 @@ def _takes(body: Callable[..., Any], count: int) -> bool:
 
 
 def _launcher(
-    agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation, *, in_loop: bool
+    agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation, worker_values: Values, *, in_loop: bool
 ) -> Callable[[Run], RunHandle[Any]]:
     body = body_of(agent)
     if isolation == "process":
-        isolated = as_worker_body(agent, args)
+        isolated = as_worker_body(agent, args, worker_values)
         return lambda run: start_isolated(run, body, isolated)
     is_blocking = kind_of(body) in {Kind.BLOCKING, Kind.BLOCKING_GENERATOR}
     if isolation == "task" and (is_blocking or not in_loop):

@@ -1,0 +1,110 @@
+"""How what an agent made crosses from its worker process: pickled, or as JSON where the worker is not trusted."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import pickle
+from dataclasses import is_dataclass
+from enum import Enum, StrEnum
+from typing import Any
+
+from stoppable._engine.whereabouts import trace_of
+from stoppable._wire import name_of, plain
+from stoppable.errors import InvalidArgument
+
+LIMIT = 64 * 1024 * 1024
+_PARTS = ("outcome", "policy", "reason", "state")
+_MODULES = {"stoppable._engine.wire", *(f"stoppable._core.{name}" for name in _PARTS)}
+_IN_THE_WORKER = "in the worker process:\n"
+
+
+class Values(StrEnum):
+    """What becomes of results, items, partials, the data of events, and errors."""
+
+    PICKLE = "pickle"
+    """They arrive as they are; to unpickle them may execute any code that the worker chooses."""
+    JSON = "json"
+    """Their JSON form arrives; an error arrives as one of the same name."""
+
+    def dump(self, value: object) -> bytes:
+        """Return a value as it is sent."""
+        if self is Values.PICKLE:
+            return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        if isinstance(value, BaseException):
+            form: Any = {"type": name_of(value), "message": text_of(value), "trace": trace_of(value)}
+        else:
+            form, omitted = plain(value, LIMIT // 2)
+            form = form if omitted is None else {"omitted": omitted}
+        return json.dumps(form).encode()
+
+    def load(self, packed: bytes) -> Any:
+        """Return what was sent."""
+        if self is Values.PICKLE:
+            return pickle.loads(packed)  # noqa: S301 - the caller has chosen to trust it
+        return json.loads(packed)
+
+    def load_error(self, packed: bytes) -> BaseException | None:
+        """Return an error that was sent."""
+        found = self.load(packed)
+        if self is Values.PICKLE or found is None:
+            return found  # type: ignore[no-any-return]
+        error = _class_named(str(found["type"]))(str(found["message"]))
+        error.add_note(_IN_THE_WORKER + str(found["trace"]))
+        return error
+
+
+def _class_named(name: str) -> type[Exception]:
+    """Return the built-in exception of a name if it is made of its text, otherwise a class that is made for it.
+
+    Never a class of the agent's: to make one would execute its code here.
+    """
+    known = getattr(builtins, name, None)
+    if isinstance(known, type) and issubclass(known, Exception) and known.__str__ is BaseException.__str__:
+        return known
+    return type(name, (RuntimeError,), {})
+
+
+def sendable_error(error: BaseException) -> BaseException:
+    """Return a copy of an error that tells where it was raised; the error itself is still on its way, here."""
+    trace = trace_of(error)
+    try:
+        copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+        copy.add_note(_IN_THE_WORKER + trace)
+    except Exception:  # its __init__ takes other arguments than it hands on, as many do; or it holds a lock, a socket …
+        copy = RuntimeError(f"{type(error).__name__}: {text_of(error)}")
+        copy.add_note(_IN_THE_WORKER + trace)
+    return copy
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, whatever it is."""
+    try:
+        return str(error)
+    except Exception:
+        return "it cannot be shown"
+
+
+class _Checked(pickle.Unpickler):
+    """Makes nothing but our own messages and their parts, which have no effects: no other class is found."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in _MODULES and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type) and (is_dataclass(found) or issubclass(found, (Enum, tuple))):
+                return found
+        raise pickle.UnpicklingError(f"a worker process sent {module}.{name}, which is no part of a message")
+
+
+def checked(packed: bytes) -> Any:
+    """Return a message that a worker process has sent."""
+    return _Checked(io.BytesIO(packed)).load()
+
+
+def refused(what: str, error: Exception) -> InvalidArgument:
+    """Return the error of whoever wanted to send something."""
+    return InvalidArgument(
+        f"cannot send {what} to or from a worker process: {error}. Arguments, results, items, partials and events of "
+        "an agent with isolation='process' must be picklable"
+    )

@@ -1,0 +1,40 @@
+"""Agents of a module that a worker process can import."""
+
+import stoppable
+
+
+def a_tuple():
+    return (1, 2)
+
+
+def tuples():
+    stoppable.set_partial((1, 2))
+    stoppable.emit("made", of=(1, 2))
+    yield (1, 2)
+    yield (3, 4)
+
+
+def raises_builtin():
+    raise ValueError("mine")
+
+
+def raises_key_error():
+    raise KeyError("mine")
+
+
+class Own(Exception):
+    def __init__(self, text):
+        super().__init__(text)
+
+
+def raises_own():
+    raise Own("mine")
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise TypeError
+
+
+def raises_unprintable():
+    raise Unprintable
