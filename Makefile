@@ -94,7 +94,7 @@ test-a2a: ## cancel tasks on servers of the A2A SDK, with its own client
 	.venv-a2a/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/a2a
 
 test-langgraph: ## stop graphs of LangGraph, with the oldest version that is supported and the newest
-	$(call environment,.venv-langgraph,dev$(comma)langgraph-test,--upgrade-package langgraph --upgrade-package langchain)
+	$(call environment,.venv-langgraph,dev$(comma)langgraph-test$(comma)ui,--upgrade-package langgraph --upgrade-package langchain)
 	$(call environment,.venv-langgraph1,dev$(comma)langgraph-test,'langgraph==1.0.*' 'langgraph-prebuilt==1.0.8' 'langchain==1.0.*')
 	.venv-langgraph/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
 	.venv-langgraph1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph

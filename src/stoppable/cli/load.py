@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from stoppable._engine.options import name_of
+from stoppable._engine.recognised import recognised
 from stoppable.cli.exits import CommandError, Exit
 
 Agent: TypeAlias = Callable[..., Any]
@@ -42,7 +43,8 @@ def agent(target: str) -> Agent:
             raise CommandError(f"{target} has several agents: say which one, of {names}")
         return next(iter(found.values()))
     module_name, _, attribute = target.partition(":")
-    found_one = _attribute(_module(module_name), module_name, attribute)
+    value = _attribute(_module(module_name), module_name, attribute)
+    found_one = recognised(value, attribute) or value
     if not callable(found_one):
         raise CommandError(f"{target} is a {type(found_one).__name__}, not an agent: name a function")
     named: Agent = found_one
@@ -55,11 +57,16 @@ def is_agent(value: object) -> bool:
 
 
 def _of_attribute(target: str, value: Any) -> dict[str, Agent]:
+    attribute = target.partition(":")[2]
+    if (found := recognised(value, attribute)) is not None:
+        return {attribute: found}
     if callable(value):
-        return {getattr(value, "__name__", target.partition(":")[2]): value}
+        return {getattr(value, "__name__", attribute): value}
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise CommandError(f"{target} is a {type(value).__name__}: name an agent, or a list or dict of agents")
-    given = list(value.items()) if isinstance(value, Mapping) else [(name_of(one), one) for one in value]
+    named = value.items() if isinstance(value, Mapping) else ((None, one) for one in value)
+    agents = [(name, recognised(one, name) or one) for name, one in named]
+    given = [(name_of(one) if name is None else name, one) for name, one in agents]
     if not given:
         raise CommandError(f"{target} is empty: put agents into it")
     for name, one in given:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from stoppable._engine.agents import body_of, kind_of
 from stoppable._engine.options import name_of
+from stoppable._engine.recognised import recognised
 from stoppable.errors import InvalidArgument
 from stoppable.server.problems import Problem
 from stoppable.server.signatures import Signature
@@ -87,10 +88,13 @@ def _named(agents: Agents) -> Iterator[tuple[str, Agent]]:
     if agents is None:
         return
     if isinstance(agents, Mapping):
-        yield from cast("Mapping[str, Agent]", agents).items()
+        for name, agent in cast("Mapping[str, Agent]", agents).items():
+            yield name, recognised(agent, name) or agent
         return
-    for agent in [agents] if callable(agents) else agents:
-        yield name_of(agent), agent
+    given: Any = [agents] if callable(agents) or recognised(agents) is not None else agents
+    for agent in given:
+        made: Any = recognised(agent) or agent
+        yield name_of(made), made
 
 
 def _parameters(body: Agent) -> Iterator[dict[str, Any]]:

@@ -73,12 +73,12 @@ async def _call(self: Any, input: Any = None, config: Any = None) -> Any:  # noq
     return await call.perform(work)
 
 
-def as_agent(graph: Any) -> Callable[..., Any]:
-    """Return an agent with the inputs of a graph as parameters, and ``thread_id``; what ``stoppable serve`` serves.
+def as_agent(graph: Any, name: str | None = None) -> Callable[..., Any]:
+    """Return an agent whose parameters are the keys of a graph's input, and ``thread_id`` if it has a checkpointer.
 
-    Its result is plain JSON.
+    Its result is the last state as plain JSON. It is what ``stoppable serve`` serves.
     """
-    served = graph if hasattr(type(graph), ATTRIBUTE) else stoppable_graph(graph)
+    served = graph if hasattr(type(graph), ATTRIBUTE) else stoppable_graph(graph, name=name)
     signature = _signature(served)
 
     async def agent(*args: Any, **kwargs: Any) -> Any:
