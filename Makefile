@@ -133,7 +133,7 @@ bench-ui: ## measure the web UI in a headless Chromium; writes bench/results/ui.
 
 screenshots: ## make the pictures of the docs again
 	$(call environment,.venv-ui,dev$(comma)ui)
-	SCREENSHOTS=docs/images .venv-ui/bin/python -m pytest -q tests/browser/test_screenshots.py
+	SCREENSHOTS=docs/images .venv-ui/bin/python -m pytest -q tests/browser/test_screenshots.py tests/browser/test_user_code_screenshots.py
 
 check: check-ui ## lint, types, layers
 	$(call environment,$(VENV),dev$(comma)check)

@@ -16,7 +16,7 @@ import httpx
 from ..waiting import wait_until
 
 APP = Path(__file__).parents[2] / "examples" / "user_code_app"
-DEADLINE = 30
+DEADLINE = 30  # seconds: only a defect takes so long
 
 
 class Running:

@@ -99,16 +99,20 @@ def trace_event(event: Event) -> dict[str, Any] | None:
 
 
 class TraceStream(EventEncoder):
-    """The events of a run as ``run_id``, ``trace`` and ``done``."""
+    """The events of a run as ``run_id``, ``trace`` and ``done``, and how it and what it called go on as ``status``."""
 
     def first(self, record: RunRecord) -> Message:
         """Say which run it is."""
         return Message("run_id", {"runId": record.id, "status": status_of(record)})
 
     def event(self, event: Event) -> Message | None:
-        """Show what agents tell."""
-        told = trace_event(event)
-        return None if told is None else Message("trace", told)
+        """Show what agents tell, and each status."""
+        if event.type in {EventType.STATUS, EventType.DONE}:
+            status = Status(event.data["status"])
+            told = {"runId": event.run_id, "status": _STATUS[status], "stopping": status is Status.STOPPING}
+            return Message("status", told)
+        shown = trace_event(event)
+        return None if shown is None else Message("trace", shown)
 
     def last(self, record: RunRecord) -> Message:
         """Say how it ended, in the words of the record."""
