@@ -125,7 +125,7 @@ test-lowest: ## run tests of the server, the client, the command line and the fi
 test-ui: ## open the web UI in a headless Chromium; needs chromium, and npm for the accessibility checker
 	$(call environment,.venv-ui,dev$(comma)ui)
 	$(call npm,axe-core)
-	.venv-ui/bin/python -m pytest -q tests/browser
+	.venv-ui/bin/python -m pytest -q $(PARALLEL) tests/browser
 
 bench-ui: ## measure the web UI in a headless Chromium; writes bench/results/ui.md
 	$(call environment,.venv-ui,dev$(comma)ui)

@@ -85,3 +85,20 @@ def test_a_filter_that_only_the_page_knows_stops_what_it_shows(shared, page):
     expect(dialog.get_by_text(re.compile("1 of 1 are over"))).to_be_visible()
     assert shared.ask("GET", f"/runs/{one}")["status"] == "stopped"
     assert shared.ask("GET", f"/runs/{other}")["status"] == "running"
+
+
+def test_owner_and_conversation_are_asked_for_and_shown(shared, page):
+    word = new_id()[:8]
+    page.goto(f"{shared.url}/#/start/asker")
+    page.get_by_text("more", exact=True).click()
+    page.get_by_label("Owner").fill("zara")
+    page.get_by_label("Conversation").fill(f"chat:{word}")
+    button(page, "Run").click()
+    page.get_by_role("link", name="Open the run").click()
+    expect(page.get_by_text("owner zara", exact=True)).to_be_visible()
+    expect(page.get_by_text(f"conversation chat:{word}", exact=True)).to_be_visible()
+    run = page.url.rpartition("/")[2]
+    record = shared.ask("GET", f"/runs/{run}")
+    assert (record["owner"], record["key"]) == ("zara", f"chat:{word}")
+    page.goto(f"{shared.url}/#/?text=chat:{word}")
+    expect(page.locator(f"[data-run='{run}']")).to_be_visible()

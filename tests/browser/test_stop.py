@@ -93,6 +93,7 @@ def test_escape_is_the_first_press(shared, page):
     expect(button(page, "Stop")).to_be_visible()
     page.keyboard.press("Escape")
     expect(button(page, "Stop now")).to_be_visible()
+    expect(chip(page)).to_have_attribute("data-status", "stopping")
     assert shared.ask("GET", f"/runs/{run}")["stop"]["mode"] == "graceful"
 
 
@@ -144,3 +145,13 @@ def test_a_stop_that_came_too_late_says_so(shared, page):
     shared.open_gate("too-late")
     expect(chip(page)).to_have_attribute("data-status", "completed")
     expect(page.get_by_text("Finished before the stop arrived.")).to_be_visible()
+
+
+def test_a_run_that_never_looked_is_said_to_be_unable_to_obey(shared, page):
+    run = shared.start("blind", policy={**LONG, "blindGrace": 60.0})
+    open_run(page, shared, run)
+    button(page, "Stop").click()
+    expect(page.get_by_text("Stopping… it has met no boundary or check, so it cannot obey.")).to_be_visible()
+    expect(page.get_by_role("timer")).to_have_text(re.compile(r"^Cancelled in [1-6]?\d s\.$"))
+    button(page, "Stop now").click()
+    expect(chip(page)).to_have_attribute("data-status", "stopped")

@@ -54,7 +54,18 @@ def test_the_picture_says_what_it_shows(shared, page):
     )
 
 
-def test_zooming_to_the_stop_and_back(shared, page):
+def shifted(page, pixels):
+    """Return what turns the wheel while Shift is held."""
+
+    def turn():
+        page.keyboard.down("Shift")
+        page.mouse.wheel(0, pixels)
+        page.keyboard.up("Shift")
+
+    return turn
+
+
+def test_zooming_to_the_stop_going_along_and_back(shared, page):
     run = shared.start("asker", input={"gate": "zoom"})
     open_run(page, shared, run)
     expect(page.get_by_text("in flight: llm ask")).to_be_visible()
@@ -71,8 +82,18 @@ def test_zooming_to_the_stop_and_back(shared, page):
 
     page.get_by_role("button", name="To the stop").click()
     wait_until_it_is(other=True)
+    zoomed = picture.evaluate("(svg) => svg.outerHTML")
+    for there, back in (
+        (lambda: button(page, "Earlier").click(), lambda: button(page, "Later").click()),
+        (shifted(page, -200), shifted(page, 200)),
+    ):
+        picture.hover()
+        there()
+        page.wait_for_function("(zoomed) => document.querySelector('.lanes').outerHTML !== zoomed", arg=zoomed)
+        back()
     picture.dblclick()
     wait_until_it_is(other=False)
+    expect(button(page, "Earlier")).to_be_disabled()
     picture.hover()
     page.mouse.wheel(0, -300)
     wait_until_it_is(other=True)

@@ -2,6 +2,9 @@
 type Mode = "cooperative" | "graceful" | "immediate" | "kill";
 type Status = "pending" | "running" | "stopping" | "completed" | "failed" | "stopped" | "lost";
 type Rung = { rung: string; at: number };
+type Step = { rung: string; after: number };
+/** A press that was sent, and what came of that. */
+type Sent = { mode: Mode; failed?: string; receipt?: any };
 type Reason = { kind: string; message: string; actor: string | null; at: number; cause: string | null };
 type Policy = { grace: number; interrupt: number; cancel: number; kill: number };
 
@@ -17,6 +20,7 @@ type Shown = {
   actor: string | null;
   left: readonly string[];
   late: number | null;
+  blind: boolean;
   error: string | null;
 };
 
@@ -27,10 +31,12 @@ type Summary = {
   rootId: string;
   owner: string | null;
   labels: Record<string, string>;
+  key: string | null;
   status: Status;
   createdAt: number;
   startedAt: number | null;
   endedAt: number | null;
+  endedLate: number | null;
   mode: Mode | null;
   reason: Reason | null;
   stopRequestedAt: number | null;
@@ -52,11 +58,12 @@ type Receipt = {
   nodes: Became[];
   enteredAfter: string[];
   tooLate: boolean;
+  blind: boolean;
   requestedAt: number | null;
   acknowledgedAt: number | null;
   deliveredAt: number | null;
   endedAt: number | null;
-  ladder: { rung: string; after: number }[];
+  ladder: Step[];
 };
 type Outcome = {
   status: Status;
@@ -75,6 +82,7 @@ type Run = {
   rootId: string;
   owner: string | null;
   labels: Record<string, string>;
+  key: string | null;
   status: Status;
   isolation: string;
   limits: object | null;
@@ -82,6 +90,7 @@ type Run = {
   createdAt: number;
   startedAt: number | null;
   endedAt: number | null;
+  endedLate: number | null;
   stop: { mode: Mode; reason: Reason; grace: number | null } | null;
   stopRequestedAt: number | null;
   outcome: Outcome | null;
@@ -133,3 +142,16 @@ type Lane = { run: Run; depth: number; bars: Bar[] };
 
 /** A page: what it shows, and how it is left. */
 type Page = { element: HTMLElement; title: string; close?: () => void; escape?: () => void };
+
+/** Takes an event of a stream; true: it wants no more. */
+type Take = (event: string, data: any, id: string) => boolean | void;
+
+/** What `h("p.meta")` makes. */
+type ElementOf<T extends string> = T extends `${infer Tag}.${string}` ? ElementOf<Tag> : T extends keyof HTMLElementTagNameMap ? HTMLElementTagNameMap[T] : never;
+
+/** An error of a request: the status of its answer, 0 if there was none. */
+type Failure = Error & { status: number };
+
+type View = { from: number; to: number };
+type RunFilter = { status: Set<string>; agent: string; owner: string; label: string; text: string; subs: boolean };
+type RunHistory = import("../../src/stoppable/server/ui/history.js").History;

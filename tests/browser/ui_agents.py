@@ -27,6 +27,12 @@ async def asker(gate: str = "never") -> str:
 
 
 @stoppable.agent
+async def blind() -> None:
+    """Never meet a boundary or check."""
+    await asyncio.sleep(3600)
+
+
+@stoppable.agent
 async def family(gate: str = "never") -> list[str]:
     """Two askers side by side."""
     children = [await stoppable.spawn(asker, gate) for _ in range(2)]

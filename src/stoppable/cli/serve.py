@@ -126,7 +126,9 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
     post = "-H 'content-type: application/json' -d"
     lines += [
         "",
-        "Try it in another terminal" + (" that has the same STOPPABLE_API_KEY:" if has_key else ":"),
+        f"Open {url}/ in a browser: start an agent there, press Stop, and see what was in flight.",
+        "",
+        "Or try it in another terminal" + (" that has the same STOPPABLE_API_KEY:" if has_key else ":"),
         "",
         f'  {curl} {url}/runs {post} \'{{"agent": "{first}", "runId": "{run}"}}\'',
         f'  {curl} {url}/runs/{run}/stop {post} \'{{"reason": "enough"}}\'',

@@ -1,12 +1,11 @@
 /** Requests to the server: the key, the errors, the server's clock, and streams that resume. */
 
-import { readEvents } from "./stoppable-button.js";
+import { ask, readEvents } from "./stoppable-button.js";
 
 const meta = /** @type {HTMLMetaElement} */ (document.querySelector('meta[name="stoppable-api"]'));
 export const base = new URL(meta.content, document.baseURI);
 
 const KEY = "stoppable-key";
-const TIMEOUT = 15_000;
 const SILENCE = 40_000; // a stream says something every 15 seconds
 let skew = 0;
 
@@ -24,47 +23,28 @@ export function headers() {
 	const key = sessionStorage.getItem(KEY);
 	return key ? { Authorization: `Bearer ${key}` } : {};
 }
+/** @param {string} key */
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
-
-export class ApiError extends Error {
-	/** @param {number} status 0 if there was no answer @param {string} code @param {string} message */
-	constructor(status, code, message) {
-		super(message);
-		this.status = status;
-		this.code = code;
-	}
-}
 
 /** Somebody who asks for a key when the server wants one. */
 export const asking = new EventTarget();
 
-/**
- * @param {string} path @param {RequestInit} [options] @param {number} [timeout]
- * @returns {Promise<Response>}
- */
-async function request(path, options = {}, timeout = TIMEOUT) {
-	const limit = new AbortController();
-	const timer = setTimeout(() => limit.abort(), timeout);
-	const signal = options.signal ? AbortSignal.any([options.signal, limit.signal]) : limit.signal;
-	const sent = { ...options, signal, cache: /** @type {const} */ ("no-store"), headers: { ...headers(), ...options.headers } };
-	const answer = await fetch(new URL(path, base), sent).catch(() => {
-		throw new ApiError(0, "unreachable", limit.signal.aborted ? "The server did not answer in time." : "The server cannot be reached.");
+/** @param {string} path @param {RequestInit} [options] */
+async function request(path, options = {}) {
+	return ask(new URL(path, base), { ...options, headers: { ...headers(), ...options.headers } }).catch((error) => {
+		if (error.status === 401) asking.dispatchEvent(new Event("key"));
+		throw error;
 	});
-	clearTimeout(timer);
-	if (answer.ok) return answer;
-	const told = (await answer.json().catch(() => null))?.error;
-	if (answer.status === 401) asking.dispatchEvent(new Event("key"));
-	throw new ApiError(answer.status, told?.code ?? "", told?.message ?? `The server answered ${answer.status}.`);
 }
 
-/** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
+/** @param {string} path @param {AbortSignal} [signal] */
 export const get = async (path, signal) => (await request(path, { signal })).json();
 
-/** @param {string} path @param {object} body @param {Record<string, string>} [more] @returns {Promise<any>} */
+/** @param {string} path @param {object} body @param {Record<string, string>} [more] */
 export const post = async (path, body, more = {}) =>
 	(await request(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...more } })).json();
 
-/** @param {string} path @returns {Promise<any>} */
+/** @param {string} path */
 export const remove = async (path) => (await request(path, { method: "DELETE" })).json();
 
 /** @param {number} ms @param {AbortSignal} signal */
@@ -103,7 +83,8 @@ export async function follow(path, { signal, after = "", take, state }) {
 			}
 		} catch (error) {
 			if (signal.aborted) return;
-			if (error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 429) throw error;
+			const { status = 0 } = /** @type {Failure} */ (error);
+			if (status >= 400 && status < 500 && status !== 429) throw error;
 			if (!turn.signal.aborted) state?.("lost", error);
 		} finally {
 			clearTimeout(watchdog);

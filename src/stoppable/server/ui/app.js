@@ -56,14 +56,13 @@ function askForKey() {
 	const field = h("input", { id: "key", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
 	const isWrong = "Authorization" in api.headers();
 	const form = h(
-		"form",
-		{ class: "key" },
+		"form.key",
 		h("h1", "This server asks for its key"),
-		isWrong && h("p", { role: "alert", class: "bad" }, "That key was not accepted."),
+		isWrong && h("p.bad", { role: "alert" }, "That key was not accepted."),
 		h("label", { for: "key" }, "Key"),
 		field,
-		h("p", { class: "meta" }, "It is kept until this tab is closed, and sent to this server only."),
-		h("button", { class: "primary" }, "Open"),
+		h("p.meta", "It is kept until this tab is closed, and sent to this server only."),
+		h("button.primary", "Open"),
 	);
 	form.addEventListener("submit", (event) => {
 		event.preventDefault();

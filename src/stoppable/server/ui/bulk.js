@@ -1,18 +1,16 @@
 /** Stops many runs: choose by filter, see which, confirm, and what became of each. */
 
-import { button, chip, fill, h, messageOf, say, shortId, table, tr } from "./dom.js";
+import { button, chip, fill, h, messageOf, region, say, shortId, table, tr } from "./dom.js";
 import { isOver } from "./stoppable-button.js";
 import { labelsOf } from "./start.js";
 import { live } from "./live.js";
 import { post } from "./api.js";
 import { selectorText } from "./records.js";
 
-/** @typedef {import("./runs.js").Filter} Filter */
-
 const AT_ONCE = 4;
 const LISTED = 200;
 
-/** @param {Filter} filter @param {Summary[]} shown the live runs that the filter shows */
+/** @param {RunFilter} filter @param {Summary[]} shown the live runs that the filter shows */
 export function bulkDialog(filter, shown) {
 	const dialog = new BulkDialog(selectorOf(filter), shown);
 	document.body.append(dialog.element);
@@ -20,12 +18,15 @@ export function bulkDialog(filter, shown) {
 	dialog.preview();
 }
 
-/** What the server can choose by itself; a text or a status it cannot. @param {Filter} filter @returns {Selector | null} */
+/** What the server can choose by itself; a text or a status it cannot. @param {RunFilter} filter @returns {Selector | null} */
 function selectorOf({ status, agent, owner, label, text }) {
 	if (text || status.size || (label && !label.includes(":"))) return null;
 	const chosen = { ...(agent && { agent }), ...(owner && { owner }), ...(label && { labels: labelsOf(label) }) };
 	return Object.keys(chosen).length ? chosen : { all: true };
 }
+
+/** @param {Receipt[]} receipts */
+const named = (receipts) => receipts.map(({ runId }) => ({ id: runId, name: live.runs.get(runId)?.name ?? "" }));
 
 class BulkDialog {
 	/** @type {{id: string, name: string}[]} */ #runs = [];
@@ -35,17 +36,17 @@ class BulkDialog {
 		this.selector = selector;
 		this.#runs = shown;
 		this.title = h("h1", { id: "bulk-title" }, "Stop these runs");
-		this.scope = h("p", { class: "meta" });
-		this.list = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Runs" });
+		this.scope = h("p.meta");
+		this.list = region("div.scroller", "Runs");
 		this.reason = h("input", { id: "bulk-reason", maxlength: "1000" });
 		this.mode = h("select", { id: "bulk-mode" }, h("option", { value: "graceful" }, "graceful: calls in flight may finish"), h("option", { value: "immediate" }, "immediate: cancel now, clean-up runs"));
 		this.hold = h("input", { type: "checkbox" });
 		this.message = h("p", { role: "status" });
-		this.go = h("button", { class: "primary", disabled: true }, "Stop");
+		this.go = h("button.primary", { disabled: true }, "Stop");
 		this.leave = button("Cancel", () => this.element.close());
-		const hold = selector && h("label", { class: "check" }, this.hold, `Also refuse new starts (${selectorText(selector)})`);
+		const hold = selector && h("label.check", this.hold, `Also refuse new starts (${selectorText(selector)})`);
 		this.form = h("form", { method: "dialog" }, h("label", { for: "bulk-reason" }, "Reason"), this.reason, h("label", { for: "bulk-mode" }, "Mode"), this.mode, h("p", hold));
-		this.form.append(this.message, h("div", { class: "actions" }, this.go, this.leave));
+		this.form.append(this.message, h("div.actions", this.go, this.leave));
 		this.form.addEventListener("submit", (event) => {
 			event.preventDefault();
 			this.#stop();
@@ -60,7 +61,7 @@ class BulkDialog {
 		try {
 			if (this.selector) {
 				const { receipts } = await post("stops", { selector: this.selector, dryRun: true });
-				this.#runs = receipts.map((one) => ({ id: one.runId, name: live.runs.get(one.runId)?.name ?? "" }));
+				this.#runs = named(receipts);
 			}
 		} catch (error) {
 			say(this.message, messageOf(error));
@@ -85,11 +86,11 @@ class BulkDialog {
 				const id = crypto.getRandomValues(new Uint32Array(4)).join("-"); // the same request again is the same stop
 				const { receipts } = await post("stops", { selector: this.selector, mode, reason, hold: this.hold.checked }, { "Idempotency-Key": id });
 				for (const one of receipts) answers.set(one.runId, one.answer);
-				this.#runs = receipts.map((one) => ({ id: one.runId, name: live.runs.get(one.runId)?.name ?? "" }));
+				this.#runs = named(receipts);
 			} else await this.#stopEach(mode, reason, answers);
 			this.#follow(answers);
 		} catch (error) {
-			say(this.message, `${messageOf(error)} Press again; a repeat is safe.`);
+			say(this.message, `${messageOf(error)}. Press again; a repeat is safe.`);
 			for (const one of [this.go, this.reason, this.mode, this.hold]) one.disabled = false;
 		}
 	}
@@ -123,9 +124,9 @@ class BulkDialog {
 
 	/** @param {Map<string, string>} answers */
 	#list(answers) {
-		const row = (run) =>
-			tr(chip(live.runs.get(run.id)?.status ?? "pending"), run.name || "–", h("td", { class: "mono" }, shortId(run.id)), (answers.get(run.id) ?? "").replace("_", " "));
+		const row = (/** @type {{id: string, name: string}} */ run) =>
+			tr(chip(live.runs.get(run.id)?.status ?? "pending"), run.name || "–", h("td.mono", shortId(run.id)), (answers.get(run.id) ?? "").replace("_", " "));
 		const more = this.#runs.length - LISTED;
-		fill(this.list, table(["Status", "Agent", "Run", "Answer"], ...this.#runs.slice(0, LISTED).map(row)), more > 0 && h("p", { class: "meta" }, `and ${more} more`));
+		fill(this.list, table(["Status", "Agent", "Run", "Answer"], ...this.#runs.slice(0, LISTED).map(row)), more > 0 && h("p.meta", `and ${more} more`));
 	}
 }

@@ -6,21 +6,25 @@ import { clock, duration, StoppableButton } from "./stoppable-button.js";
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
 /**
- * Makes an element, with attributes if the first is an object: `on…` are listeners; false and null leave one out.
- * @template {keyof HTMLElementTagNameMap} T
+ * Makes an element, `p.meta` with its classes, and attributes if the first of the rest is an object: `on…` are
+ * listeners; false and null leave one out.
+ * @template {string} T
  * @param {T} tag @param {(Child | Record<string, any>)[]} rest
- * @returns {HTMLElementTagNameMap[T]}
+ * @returns {ElementOf<T>}
  */
 export function h(tag, ...rest) {
-	const made = document.createElement(tag);
+	const made = classed(tag, (name) => document.createElement(name));
 	const [first] = rest;
 	if (first && typeof first === "object" && !(first instanceof Node)) decorate(made, /** @type {object} */ (rest.shift()));
 	fill(made, .../** @type {Child[]} */ (rest));
-	return made;
+	return /** @type {ElementOf<T>} */ (made);
 }
 
+/** A part of the page that scrolls, also by keys. @param {"div.scroller" | "div.scroller.log" | "pre.output"} tag @param {string} name @param {Child[]} children */
+export const region = (tag, name, ...children) => h(tag, { tabindex: "0", role: "region", "aria-label": name }, ...children);
+
 /** @param {string[]} names @param {Child[]} rows */
-export const table = (names, ...rows) => h("table", { class: "plain" }, h("thead", h("tr", ...names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", ...rows));
+export const table = (names, ...rows) => h("table.plain", h("thead", h("tr", ...names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", ...rows));
 
 /** @param {Child[]} cells */
 export const tr = (...cells) => h("tr", ...cells.map((cell) => (cell instanceof HTMLTableCellElement ? cell : h("td", cell))));
@@ -40,9 +44,17 @@ export const button = (name, act, more) => h("button", { type: "button", onclick
 
 /** @param {string} tag @param {Record<string, any>} [attributes] @param {Child[]} children */
 export function svg(tag, attributes = {}, ...children) {
-	const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+	const made = classed(tag, (name) => document.createElementNS("http://www.w3.org/2000/svg", name));
 	decorate(made, attributes);
 	fill(made, ...children);
+	return made;
+}
+
+/** @template {Element} E @param {string} tag @param {(name: string) => E} make */
+function classed(tag, make) {
+	const [name, ...classes] = tag.split(".");
+	const made = make(name);
+	made.classList.add(...classes);
 	return made;
 }
 
@@ -83,18 +95,20 @@ export const shownText = (text) =>
 
 /** A time of day, with its date as a title. @param {number} at */
 export const time = (at) =>
-	h("time", { title: new Date(at * 1000).toLocaleString("en-GB"), class: "mono" }, clock(at));
+	h("time.mono", { title: new Date(at * 1000).toLocaleString("en-GB") }, clock(at));
 
 /** One of our own ids is shown in short, anybody else's whole. @param {string} id */
 export const shortId = (id) => (/^[0-9a-f]{32}$/.test(id) ? id.slice(0, 8) : id);
 
 /** @param {{startedAt: number | null, createdAt: number, endedAt: number | null}} run @param {number} now */
 export const age = (run, now) => duration((run.endedAt ?? now) - (run.startedAt ?? run.createdAt));
+
+/** @param {string} status */
 export const statusWord = (status) => (status === "lost" ? "unconfirmed" : status);
 
 /** @param {string} status @param {string} [extra] */
 export function chip(status, extra = "") {
-	return h("span", { class: "chip", "data-status": status }, h("span", { class: "mark", "aria-hidden": "true" }), statusWord(status) + extra);
+	return h("span.chip", { "data-status": status }, h("span.mark", { "aria-hidden": "true" }), statusWord(status) + extra);
 }
 
 /** @param {Record<string, string>} labels */
@@ -111,11 +125,14 @@ export function copier(text, name, shown = "Copy", look = "copy") {
 }
 
 /** @param {string} title @param {Child[]} children */
-export const empty = (title, ...children) => h("div", { class: "empty" }, h("h2", {}, title), ...children);
+export const empty = (title, ...children) => h("div.empty", h("h2", {}, title), ...children);
 
-/** @param {unknown} error */
-export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
+/** @param {any} error */
+export const messageOf = ({ message }) => message[0].toUpperCase() + message.slice(1);
 
 /** What went wrong, and a way to try again. @param {unknown} error @param {() => void} again */
 export const failure = (error, again) =>
-	h("div", { class: "failure", role: "alert" }, h("span", {}, messageOf(error)), button("Try again", again));
+	h("div.failure", { role: "alert" }, h("span", {}, messageOf(error)), button("Try again", again));
+
+/** @param {string} title @param {(Node | string)[]} children */
+export const page = (title, ...children) => ({ element: h("section.page", h("div.head", h("h1", title)), ...children), title });

@@ -14,14 +14,14 @@ export class History extends EventTarget {
 	/** @type {RunEvent[]} */ events = [];
 	dropped = { bars: 0, events: 0 };
 	output = { text: "", before: 0 };
-	/** @type {number | null} when a lost run ended after all */ lateAt = null;
 	/** @type {Map<string, Bar[]>} */ #open = new Map();
 	#ended = new AbortController();
 	#isTold = false;
 	#isLooking = false;
-	#isFollowing = false;
 	#last = ""; // event that was taken in
 	#looksAgain = false;
+
+	/** @param {string} id */
 	constructor(id) {
 		super();
 		this.id = id;
@@ -39,13 +39,12 @@ export class History extends EventTarget {
 	}
 
 	async #follow() {
-		this.#isFollowing = true;
+		/** @type {Take} */
 		const take = (_, data, id) => {
 			this.#last = id || this.#last;
 			return this.#take(data);
 		};
 		await follow(`runs/${encodeURIComponent(this.id)}/events?tree=true`, { signal: this.#ended.signal, after: this.#last, take });
-		this.#isFollowing = false;
 		await this.#look();
 	}
 
@@ -53,10 +52,9 @@ export class History extends EventTarget {
 		this.#ended.abort();
 	}
 
-	/** The run, or one below it, has changed: see how it is now. A lost one may have ended after all. */
+	/** The run, or one below it, has changed: see how it is now. */
 	look() {
 		this.#look().catch(() => {}); // the stream says what is wrong
-		if (this.run?.status === "lost" && !this.#isFollowing) this.#follow().catch(() => {});
 	}
 
 	async #look() {
@@ -82,11 +80,10 @@ export class History extends EventTarget {
 		if (type === "entered") this.#enter(event);
 		else if (type === "left") this.#leave(event);
 		else if (type === "partial" && runId === this.id) this.#put(data);
-		else if (type === "late" && runId === this.id) this.lateAt = event.at;
 		if (["status", "done", "late"].includes(type) || !this.runs.some((run) => run.id === runId)) this.#look().catch(() => {});
 		this.#list(event);
 		this.#tell();
-		return type === "done" && runId === this.id && this.run?.status !== "lost";
+		return type === "done" && runId === this.id;
 	}
 
 	/** @param {RunEvent} event */
@@ -97,15 +94,13 @@ export class History extends EventTarget {
 		const open = this.#open.get(runId) ?? [];
 		open.push(bar);
 		this.#open.set(runId, open);
-		if (this.bars.length > BARS) {
-			this.dropped.bars += this.bars.splice(0, BARS / 10).length;
-		}
+		if (this.bars.length > BARS) this.dropped.bars += this.bars.splice(0, BARS / 10).length;
 	}
 
 	/** @param {RunEvent} event */
 	#leave({ runId, at, data }) {
 		const open = this.#open.get(runId) ?? [];
-		const isIt = (bar) =>
+		const isIt = (/** @type {Bar} */ bar) =>
 			data.boundary === undefined ? bar.kind === data.kind && bar.name === (data.name ?? "") : bar.number === data.boundary;
 		const place = open.findLastIndex(isIt);
 		if (place < 0) return;
@@ -155,7 +150,7 @@ export class History extends EventTarget {
 	/** @param {Summary | undefined} summary */
 	shown(summary) {
 		const { run } = this;
-		return { ...shownOf({ ...run, ladder: summary?.ladder, lateAt: this.lateAt }), inFlight: this.inFlight() };
+		return { ...shownOf({ ...run, ladder: summary?.ladder }), inFlight: this.inFlight() };
 	}
 
 	/** When it began and ended, or now. */

@@ -24,9 +24,12 @@ class Live extends EventTarget {
 		this.#following.abort();
 		this.#following = new AbortController();
 		const { signal } = this.#following;
+		/** @type {Take} */
 		const take = (event, data) => this.#take(event, data);
 		follow("events", { signal, take, state: (state) => this.#connected(state === "live") }).catch((error) => this.#failed(error));
 	}
+
+	/** @param {boolean} isLive */
 	#connected(isLive) {
 		if (isLive) [this.state, this.since] = ["live", null];
 		else if (this.since === null) {

@@ -2,18 +2,16 @@
 
 import { Windowed } from "./windowed.js";
 import { clock } from "./stoppable-button.js";
-import { copier, h, say, shownText } from "./dom.js";
+import { copier, h, region, say, shownText } from "./dom.js";
 import { textOf } from "./history.js";
-
-/** @typedef {import("./history.js").History} History */
 
 const SHOWN = 100_000; // characters: a line of five million would hold up the page
 
-/** @param {History} history */
+/** @param {RunHistory} history */
 export function outputPanel(history) {
-	const before = h("p", { class: "meta", hidden: true });
-	const text = h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output" });
-	const end = h("p", { class: "meta" });
+	const before = h("p.meta", { hidden: true });
+	const text = region("pre.output", "Output");
+	const end = h("p.meta");
 	const element = h("div", before, text, end);
 	let last = "";
 	const show = () => {
@@ -51,12 +49,12 @@ function note(run) {
 	return omitted.join(" ");
 }
 
-/** @param {History} history */
+/** @param {RunHistory} history */
 export function eventsPanel(history) {
-	const body = h("div", { role: "rowgroup", class: "body" });
-	const notice = h("p", { class: "meta", hidden: true });
-	const table = h("div", { role: "table", "aria-label": "Events", class: "events" }, body);
-	const scroller = h("div", { class: "scroller log", tabindex: "0", role: "region", "aria-label": "Log" }, table);
+	const body = h("div.body", { role: "rowgroup" });
+	const notice = h("p.meta", { hidden: true });
+	const table = h("div.events", { role: "table", "aria-label": "Events" }, body);
+	const scroller = region("div.scroller.log", "Log", table);
 	const element = h("div", notice, scroller);
 	const rows = new Windowed(scroller, body, { key: (event) => `${event.runId} ${event.seq}`, make: (event) => eventRow(event, history), height: () => 24 });
 	const show = () => {
@@ -69,11 +67,11 @@ export function eventsPanel(history) {
 	return { element, show, close: () => rows.close() };
 }
 
-/** @param {RunEvent} event @param {History} history */
+/** @param {RunEvent} event @param {RunHistory} history */
 function eventRow(event, history) {
 	const name = history.runs.find((run) => run.id === event.runId)?.name ?? "";
-	const cell = (kind, text) => h("span", { role: "cell", class: kind }, text);
-	const element = h("div", { role: "row", class: "row" }, cell("at mono", clock(event.at)), cell("who", name), cell("type mono", event.type), cell("what", eventText(event)));
+	const cell = (/** @type {string} */ kind, /** @type {string} */ text) => h("span", { role: "cell", class: kind }, text);
+	const element = h("div.row", { role: "row" }, cell("at mono", clock(event.at)), cell("who", name), cell("type mono", event.type), cell("what", eventText(event)));
 	return { element, update: () => {} };
 }
 
@@ -91,5 +89,5 @@ function eventText({ type, data }) {
 /** @param {Run} run */
 export function inputPanel(run) {
 	const text = textOf(run.input);
-	return h("div", h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Input" }, text.slice(0, SHOWN)), h("p", copier(text, "Copy", "Copy", "quiet")));
+	return h("div", region("pre.output", "Input", text.slice(0, SHOWN)), h("p", copier(text, "Copy", "Copy", "quiet")));
 }

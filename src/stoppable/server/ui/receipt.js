@@ -1,9 +1,7 @@
 /** What became of a stop, in words first. */
 
 import { chip, copier, h, table, tr } from "./dom.js";
-import { clock, duration, leftOf, spoken } from "./stoppable-button.js";
-
-const OVER = ["completed", "failed", "stopped", "lost"];
+import { clock, duration, isOver, leftOf, spoken } from "./stoppable-button.js";
 
 /** @param {Receipt} receipt @param {Run} run */
 export function sentences(receipt, run) {
@@ -14,12 +12,13 @@ export function sentences(receipt, run) {
 	const told = [`${opening(receipt)}${who}${at}${why}.`];
 	const times = steps(receipt);
 	if (times) told.push(`${times}.`);
+	if (receipt.blind) told.push("It had met no boundary or check, so it could not obey.");
 	const calls = nodes.filter((node) => node.kind !== "run" && node.kind !== "participant");
 	const skipped = calls.filter((node) => node.fate === "skipped").length;
 	const flying = calls.filter((node) => node.fate !== "skipped");
 	if (flying.length) told.push(`In flight: ${fates(flying)}.`);
-	else if (receipt.inFlight.length && !OVER.includes(receipt.status)) told.push(`In flight: ${receipt.inFlight.map(spoken).join(", ")}.`);
-	else if (OVER.includes(receipt.status)) told.push("Nothing was in flight.");
+	else if (receipt.inFlight.length && !isOver(receipt.status)) told.push(`In flight: ${receipt.inFlight.map(spoken).join(", ")}.`);
+	else if (isOver(receipt.status)) told.push("Nothing was in flight.");
 	if (skipped) told.push(`${skipped} skipped.`);
 	if (receipt.enteredAfter.length) told.push(`Entered after the stop, in a shield: ${receipt.enteredAfter.map(spoken).join(", ")}.`);
 	told.push(...closing(receipt, run));
@@ -28,9 +27,9 @@ export function sentences(receipt, run) {
 
 /** @param {Receipt} receipt */
 function opening({ status, tooLate }) {
-	if (tooLate) return "The stop came too late: it had finished by itself. Asked for";
+	if (tooLate) return "The stop came too late: it had finished by itself. Requested";
 	if (status === "stopped") return "Stopped";
-	return status === "lost" ? "Stop not confirmed. Asked for" : "Asked to stop";
+	return status === "lost" ? "Stop not confirmed. Requested" : "Asked to stop";
 }
 
 /** @param {Receipt} receipt */
@@ -39,7 +38,7 @@ function steps(receipt) {
 	if (since === null) return "";
 	const word = receipt.status === "lost" ? "given up after" : "ended in";
 	const moments = /** @type {[string, number | null][]} */ ([["acknowledged in", receipt.acknowledgedAt], ["delivered in", receipt.deliveredAt], [word, receipt.tooLate ? null : receipt.endedAt]]);
-	const text = moments.filter(([, when]) => when !== null).map(([name, when]) => `${name} ${duration(/** @type {number} */ (when) - since)}`).join(", ");
+	const text = moments.flatMap(([name, when]) => (when === null ? [] : `${name} ${duration(when - since)}`)).join(", ");
 	return text && text[0].toUpperCase() + text.slice(1);
 }
 
@@ -55,7 +54,7 @@ function fates(nodes) {
 
 /** @param {Receipt} receipt @param {Run} run @returns {string[]} */
 function closing({ status, nodes }, run) {
-	if (!OVER.includes(status)) return ["It has not ended yet."];
+	if (!isOver(status)) return ["It has not ended yet."];
 	const told = [];
 	const clean = run.outcome?.clean;
 	if (status === "stopped" && clean === false) told.push("Clean-up was cut off.");
@@ -65,18 +64,18 @@ function closing({ status, nodes }, run) {
 	return told;
 }
 
-/** @param {Run} run @param {import("./history.js").History} history */
-export function receiptPanel(run, { runs, lateAt }) {
+/** @param {Run} run @param {RunHistory} history */
+export function receiptPanel(run, { runs }) {
 	const { receipt } = run;
 	const names = new Map(runs.map((one) => [one.id, one.name]));
-	const late = lateAt ? ` It ended by itself at ${clock(lateAt)}.` : "";
+	const late = run.endedLate ? ` It ended by itself at ${clock(run.endedLate)}.` : "";
 	if (!receipt) {
 		const text = run.stop ? "The stop is in the store. Nothing has acknowledged it yet." : "Nobody has stopped this run, so it has no receipt.";
-		return h("p", { class: "meta" }, text);
+		return h("p.meta", text);
 	}
-	const row = (node) =>
-		tr(names.get(node.runId) ?? node.runId, node.kind, node.kind === "run" ? "" : node.name, OVER.includes(node.fate) ? chip(node.fate) : node.fate);
+	const row = (/** @type {Became} */ node) =>
+		tr(names.get(node.runId) ?? node.runId, node.kind, ...(node.kind === "run" ? ["", chip(node.fate)] : [node.name, node.fate]));
 	const nodes = table(["Run", "What", "Name", "Became"], ...receipt.nodes.slice(0, 500).map(row));
 	const json = JSON.stringify(receipt, null, 2);
-	return h("div", h("p", { class: "words" }, sentences(receipt, run) + late), receipt.nodes.length > 0 && nodes, h("p", copier(json, "Copy as JSON", "Copy as JSON", "quiet")));
+	return h("div", h("p.words", sentences(receipt, run) + late), receipt.nodes.length > 0 && nodes, h("p", copier(json, "Copy as JSON", "Copy as JSON", "quiet")));
 }

@@ -1,16 +1,13 @@
 /** Holds and the audit. */
 
-import { button, empty, h, labelText, messageOf, say, shortId, table, time, tr } from "./dom.js";
+import { button, empty, h, labelText, messageOf, page, region, say, shortId, table, time, tr } from "./dom.js";
 import { get, remove } from "./api.js";
 import { loaded } from "./start.js";
 
 const PART = 500;
 
 /** @param {string[]} names @param {HTMLElement[]} rows */
-const scrolled = (names, rows) => h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Table" }, table(names, ...rows));
-
-/** @param {string} title @param {(Node | string)[]} children */
-const page = (title, ...children) => ({ element: h("section", { class: "page" }, h("div", { class: "head" }, h("h1", title)), ...children), title });
+const scrolled = (names, rows) => region("div.scroller", "Table", table(names, ...rows));
 
 /** What a selector means, in words. @param {Selector} selector */
 export function selectorText({ owner, labels, agent, all }) {
@@ -21,7 +18,7 @@ export function selectorText({ owner, labels, agent, all }) {
 /** @returns {Page} */
 export function holdsPage() {
 	const body = h("div");
-	const message = h("p", { role: "alert", class: "bad" });
+	const message = h("p.bad", { role: "alert" });
 	const show = () =>
 		loaded(body, async () => {
 			/** @type {Hold[]} */
@@ -29,13 +26,13 @@ export function holdsPage() {
 			if (holds.length === 0) return [empty("Nothing is held", h("p", "A hold refuses new starts. “Stop these…” in the list of runs can place one together with a stop."))];
 			return [scrolled(["Refuses", "Since", "By", "Why", ""], holds.map((hold) => row(hold)))];
 		});
-	const row = (hold) => {
+	const row = (/** @type {Hold} */ hold) => {
 		const name = `Release the hold on ${selectorText(hold.selector)}`;
 		const release = button("Release", () => remove(`holds/${hold.id}`).then(show, (error) => say(message, messageOf(error))), { class: "quiet", "aria-label": name });
 		return tr(selectorText(hold.selector), time(hold.createdAt), hold.reason.actor ?? "–", hold.reason.message || "–", release);
 	};
 	show();
-	return page("Holds", h("p", { class: "meta" }, "New starts that match a hold are refused until it is released. Runs that are under way go on."), message, body);
+	return page("Holds", h("p.meta", "New starts that match a hold are refused until it is released. Runs that are under way go on."), message, body);
 }
 
 /** @returns {Page} */
@@ -52,7 +49,7 @@ export function auditPage() {
 		if (entries.length === 0) return [empty("Nothing yet", h("p", "Every stop, hold and release is written down here: who, when, why and with what result."))];
 		const shown = entries.slice(-PART).reverse();
 		const older = entries.length - shown.length;
-		return [scrolled(["When", "What", "Who", "Which", "Result", "Why"], shown.map(auditRow)), h("p", { class: "meta" }, older > 0 ? `${older} older entries are not shown.` : "")];
+		return [scrolled(["When", "What", "Who", "Which", "Result", "Why"], shown.map(auditRow)), h("p.meta", older > 0 ? `${older} older entries are not shown.` : "")];
 	});
 	return page("Audit", body);
 }
@@ -63,6 +60,6 @@ function auditRow({ at, action, actor, target, result, reason }) {
 	const run = target.run ? h("a", { href: `#/runs/${encodeURIComponent(target.run)}`, class: "mono" }, shortId(target.run)) : selectorText(target.selector ?? target);
 	const answers = Object.values(result.runs ?? {});
 	const told = answers.length === 1 ? String(answers[0]).replace("_", " ") : answers.length ? `${answers.length} runs` : "–";
-	return tr(h("td", { class: "mono" }, `${when.toLocaleDateString("en-CA")} ${when.toLocaleTimeString("en-GB")}`), [action, target.mode].filter(Boolean).join(" "), actor ?? "–", run, told, reason || "–");
+	return tr(h("td.mono", `${when.toLocaleDateString("en-CA")} ${when.toLocaleTimeString("en-GB")}`), [action, target.mode].filter(Boolean).join(" "), actor ?? "–", run, told, reason || "–");
 }
 

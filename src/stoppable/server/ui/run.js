@@ -1,7 +1,7 @@
 /** One run: the button, the line beside it, the time line, and what it left. */
 
 import { age, button, chip, copier, empty, failure, fill, h, labelText, say, shortId, stopButton, time } from "./dom.js";
-import { ApiError, now } from "./api.js";
+import { now } from "./api.js";
 import { eventsPanel, outputPanel, inputPanel } from "./panels.js";
 import { History } from "./history.js";
 import { isOver } from "./stoppable-button.js";
@@ -19,25 +19,27 @@ class RunPage {
 	#ended = new AbortController();
 	#status = "";
 	#tab = "";
+
+	/** @param {string} id */
 	constructor(id) {
 		this.id = id;
 		this.history = new History(id);
 		this.button = stopButton();
 		this.timeline = new Timeline(this.history);
-		this.facts = h("p", { class: "facts" });
+		this.facts = h("p.facts");
 		this.title = h("h1", shortId(id));
 		this.chip = h("span");
-		this.lasted = h("span", { class: "mono" });
-		this.error = h("details", { class: "traceback", hidden: true }, h("summary", "traceback"), h("pre"));
+		this.lasted = h("span.mono");
+		this.error = h("details.traceback", { hidden: true }, h("summary", "traceback"), h("pre"));
 		this.output = outputPanel(this.history);
 		this.events = eventsPanel(this.history);
-		this.panels = h("div", { class: "panels" });
-		this.tabs = h("div", { role: "tablist", "aria-label": "About this run", class: "tabs" });
-		this.above = h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Runs"));
-		const header = h("div", { class: "runhead" }, h("div", h("div", { class: "titleline" }, this.title, this.chip), this.facts), this.button);
+		this.panels = h("div.panels");
+		this.tabs = h("div.tabs", { role: "tablist", "aria-label": "About this run" });
+		this.above = h("p.crumbs", h("a", { href: "#/" }, "Runs"));
+		const header = h("div.runhead", h("div", h("div.titleline", this.title, this.chip), this.facts), this.button);
 		this.whole = h("div", { hidden: true }, header, this.error, this.timeline.element, this.tabs, this.panels);
-		this.notice = h("p", { class: "loading", role: "status" }, "Loading the run…");
-		this.element = h("section", { class: "page run" }, this.above, this.notice, this.whole);
+		this.notice = h("p.loading", { role: "status" }, "Loading the run…");
+		this.element = h("section.page.run", this.above, this.notice, this.whole);
 		const { signal } = this.#ended;
 		this.history.addEventListener("change", () => this.#show(), { signal });
 		live.addEventListener("run", (event) => this.#hear(/** @type {CustomEvent} */ (event).detail), { signal });
@@ -55,10 +57,9 @@ class RunPage {
 
 	#start() {
 		this.history.start().catch((error) => {
-			if (this.#ended.signal.aborted || (error instanceof ApiError && error.status === 401)) return;
-			const isGone = error instanceof ApiError && error.status === 404;
+			if (this.#ended.signal.aborted || error.status === 401) return;
 			const again = () => (this.notice.replaceChildren("Loading the run…"), this.#start());
-			const told = isGone ? empty("There is no such run", h("p", "It may belong to somebody else, or have been forgotten. ", h("a", { href: "#/" }, "All runs"))) : failure(error, again);
+			const told = error.status === 404 ? empty("There is no such run", h("p", "It may belong to somebody else, or have been forgotten. ", h("a", { href: "#/" }, "All runs"))) : failure(error, again);
 			this.notice.hidden = false;
 			fill(this.notice, told);
 		});
@@ -102,7 +103,7 @@ class RunPage {
 
 	/** @param {Run} run */
 	#showFacts(run) {
-		const facts = [copier(run.id, `Copy the id ${run.id}`, run.id.length > 40 ? shortId(run.id) : run.id), run.owner && `owner ${run.owner}`, labelText(run.labels), h("span", "started ", time(run.startedAt ?? run.createdAt)), this.lasted];
+		const facts = [copier(run.id, `Copy the id ${run.id}`, run.id.length > 40 ? shortId(run.id) : run.id), run.owner && `owner ${run.owner}`, run.key && `conversation ${run.key}`, labelText(run.labels), h("span", "started ", time(run.startedAt ?? run.createdAt)), this.lasted];
 		fill(this.facts, ...facts.filter(Boolean).map((fact) => h("span", fact)));
 		const parent = run.parentId && h("a", { href: `#/runs/${encodeURIComponent(run.parentId)}` }, "its parent");
 		fill(this.above, h("a", { href: "#/" }, "Runs"), parent && " / ", parent);
@@ -122,6 +123,8 @@ class RunPage {
 		fill(this.tabs, ...names.map((name) => button(name, () => this.#open(name), { role: "tab", id: `tab-${name}`, "aria-controls": "panel", onkeydown: arrows })));
 		this.#open(names.includes(wanted) ? wanted : "Output");
 	}
+
+	/** @param {string} name */
 	#open(name) {
 		const { run } = this.history;
 		this.#tab = name;
@@ -129,6 +132,7 @@ class RunPage {
 			tab.setAttribute("aria-selected", String(tab.textContent === name));
 			tab.setAttribute("tabindex", tab.textContent === name ? "0" : "-1");
 		}
+		/** @type {Record<string, () => HTMLElement>} */
 		const made = { Output: () => this.output.element, Events: () => this.events.element, Input: () => inputPanel(run), Receipt: () => receiptPanel(run, this.history) };
 		const shown = made[name]();
 		if (this.panels.firstElementChild?.firstElementChild !== shown) fill(this.panels, h("div", { role: "tabpanel", id: "panel", tabindex: "0", "aria-labelledby": `tab-${name}` }, shown));

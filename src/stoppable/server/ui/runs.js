@@ -7,8 +7,6 @@ import { counted, isOver, shownOf } from "./stoppable-button.js";
 import { now } from "./api.js";
 import { live } from "./live.js";
 
-/** @typedef {{status: Set<string>, agent: string, owner: string, label: string, text: string, subs: boolean}} Filter */
-
 const STATUSES = ["pending", "running", "stopping", "completed", "failed", "stopped", "lost"];
 const COLUMNS = ["Status", "Agent", "Run", "Owner", "Labels", "Started", "Duration", "Activity", ""];
 const NARROW = matchMedia("(max-width: 900px)");
@@ -26,7 +24,7 @@ class RunsPage {
 
 	/** @param {URLSearchParams} query */
 	constructor(query) {
-		/** @type {Filter} */
+		/** @type {RunFilter} */
 		this.filter = {
 			status: new Set(query.getAll("status")),
 			agent: query.get("agent") ?? "",
@@ -35,16 +33,16 @@ class RunsPage {
 			text: query.get("text") ?? "",
 			subs: query.has("subs"),
 		};
-		this.chips = h("div", { class: "chips", role: "group", "aria-label": "Status" });
+		this.chips = h("div.chips", { role: "group", "aria-label": "Status" });
 		this.agents = h("select", { "aria-label": "Agent" });
 		this.owners = h("select", { "aria-label": "Owner" });
 		this.fresh = act("", () => this.#showNew(), { class: "fresh", hidden: true });
 		this.stopThese = act("Stop these…", () => bulkDialog(this.filter, this.#shown().filter(isLive)), { class: "quiet" });
-		this.body = h("div", { role: "rowgroup", class: "body" });
-		this.table = h("div", { role: "table", "aria-label": "Runs", class: "runs" }, heading(), this.body);
+		this.body = h("div.body", { role: "rowgroup" });
+		this.table = h("div.runs", { role: "table", "aria-label": "Runs" }, heading(), this.body);
 		this.notice = h("div");
-		this.scroller = h("div", { class: "scroller" }, this.notice, this.table);
-		this.element = h("section", { class: "page list" }, this.#head(), this.#filters(), this.fresh, this.scroller);
+		this.scroller = h("div.scroller", this.notice, this.table);
+		this.element = h("section.page.list", this.#head(), this.#filters(), this.fresh, this.scroller);
 		this.rows = new Windowed(this.scroller, this.body, {
 			key: (run) => run.id,
 			make: rowOf,
@@ -64,7 +62,7 @@ class RunsPage {
 	}
 
 	#head() {
-		return h("div", { class: "head" }, h("h1", "Runs"), h("span", { class: "space" }), this.stopThese, h("a", { class: "button", href: "#/agents" }, "Start a run"));
+		return h("div.head", h("h1", "Runs"), h("span.space"), this.stopThese, h("a.button", { href: "#/agents" }, "Start a run"));
 	}
 
 	#filters() {
@@ -74,7 +72,7 @@ class RunsPage {
 		subs.addEventListener("change", () => (this.filter.subs = subs.checked));
 		this.agents.addEventListener("change", () => (this.filter.agent = this.agents.value));
 		this.owners.addEventListener("change", () => (this.filter.owner = this.owners.value));
-		const made = h("div", { class: "filters", role: "search", "aria-label": "Filter runs" }, this.chips, this.agents, this.owners, label, text, h("label", { class: "check" }, subs, "sub-runs"));
+		const made = h("div.filters", { role: "search", "aria-label": "Filter runs" }, this.chips, this.agents, this.owners, label, text, h("label.check", subs, "sub-runs"));
 		const changed = () => this.#filtered();
 		made.addEventListener("change", changed);
 		made.addEventListener("input", changed);
@@ -131,9 +129,11 @@ class RunsPage {
 		this.scroller.scrollTop = 0;
 		this.#change();
 	}
+
+	/** @param {number} count */
 	#showNotice(count) {
 		if (live.error && !live.isLoaded) fill(this.notice, failure(live.error, () => live.start()));
-		else if (!live.isLoaded) fill(this.notice, h("p", { class: "loading", role: "status" }, "Loading runs…"));
+		else if (!live.isLoaded) fill(this.notice, h("p.loading", { role: "status" }, "Loading runs…"));
 		else if (count === 0 && live.runs.size === 0) fill(this.notice, noRuns());
 		else if (count === 0) fill(this.notice, empty("No run matches", h("p", "Change the filter above.")));
 		else fill(this.notice);
@@ -153,13 +153,15 @@ class RunsPage {
 			say(button.querySelector(".count"), `${count}${isPartly ? "+" : ""}`);
 		}
 	}
+
+	/** @param {string} status */
 	#chip(status) {
 		const toggle = () => {
 			if (!this.filter.status.delete(status)) this.filter.status.add(status);
 			this.#filtered();
 		};
-		const mark = h("span", { class: "mark", "aria-hidden": "true" });
-		return h("button", { type: "button", class: "chip", "data-status": status, onclick: toggle }, mark, statusWord(status), h("span", { class: "count mono" }));
+		const mark = h("span.mark", { "aria-hidden": "true" });
+		return h("button", { type: "button", class: "chip", "data-status": status, onclick: toggle }, mark, statusWord(status), h("span.count.mono"));
 	}
 }
 
@@ -169,7 +171,7 @@ const byAge = (a, b) => b.createdAt - a.createdAt || (a.id < b.id ? 1 : -1);
 /** @param {Summary} run */
 const isLive = (run) => !isOver(run.status);
 
-/** @param {Summary} run @param {Filter} filter */
+/** @param {Summary} run @param {RunFilter} filter */
 function matches(run, { status, agent, owner, label, text, subs }) {
 	if (run.parentId !== null && !subs) return false;
 	if ((status.size && !status.has(run.status)) || (agent && run.name !== agent) || (owner && run.owner !== owner)) return false;
@@ -177,13 +179,13 @@ function matches(run, { status, agent, owner, label, text, subs }) {
 		const [key, value] = label.split(/:(.*)/s);
 		if (value === undefined ? !(key in run.labels) : run.labels[key] !== value) return false;
 	}
-	const all = () => `${run.id} ${run.name} ${run.owner ?? ""} ${labelText(run.labels)} ${run.reason?.message ?? ""} ${run.error ?? ""}`;
+	const all = () => `${run.id} ${run.name} ${run.owner ?? ""} ${labelText(run.labels)} ${run.key ?? ""} ${run.reason?.message ?? ""} ${run.error ?? ""}`;
 	return !text || all().toLowerCase().includes(text.toLowerCase());
 }
 
 function heading() {
-	const cells = COLUMNS.map((name) => h("span", { role: "columnheader" }, name || h("span", { class: "unseen" }, "Stop")));
-	return h("div", { role: "rowgroup", class: "heading" }, h("div", { role: "row" }, ...cells));
+	const cells = COLUMNS.map((name) => h("span", { role: "columnheader" }, name || h("span.unseen", "Stop")));
+	return h("div.heading", { role: "rowgroup" }, h("div", { role: "row" }, ...cells));
 }
 
 /** @param {string} name @param {string} value @param {string} hint @param {(value: string) => void} take */
@@ -215,7 +217,7 @@ function rowOf(run) {
 	const link = h("a", { href: `#/runs/${encodeURIComponent(run.id)}`, class: run.parentId ? "sub" : "" }, run.name);
 	const element = h("div", { role: "row", class: "row", "data-run": run.id }, status, cell("agent", link), cell("id mono", copier(run.id, `Copy the id ${run.id}`, shortId(run.id))), cell("owner", run.owner ?? "–"), cell("labels", labelText(run.labels)), cell("started", time(run.startedAt ?? run.createdAt)), duration, doing, cell("stop", button));
 	let before = "";
-	const update = (next) => {
+	const update = (/** @type {Summary} */ next) => {
 		if (before !== next.status) fill(status, chip((before = next.status)));
 		say(duration, age(next, now()));
 		const text = isOver(next.status) ? told(next) : counted(live.inFlight(next));
@@ -236,5 +238,5 @@ function told(run) {
 
 function noRuns() {
 	const code = "async with stoppable.Supervisor() as supervisor:\n    run = await supervisor.start(my_agent)";
-	return empty("No runs yet", h("p", h("a", { class: "button primary", href: "#/agents" }, "Start one here")), h("p", "or from Python:"), h("pre", code));
+	return empty("No runs yet", h("p", h("a.button.primary", { href: "#/agents" }, "Start one here")), h("p", "or from Python:"), h("pre", code));
 }

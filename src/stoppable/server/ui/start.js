@@ -1,13 +1,13 @@
 /** The agents that can be started, and a form for each. */
 
-import { chip, empty, failure, fill, h, messageOf, say, stopButton } from "./dom.js";
+import { chip, empty, failure, fill, h, messageOf, page, say, stopButton } from "./dom.js";
 import { get, post } from "./api.js";
 
 /** @typedef {{element: HTMLElement[], value: () => unknown}} Field a value of undefined is left out */
 
 /** @param {HTMLElement} element @param {() => Promise<(Node | string)[]>} load */
 export function loaded(element, load) {
-	fill(element, h("p", { class: "loading", role: "status" }, "Loading…"));
+	fill(element, h("p.loading", { role: "status" }, "Loading…"));
 	load().then(
 		(children) => fill(element, ...children),
 		(error) => fill(element, failure(error, () => loaded(element, load))),
@@ -21,16 +21,16 @@ export function agentsPage() {
 		/** @type {Agent[]} */
 		const agents = (await get("agents")).agents;
 		if (agents.length === 0) return [noAgents()];
-		return [h("ul", { class: "agents" }, ...agents.map(agentRow))];
+		return [h("ul.agents", ...agents.map(agentRow))];
 	});
-	return { element: h("section", { class: "page" }, h("div", { class: "head" }, h("h1", "Agents")), body), title: "Agents" };
+	return page("Agents", body);
 }
 
 /** @param {Agent} agent */
 function agentRow({ name, description }) {
 	const address = `#/start/${encodeURIComponent(name)}`;
 	const runs = h("a", { href: `#/?agent=${encodeURIComponent(name)}`, class: "quiet button" }, "Its runs");
-	return h("li", h("div", h("h2", name), h("p", description)), runs, h("a", { class: "button", href: address, "aria-label": `Start ${name}` }, "Start"));
+	return h("li", h("div", h("h2", name), h("p", description)), runs, h("a.button", { href: address, "aria-label": `Start ${name}` }, "Start"));
 }
 
 function noAgents() {
@@ -42,11 +42,11 @@ function noAgents() {
 export function startPage(name) {
 	const body = h("div");
 	loaded(body, async () => {
-		const agent = (await get("agents")).agents.find((one) => one.name === name);
+		const agent = (await get("agents")).agents.find((/** @type {Agent} */ one) => one.name === name);
 		return [agent ? new StartForm(agent).element : empty("There is no such agent", h("a", { href: "#/agents" }, "All agents"))];
 	});
-	const crumbs = h("p", { class: "crumbs" }, h("a", { href: "#/agents" }, "Agents"));
-	return { element: h("section", { class: "page" }, crumbs, h("h1", name), body), title: `Start ${name}` };
+	const crumbs = h("p.crumbs", h("a", { href: "#/agents" }, "Agents"));
+	return { element: h("section.page", crumbs, h("h1", name), body), title: `Start ${name}` };
 }
 
 class StartForm {
@@ -56,12 +56,15 @@ class StartForm {
 		const { properties = {}, required = [] } = agent.input;
 		/** @type {Map<string, Field>} */
 		this.fields = new Map(Object.entries(properties).map(([name, schema]) => [name, fieldOf(name, schema, required.includes(name))]));
-		this.labels = h("input", { id: "labels", placeholder: "team:physics, chat:42", spellcheck: "false" });
-		this.message = h("p", { class: "bad", role: "alert" });
-		this.start = h("button", { class: "primary" }, "Run");
-		this.actions = h("div", { class: "actions" }, this.start);
-		const more = h("details", h("summary", "more"), h("label", { for: "labels" }, "Labels"), this.labels);
-		this.element = h("form", h("p", { class: "meta" }, agent.description), ...[...this.fields.values()].flatMap((field) => field.element), more, this.message, this.actions);
+		const field = (/** @type {string} */ id, hint = "") => h("input", { id, placeholder: hint, spellcheck: "false" });
+		this.labels = field("labels", "team:physics, chat:42");
+		this.owner = field("owner");
+		this.key = field("conversation", "chat:ann/42");
+		this.message = h("p.bad", { role: "alert" });
+		this.start = h("button.primary", "Run");
+		this.actions = h("div.actions", this.start);
+		const more = h("details", h("summary", "more"), ...[this.labels, this.owner, this.key].flatMap((one) => [h("label", { for: one.id }, one.id[0].toUpperCase() + one.id.slice(1)), one]));
+		this.element = h("form", h("p.meta", agent.description), ...[...this.fields.values()].flatMap((field) => field.element), more, this.message, this.actions);
 		this.element.addEventListener("submit", (event) => {
 			event.preventDefault();
 			this.#run();
@@ -72,7 +75,8 @@ class StartForm {
 		say(this.message, "");
 		const runId = newId();
 		try {
-			const body = { agent: this.agent.name, runId, ...this.#input(), labels: labelsOf(this.labels.value) };
+			const [owner, key] = [this.owner, this.key].map((one) => one.value.trim() || undefined);
+			const body = { agent: this.agent.name, runId, ...this.#input(), labels: labelsOf(this.labels.value), owner, key };
 			this.start.disabled = true;
 			await post("runs", body);
 			this.#follow(runId);
@@ -118,7 +122,7 @@ function fieldOf(name, schema, isRequired) {
 	const hint = [kind === "json" || !(kind in MAKERS) ? "JSON" : "", schema.description, isRequired ? "" : "optional"].filter(Boolean).join(", ");
 	const control = (MAKERS[kind] ?? MAKERS.json)(schema, isRequired);
 	control.element.id = id;
-	const label = h("label", { for: id }, name, hint && h("span", { class: "hint" }, ` ${hint}`));
+	const label = h("label", { for: id }, name, hint && h("span.hint", ` ${hint}`));
 	return { element: [label, control.element], value: control.value };
 }
 

@@ -4,13 +4,14 @@
  * A stop button for one run, without dependencies. It follows the run by itself, or shows what its `run` property
  * says. Each press means the next mode: graceful, immediate, kill. It never says that a run has stopped before that
  * is true, and a press that could not be sent is said to have failed.
- *
  */
 
 const RANK = { cooperative: 0, graceful: 1, immediate: 2, kill: 3 };
 const TIMEOUT = 10_000;
 const REPLAYED = 1000; // events
 const RETRY = [500, 1000, 2000, 5000];
+
+/** @param {string} status */
 export const isOver = (status) => !["pending", "running", "stopping"].includes(status);
 
 /** "llm:ask" as people say it. @param {string} label */
@@ -22,6 +23,8 @@ export function counted(labels) {
 	for (const label of [...labels].sort()) counts.set(label, (counts.get(label) ?? 0) + 1);
 	return [...counts].map(([label, count]) => spoken(label) + (count > 1 ? ` ×${count}` : "")).join(", ");
 }
+
+/** @param {number} seconds */
 export function duration(seconds) {
 	const s = Math.max(0, seconds);
 	if (s < 0.0995) return s < 0.001 ? "under 1\u00a0ms" : `${Math.round(s * 1000)}\u00a0ms`;
@@ -34,14 +37,14 @@ export function duration(seconds) {
 /** @param {number} at seconds since 1970 */
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
 
-/** What the next press does. @param {string} status @param {Mode | null} mode */
+/** What the next press does. @param {string} status @param {Mode | null} mode @returns {{label: string, mode: Mode | null} | null} */
 export function nextPress(status, mode) {
 	if (status === "stopped") return { label: "Stopped", mode: null };
 	if (status === "lost") return { label: "Unconfirmed", mode: null };
 	if (isOver(status)) return null;
-	if (mode === null) return { label: "Stop", mode: /** @type {Mode} */ ("graceful") };
-	if (RANK[mode] < RANK.immediate) return { label: "Stop now", mode: /** @type {Mode} */ ("immediate") };
-	if (mode === "immediate") return { label: "Kill", mode: /** @type {Mode} */ ("kill") };
+	if (mode === null) return { label: "Stop", mode: "graceful" };
+	if (RANK[mode] < RANK.immediate) return { label: "Stop now", mode: "immediate" };
+	if (mode === "immediate") return { label: "Kill", mode: "kill" };
 	return { label: "Killing…", mode: null };
 }
 
@@ -69,14 +72,35 @@ function stoppingLine(run, now) {
 	const due = new Map(run.ladder.map(({ rung, at }) => [rung, at]));
 	const [interrupt, cancel, kill, lost] = ["interrupt", "cancel", "kill", "lost"].map((one) => due.get(one) ?? Infinity);
 	if (due.size === 0) return { text: "Stopping…" }; // nobody has acknowledged it yet
+	const from = run.stopRequestedAt ?? now;
+	if (now < cancel && run.blind) return { text: "Stopping… it has met no boundary or check, so it cannot obey.", until: { word: "Cancelled", at: cancel, from } };
 	if (now < interrupt) {
 		const [kind, name] = run.inFlight[0]?.split(":") ?? [];
 		const calls = run.inFlight.length > 1 ? `calls (${counted(run.inFlight)})` : `${kind} call${name ? ` (${name})` : ""}`;
 		const text = run.inFlight.length ? `Stopping… after the current ${calls}.` : "Stopping… at its next step.";
-		return { text, until: { word: "Forced", at: interrupt, from: run.stopRequestedAt ?? now } };
+		return { text, until: { word: "Forced", at: interrupt, from } };
 	}
 	if (now < kill) return { text: "Cancelling… clean-up is running.", until: { word: "Killed", at: kill, from: cancel } };
 	return { text: "Killing… clean-up may not run.", until: { word: "Unconfirmed", at: lost, from: kill } };
+}
+
+/** A request; what goes wrong is said in words, with the status of the answer. @param {URL} url @param {RequestInit} options */
+export async function ask(url, options) {
+	const limit = new AbortController();
+	const timer = setTimeout(() => limit.abort(), TIMEOUT);
+	const signal = AbortSignal.any(options.signal ? [options.signal, limit.signal] : [limit.signal]);
+	/** @param {string} message @returns {Failure} */
+	const failure = (message, status = 0) => Object.assign(new Error(message), { status });
+	try {
+		const answer = await fetch(url, { ...options, signal, cache: "no-store" }).catch(() => {
+			throw failure(limit.signal.aborted ? "the server did not answer in time" : "the server cannot be reached");
+		});
+		if (answer.ok) return answer;
+		const told = await answer.json().catch(() => null);
+		throw failure(told?.error?.message ?? `the server answered ${answer.status}`, answer.status);
+	} finally {
+		clearTimeout(timer);
+	}
 }
 
 /**
@@ -117,8 +141,6 @@ export async function* readEvents(response, heard) {
 export function shownOf(record) {
 	const reason = record.stop?.reason ?? record.reason ?? null;
 	const error = record.outcome?.error;
-	/** @type {{kind: string, name: string, fate: string}[]} */
-	const nodes = record.receipt?.nodes ?? [];
 	return {
 		id: record.id,
 		status: record.status,
@@ -128,17 +150,18 @@ export function shownOf(record) {
 		stopRequestedAt: record.stopRequestedAt ?? null,
 		endedAt: record.endedAt ?? null,
 		actor: reason?.actor ?? (reason && reason.kind !== "user" ? reason.kind : null),
-		left: leftOf(nodes),
-		late: record.lateAt ?? null,
+		left: leftOf(record.receipt?.nodes ?? []),
+		late: record.endedLate ?? null,
+		blind: record.receipt?.blind ?? false,
 		error: error ? `${error.type}: ${error.message}` : (record.error ?? null),
 	};
 }
 
-/** The rungs of a receipt, each with its time. @param {any} receipt @returns {{rung: string, at: number}[]} */
+/** The rungs of a receipt, each with its time. @param {any} receipt @returns {Rung[]} */
 export const climbs = (receipt) =>
-	(receipt?.ladder ?? []).map(({ rung, after }) => ({ rung, at: receipt.requestedAt + after }));
+	(receipt?.ladder ?? []).map((/** @type {Step} */ { rung, after }) => ({ rung, at: receipt.requestedAt + after }));
 
-/** What may still be running: threads, processes and remotes by name, or else the calls. @param {{kind: string, name: string, fate: string}[]} nodes */
+/** What may still be running: threads, processes and remotes by name, or else the calls. @param {Became[]} nodes */
 export function leftOf(nodes) {
 	const left = nodes.filter((node) => node.kind !== "run" && ["abandoned", "unreachable"].includes(node.fate));
 	const named = left.filter((node) => node.kind === "participant");
@@ -192,7 +215,7 @@ export class StoppableButton extends HTMLElement {
 	/** The server's time in seconds. @type {() => number} */
 	now = () => Date.now() / 1000 - this.#skew;
 	/** @type {Shown} */ #run = shownOf({ id: "", status: "pending" });
-	/** @type {{mode: Mode, failed?: string, receipt?: any} | null} */ #sent = null;
+	/** @type {Sent | null} */ #sent = null;
 	#skew = 0; // by which the clock here is ahead of the server's
 	#isKnown = true;
 	#isFed = false;
@@ -269,8 +292,10 @@ export class StoppableButton extends HTMLElement {
 		if (!sent || sent.failed || isOver(run.status) || known >= RANK[sent.mode]) return run;
 		if (!sent.receipt) return { ...run, mode: sent.mode };
 		const { requestedAt, inFlight } = sent.receipt;
-		return { ...run, status: "stopping", mode: sent.mode, stopRequestedAt: requestedAt, inFlight, ladder: climbs(sent.receipt) };
+		return { ...run, status: "stopping", mode: sent.mode, stopRequestedAt: requestedAt, inFlight, ladder: climbs(sent.receipt), blind: sent.receipt.blind };
 	}
+
+	/** @param {boolean} isAsking */
 	#ask(isAsking) {
 		this.#isAsking = isAsking;
 		this.#render();
@@ -279,7 +304,7 @@ export class StoppableButton extends HTMLElement {
 
 	/** @param {Mode} mode */
 	async #send(mode) {
-		const sent = (this.#sent = /** @type {{mode: Mode, failed?: string, receipt?: any}} */ ({ mode }));
+		const sent = (this.#sent = /** @type {Sent} */ ({ mode }));
 		this.#isAsking = false;
 		this.#render();
 		if (mode === "kill") this.#button.focus();
@@ -295,18 +320,11 @@ export class StoppableButton extends HTMLElement {
 		this.#render();
 	}
 
-	/** @param {string} path @param {RequestInit} options */
-	async #request(path, options = {}) {
+	/** @param {string} path @param {RequestInit} [options] */
+	#request(path, options = {}) {
 		const base = new URL(`${(this.getAttribute("base") ?? ".").replace(/\/$/, "")}/runs/`, document.baseURI);
-		const url = new URL(encodeURIComponent(this.#id) + (path && `/${path}`), base);
 		const headers = { ...this.headers(), ...(options.body ? { "Content-Type": "application/json" } : {}) };
-		const signal = options.signal ?? AbortSignal.timeout(TIMEOUT);
-		const answer = await fetch(url, { ...options, headers, signal, cache: "no-store" }).catch((error) => {
-			throw new Error(error.name === "TimeoutError" ? "the server did not answer in time" : "the server cannot be reached");
-		});
-		if (answer.ok) return answer;
-		const told = await answer.json().catch(() => null);
-		throw Object.assign(new Error(told?.error?.message ?? `the server answered ${answer.status}`), { status: answer.status });
+		return ask(new URL(encodeURIComponent(this.#id) + (path && `/${path}`), base), { ...options, headers });
 	}
 
 	get #id() {

@@ -2,32 +2,33 @@
 
 import { climbs, duration, isOver } from "./stoppable-button.js";
 import { button, fill, h, svg, table, tr } from "./dom.js";
-
-/** @typedef {{from: number, to: number}} View */
+import { CHAR, count, cut, niceStep, stacked } from "./layout.js";
 
 const ROW = 24;
 const BAR = 18;
 const TOP = 44; // the axis, and the words about the stop
-const ROWS = 8; // of calls side by side in one run
 const LISTED = 500;
-const CHAR = 6.6; // px, about: text is cut before it is drawn
 
 export class Timeline {
 	/** @type {View | null} what was zoomed to; null: all of it */ #view = null;
 	/** @type {number | null} where a drag began */ #drag = null;
 	#seen = "";
 
-	/** @param {import("./history.js").History} history */
+	/** @param {RunHistory} history */
 	constructor(history) {
 		this.history = history;
-		this.picture = svg("svg", { role: "img", "aria-describedby": "calls", class: "lanes" });
-		this.legend = h("p", { class: "legend" });
+		this.picture = svg("svg.lanes", { role: "img", "aria-describedby": "calls" });
+		this.legend = h("p.legend");
 		this.zoomStop = button("To the stop", () => this.#toStop(), { class: "quiet" });
+		/** @param {string} name @param {string} label @param {() => void} act */
 		const tool = (name, label, act) => button(label, act, { class: "quiet", "aria-label": name, title: name });
-		const tools = h("div", { class: "tools", role: "group", "aria-label": "Zoom" }, this.zoomStop, tool("Zoom out", "−", () => this.#zoom(2)), tool("Zoom in", "+", () => this.#zoom(0.5)), tool("Fit all", "Fit", () => this.#look(null)));
-		this.calls = h("div", { class: "scroller", id: "calls" });
-		this.list = h("details", { class: "aslist", ontoggle: () => this.draw() }, h("summary", "As a list"), this.calls);
-		this.element = h("section", { class: "timeline", "aria-label": "Time line" }, h("div", { class: "timehead" }, h("h2", "Time line"), this.legend, h("span", { class: "space" }), tools), this.picture, this.list);
+		const half = () => (this.#now.to - this.#now.from) / 2;
+		this.earlier = tool("Earlier", "‹", () => this.#pan(-half()));
+		this.later = tool("Later", "›", () => this.#pan(half()));
+		const tools = h("div.tools", { role: "group", "aria-label": "Zoom" }, this.zoomStop, this.earlier, this.later, tool("Zoom out", "−", () => this.#zoom(2)), tool("Zoom in", "+", () => this.#zoom(0.5)), tool("Fit all", "Fit", () => this.#look(null)));
+		this.calls = h("div.scroller", { id: "calls" });
+		this.list = h("details.aslist", { ontoggle: () => this.draw() }, h("summary", "As a list"), this.calls);
+		this.element = h("section.timeline", { "aria-label": "Time line" }, h("div.timehead", h("h2", "Time line"), this.legend, h("span.space"), tools), this.picture, this.list);
 		this.observer = new ResizeObserver(() => this.draw());
 		this.observer.observe(this.element);
 		this.#listen();
@@ -38,19 +39,25 @@ export class Timeline {
 	}
 
 	#listen() {
-		const at = (event) => this.#time(event.clientX - this.picture.getBoundingClientRect().left);
+		const at = (/** @type {MouseEvent} */ event) => this.#time(event.clientX - this.picture.getBoundingClientRect().left);
 		this.picture.addEventListener("wheel", (event) => {
 			event.preventDefault();
-			this.#zoom(event.deltaY > 0 ? 1.25 : 0.8, at(event));
+			const aside = event.deltaX || (event.shiftKey ? event.deltaY : 0);
+			if (aside) this.#pan(aside / this.#scale);
+			else this.#zoom(event.deltaY > 0 ? 1.25 : 0.8, at(event));
 		}, { passive: false });
 		this.picture.addEventListener("pointerdown", (event) => {
-			if (event.button !== 0 || event.pointerType === "touch") return;
+			if (event.button !== 0) return;
 			this.#drag = at(event);
-			this.picture.setPointerCapture(event.pointerId);
+			if (event.pointerType !== "touch") this.picture.setPointerCapture(event.pointerId);
 		});
+		this.picture.addEventListener("pointermove", (event) => {
+			if (this.#drag !== null && event.pointerType === "touch") this.#pan(this.#drag - at(event));
+		});
+		this.picture.addEventListener("pointercancel", () => (this.#drag = null));
 		this.picture.addEventListener("pointerup", (event) => {
 			const [from, to] = [this.#drag ?? 0, at(event)].sort((a, b) => a - b);
-			const isFar = this.#drag !== null && (to - from) * this.#scale > 6;
+			const isFar = this.#drag !== null && event.pointerType !== "touch" && (to - from) * this.#scale > 6;
 			this.#drag = null;
 			if (isFar) this.#look({ from, to });
 		});
@@ -72,9 +79,13 @@ export class Timeline {
 	get #scale() {
 		return (this.#width - this.#left) / (this.#now.to - this.#now.from);
 	}
+
+	/** @param {number} at */
 	#x(at) {
 		return this.#left + (at - this.#now.from) * this.#scale;
 	}
+
+	/** @param {number} x */
 	#time(x) {
 		return this.#now.from + (x - this.#left) / this.#scale;
 	}
@@ -85,6 +96,8 @@ export class Timeline {
 		this.#seen = "";
 		this.draw();
 	}
+
+	/** @param {number} factor */
 	#zoom(factor, around = (this.#now.from + this.#now.to) / 2) {
 		const { from, to } = this.#now;
 		const all = this.#whole;
@@ -92,6 +105,14 @@ export class Timeline {
 		const next = { from: Math.max(all.from, around - (around - from) * factor), to: Math.min(all.to, around + (to - around) * factor) };
 		this.#look(next.from === all.from && next.to === all.to ? null : next);
 	}
+
+	/** Go along the axis, as far as there is something. @param {number} seconds */
+	#pan(seconds) {
+		const { from, to } = this.#now;
+		const by = Math.max(this.#whole.from - from, Math.min(this.#whole.to - to, seconds));
+		if (this.#view) this.#look({ from: from + by, to: to + by });
+	}
+
 	#toStop() {
 		const { run } = this.history;
 		if (!run?.stopRequestedAt) return;
@@ -121,13 +142,14 @@ export class Timeline {
 		this.picture.setAttribute("height", String(y + 4));
 		this.picture.setAttribute("aria-label", this.#sentence(lanes));
 		fill(this.picture, ...this.#axis(y), ...this.#shade(y), ...drawn, ...this.#stopLine(y));
+		this.earlier.disabled = this.later.disabled = !this.#view;
 		this.zoomStop.hidden = run.stopRequestedAt === null;
 		const kinds = [...new Set(this.history.bars.map((bar) => bar.kind))];
-		fill(this.legend, ...kinds.map((kind) => h("span", { class: "key", "data-kind": kind }, kind)), this.history.dropped.bars > 0 && `${this.history.dropped.bars} earlier calls are not shown`);
+		fill(this.legend, ...kinds.map((kind) => h("span.key", { "data-kind": kind }, kind)), this.history.dropped.bars > 0 && `${this.history.dropped.bars} earlier calls are not shown`);
 		if (this.list.open) this.#showList(lanes);
 	}
 
-	/** @param {number} bottom @returns {Element[]} */
+	/** @param {number} bottom */
 	#axis(bottom) {
 		const { from, to } = this.#now;
 		const start = this.history.span().from;
@@ -135,33 +157,33 @@ export class Timeline {
 		const made = [];
 		for (let n = Math.ceil((from - start) / step); start + n * step < to; n++) {
 			const x = this.#x(start + n * step);
-			made.push(svg("line", { class: "grid", x1: x, x2: x, y1: 18, y2: bottom }));
-			if (x < this.#width - 44) made.push(svg("text", { class: "tick", x: x + 3, y: 14 }, `${+(n * step).toFixed(4)} s`));
+			made.push(svg("line.grid", { x1: x, x2: x, y1: 18, y2: bottom }));
+			if (x < this.#width - 44) made.push(svg("text.tick", { x: x + 3, y: 14 }, `${+(n * step).toFixed(4)} s`));
 		}
 		return made;
 	}
 
-	/** The time from the stop to the end, and the rungs that were climbed. @param {number} bottom @returns {Element[]} */
+	/** The time from the stop to the end, and the rungs that were climbed. @param {number} bottom */
 	#shade(bottom) {
 		const { run } = this.history;
 		if (run.stopRequestedAt === null) return [];
 		const end = run.endedAt ?? this.history.span().to;
 		const x = Math.max(this.#left, this.#x(run.stopRequestedAt));
-		const made = [svg("rect", { class: "shade", x, y: 20, width: Math.max(0, Math.min(this.#width, this.#x(end)) - x), height: bottom - 20 })];
+		const made = [svg("rect.shade", { x, y: 20, width: Math.max(0, Math.min(this.#width, this.#x(end)) - x), height: bottom - 20 })];
 		let last = 0;
 		for (const { rung, at } of climbs(run.receipt)) {
 			const place = this.#x(at);
 			if (at > end + 0.05 || place < x || place > this.#width) continue; // not climbed, or out of sight
-			made.push(svg("line", { class: "rung", x1: place, x2: place, y1: 34, y2: bottom, "data-rung": rung }));
+			made.push(svg("line.rung", { x1: place, x2: place, y1: 34, y2: bottom, "data-rung": rung }));
 			const isRight = place + 3 + rung.length * CHAR < this.#width;
-			if (place > last && isRight) made.push(svg("text", { class: "rungname", x: place + 3, y: 42 }, rung));
-			else if (place - rung.length * CHAR > last) made.push(svg("text", { class: "rungname", x: place - 3, y: 42, "text-anchor": "end" }, rung));
+			if (place > last && isRight) made.push(svg("text.rungname", { x: place + 3, y: 42 }, rung));
+			else if (place - rung.length * CHAR > last) made.push(svg("text.rungname", { x: place - 3, y: 42, "text-anchor": "end" }, rung));
 			last = place + rung.length * CHAR + 8;
 		}
 		return made;
 	}
 
-	/** @param {number} bottom @returns {Element[]} */
+	/** @param {number} bottom */
 	#stopLine(bottom) {
 		const { run } = this.history;
 		const x = this.#x(run.stopRequestedAt ?? NaN);
@@ -171,8 +193,8 @@ export class Timeline {
 		const text = cut(words, Math.max(x - this.#left, this.#width - x) - 12);
 		const isRight = x + words.length * CHAR + 12 < this.#width || x < (this.#left + this.#width) / 2;
 		return [
-			svg("line", { class: "stop", x1: x, x2: x, y1: 20, y2: bottom }),
-			svg("text", { class: "stopname", x: isRight ? x + 5 : x - 5, y: 30, "text-anchor": isRight ? "start" : "end" }, text),
+			svg("line.stop", { x1: x, x2: x, y1: 20, y2: bottom }),
+			svg("text.stopname", { x: isRight ? x + 5 : x - 5, y: 30, "text-anchor": isRight ? "start" : "end" }, text),
 		];
 	}
 
@@ -185,21 +207,19 @@ export class Timeline {
 		const from = Math.max(this.#left, this.#x(run.startedAt ?? run.createdAt));
 		const to = Math.min(this.#width, this.#x(run.endedAt ?? this.history.span().to));
 		const name = cut(run.name, (this.#left || this.#width) - 28 - depth * 14);
-		/** @type {Element[]} */
 		const made = [
-			svg("line", { class: "between", x1: 0, x2: this.#width, y1: y, y2: y }),
-			svg("circle", { class: "lanemark", "data-status": run.status, cx: 8 + depth * 14, cy: y + 15 - (above ? 5 : 0), r: 4 }),
-			svg("text", { class: "lanename", x: 18 + depth * 14, y: y + 19 - (above ? 5 : 0) }, name, svg("title", {}, `${run.name} ${run.id}`)),
+			svg("line.between", { x1: 0, x2: this.#width, y1: y, y2: y }),
+			svg("circle.lanemark", { "data-status": run.status, cx: 8 + depth * 14, cy: y + 15 - (above ? 5 : 0), r: 4 }),
+			svg("text.lanename", { x: 18 + depth * 14, y: y + 19 - (above ? 5 : 0) }, name, svg("title", {}, `${run.name} ${run.id}`)),
 		];
-		if (to > from) made.push(svg("rect", { class: "life", x: from, y: y + above + 3, width: Math.max(1, to - from), height: height - above - 6, rx: 3 }));
+		if (to > from) made.push(svg("rect.life", { x: from, y: y + above + 3, width: Math.max(1, to - from), height: height - above - 6, rx: 3 }));
 		rows.forEach((row, index) => made.push(...this.#bars(row, y + above + 6 + index * ROW)));
 		return { group: svg("g", { "data-lane": run.id }, ...made), height };
 	}
 
-	/** @param {Bar[]} row @param {number} y @returns {Element[]} */
+	/** @param {Bar[]} row @param {number} y */
 	#bars(row, y) {
-		/** @type {Element[]} */
-		const made = [];
+		const made = /** @type {SVGElement[]} */ ([]);
 		let drawn = -10;
 		row.forEach((bar, index) => {
 			const isOpen = bar.to === null;
@@ -217,12 +237,12 @@ export class Timeline {
 			const room = this.#x(row[index + 1]?.from ?? Infinity) - to;
 			const fate = crosses && bar.fate ? bar.fate : "";
 			const isOutside = fate && Math.min(room, this.#width - to) > fate.length * CHAR + 8;
-			if (isOutside) made.push(svg("text", { class: "fatename", x: to + 5, y: y + 13 }, fate));
+			if (isOutside) made.push(svg("text.fatename", { x: to + 5, y: y + 13 }, fate));
 			const inside = cut(isOutside || !fate ? label : `${label} · ${fate}`, width - 8);
 			const long = inside.length * CHAR + 10;
 			const stop = this.#x(this.history.run.stopRequestedAt ?? NaN);
 			const place = stop > x && stop < x + long && to - stop > long ? stop : x; // not under the line of the stop
-			if (inside.length > 2) made.push(svg("text", { class: "barname", x: place + 5, y: y + 13 }, inside));
+			if (inside.length > 2) made.push(svg("text.barname", { x: place + 5, y: y + 13 }, inside));
 		});
 		return made;
 	}
@@ -251,7 +271,7 @@ export class Timeline {
 	#showList(lanes) {
 		const names = new Map(lanes.map((lane) => [lane.run.id, lane.run]));
 		const { from } = this.history.span();
-		const row = (bar) => {
+		const row = (/** @type {Bar} */ bar) => {
 			const isLive = bar.to === null && !isOver(names.get(bar.runId)?.status ?? "lost");
 			const took = bar.to === null ? (isLive ? "running" : "–") : duration(bar.to - bar.from);
 			const fate = this.#crosses(bar) ? (bar.fate ?? "in flight") : "–";
@@ -260,29 +280,3 @@ export class Timeline {
 		fill(this.calls, table(["Run", "Call", "Began", "Took", "At the stop"], ...this.history.bars.slice(-LISTED).map(row)));
 	}
 }
-const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
-
-/** A text in so many pixels. @param {string} text @param {number} pixels */
-function cut(text, pixels) {
-	const room = Math.floor(pixels / CHAR);
-	return text.length <= room ? text : room < 2 ? "" : `${text.slice(0, room - 1)}…`;
-}
-function niceStep(least) {
-	const unit = 10 ** Math.floor(Math.log10(least));
-	return [1, 2, 5, 10].map((n) => n * unit).find((step) => step >= least) ?? unit * 10;
-}
-
-/** Calls that last at the same time go into rows of their own. @param {Bar[]} bars @returns {Bar[][]} */
-function stacked(bars) {
-	/** @type {Bar[][]} */
-	const rows = [];
-	const ends = /** @type {number[]} */ ([]);
-	for (const bar of bars) {
-		let place = ends.findIndex((end) => end <= bar.from);
-		if (place < 0) place = Math.min(rows.length, ROWS - 1);
-		(rows[place] ??= []).push(bar);
-		ends[place] = bar.to ?? Infinity;
-	}
-	return rows;
-}
-
