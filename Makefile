@@ -11,7 +11,7 @@ MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser
 
-.PHONY: help demo test test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui bench-ui screenshots check check-ui model soak bench clean
+.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +39,10 @@ test: ## run the tests, with coverage of the core and the engine
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include 'src/stoppable/_core/*' --fail-under 100
 	$(BIN)/coverage report --include 'src/stoppable/_engine/*' --fail-under 95
+
+test-instrumented: ## run the specification, the unit tests and the cases with instrument() on
+	$(call environment,$(VENV),dev)
+	STOPPABLE_TEST_INSTRUMENTED=1 $(PYTEST) tests/spec tests/unit tests/cases
 
 # what differs from one Python to the next: the specification, the machine, and a part of everything else
 ELSEWHERE := tests/spec tests/machine tests/unit tests/stores/test_memory.py tests/stores/test_sqlite.py \

@@ -1,5 +1,7 @@
 """Shared by all tests: nothing is left running afterwards."""
 
+import os
+
 import pytest
 
 import stoppable
@@ -10,6 +12,8 @@ from .served import server_process
 
 @pytest.fixture(autouse=True)
 def _no_orphans():
+    if os.environ.get("STOPPABLE_TEST_INSTRUMENTED"):  # every guarantee holds with it as well: make test-instrumented
+        stoppable.instrument()
     with no_orphans():
         yield
     stoppable.uninstrument()  # what commands of the command line have switched on

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -33,6 +35,7 @@ class World:
         self.notes = []  # appending to a list is atomic
         self.ticks = {}  # how much work each effect did
         self.requests = []  # what the model was shown, a list of contents for each call
+        self.processes = []  # what tools have started
         self._released = {}
 
     def note(self, text):
@@ -221,6 +224,13 @@ class Tools:
         """Work on a thread of the default executor."""
         return await asyncio.to_thread(self._world.hold_blocking, "thread_tool")
 
+    def process_tool(self) -> str:
+        """Start a command and leave it running, without a word to anybody."""
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self._world.processes.append(process)
+        self._world.note("enter process_tool")
+        return f"exit code {process.wait()}"
+
     async def blocking_tool(self) -> str:
         """Block the event loop, as no async tool should."""
         return self._world.hold_blocking("blocking_tool")
@@ -287,6 +297,7 @@ def shapes(world):
         "async_tool": lambda: agent(world, "async_agent", tools.async_tool),
         "sync_tool": lambda: agent(world, "sync_agent", tools.sync_tool),
         "thread_tool": lambda: agent(world, "thread_agent", tools.thread_tool),
+        "process_tool": lambda: agent(world, "process_agent", tools.process_tool),
         "blocking_tool": lambda: agent(world, "blocking_agent", tools.blocking_tool),
         "stubborn_tool": lambda: agent(world, "stubborn_agent", tools.stubborn_tool),
         "polling_tool": lambda: agent(world, "polling_agent", tools.polling_tool),

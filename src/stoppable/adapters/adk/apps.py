@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from google.adk.runners import Runner
 from starlette.routing import Mount
 
-from stoppable import InvalidArgument, ThreadPoolExecutor
+from stoppable import InvalidArgument, ThreadPoolExecutor, instrument
 from stoppable.adapters.adk import names
 from stoppable.adapters.adk.connections import Connections, looks_for_disconnect
 from stoppable.adapters.adk.control import Control
@@ -38,6 +38,8 @@ def install(
     kept in memory. ``on_disconnect`` says what becomes of a run whose client leaves: ``keep``, or ``stop``, which is
     the default where ``adk web`` is served, since the Stop button of its page only drops the connection.
 
+    What tools start of their own, threads and processes, belongs to their run, as with ``stoppable.instrument()``.
+
     ``/stoppable/`` shows and stops the runs, for local host names or whoever has the ``api_key``. ``control_port``
     serves the same, and ``:cancel``, on a thread: where an async tool blocks the app's event loop, use that.
     """
@@ -47,6 +49,7 @@ def install(
             return installed
         raise InvalidArgument("stoppable is installed in this app already: by services.py, or by an earlier install()")
     server = names.server_of(app)
+    instrument()
     app.state.stoppable = made = supervisor or Supervisor()
     policy = on_disconnect or ("stop" if _serves_page(app) else "keep")
     pending = Pending()
