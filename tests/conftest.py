@@ -20,6 +20,12 @@ def _no_orphans():
 
 
 @pytest.fixture
+def uninstrumented():
+    """For tests of threads that are none of the run's, which ``instrument()`` makes its own."""
+    stoppable.uninstrument()
+
+
+@pytest.fixture
 def clock():
     with FakeClock() as clock:
         yield clock

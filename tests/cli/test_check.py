@@ -7,6 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from stoppable.demo.agents import AGENTS as AGENTS_OF_DEMO
+
 AGENTS = '''
 import _thread
 import asyncio
@@ -43,6 +45,17 @@ def leaves_and_writes():
     with open("effect", "w"):
         pass
     os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)
+
+
+async def on_a_foreign_loop():
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    await asyncio.to_thread(subprocess.run, ["true"], check=False)
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop))
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 def cleans_up():
@@ -107,6 +120,16 @@ def test_what_goes_round_the_boundaries_is_found_with_file_and_line(check, tmp_p
     assert (suite.get("tests"), suite.get("failures")) == ("4", "1")
 
 
+def test_a_coroutine_on_somebody_elses_loop_is_found_with_file_and_line(check, tmp_path):
+    done = check("checked:on_a_foreign_loop", "--json", "--most", "1")
+    card = json.loads(done.stdout)
+    code = "    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop))"
+    line = AGENTS.splitlines().index(code) + 1
+    assert done.returncode == 1
+    place = f"on_a_foreign_loop ({tmp_path / 'checked.py'}:{line})"
+    assert f"asyncio.run_coroutine_threadsafe in {place}" in card["rounds"]
+
+
 def test_effects_after_the_stop_and_what_is_left_are_problems(check):
     done = check("checked:leaves_and_writes", "--json", "--most", "1")
     card = json.loads(done.stdout)
@@ -130,8 +153,32 @@ def test_one_that_fails_by_itself_is_told_and_many_boundaries_are_not_all_tried(
     assert "of 12 boundaries, the first 2 were tried" in done.stdout
 
 
-@pytest.mark.timeout(120)
-def test_the_agents_of_the_demo_pass(check):
-    done = check("stoppable.demo.agents:research", "--model", "--most", "2")
+@pytest.mark.parametrize(
+    ("agent", "given", "at"),
+    [
+        ("research", None, "llm:chat"),
+        ("searcher", {"question": "why"}, "llm:chat"),
+        ("writer", {"topic": "why", "findings": ["because"]}, "llm:chat"),
+        ("stepper", {"steps": 2, "seconds": 0.1}, "no boundary"),
+        ("thread_tool", {"rounds": 1}, "tool:crunch"),
+        ("process_tree", {"seconds": 1}, "spawn:python"),
+    ],
+)
+def test_the_agents_of_the_demo_pass(check, agent, given, at):
+    arguments = [] if given is None else [json.dumps(given)]
+    done = check(f"stoppable.demo.agents:{agent}", *arguments, "--model", "--most", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "at llm:chat: stopped" in done.stdout
+    assert f"at {at}: stopped" in done.stdout
+
+
+def test_the_agent_of_the_demo_that_cannot_be_ended_fails_and_its_line_is_named(check):
+    given = json.dumps({"seconds": 6})
+    done = check("stoppable.demo.agents:blocked_thread", given, "--most", "1", "--within", "0.2")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "in blocked_thread (thread stoppable blocked_thread)" in done.stdout
+
+
+def test_all_agents_of_the_demo_are_checked():
+    """All but ``stubborn``, which takes minutes to give up: that it is stopped is tested with the demo itself."""
+    tried = {"research", "searcher", "writer", "stepper", "thread_tool", "process_tree", "blocked_thread"}
+    assert set(AGENTS_OF_DEMO) - tried == {"stubborn"}

@@ -234,6 +234,7 @@ async def test_a_call_in_the_executor_of_the_loop_that_was_told_to_stop_takes_pa
     assert (outcome.status, told.is_set()) == ("stopped", True)
 
 
+@pytest.mark.usefixtures("uninstrumented")
 async def test_should_stop_and_check_on_a_thread_that_lost_its_run_warn(may_warn_again):
     def work(look):
         with warnings.catch_warnings(record=True) as caught:
@@ -264,7 +265,10 @@ def in_a_fork(_):
     return stoppable.current_run() is None, [str(warning.message) for warning in caught]
 
 
-async def test_a_fork_has_no_run_and_says_so():
+@pytest.mark.parametrize("instrumented", [False, True])
+async def test_a_fork_has_no_run_and_says_so(instrumented):
+    (stoppable.instrument if instrumented else stoppable.uninstrument)()
+
     async def agent():
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
             return await asyncio.wrap_future(pool.submit(in_a_fork, None))
@@ -278,6 +282,25 @@ async def test_a_fork_has_no_run_and_says_so():
     assert handle.run.partial is None
 
 
+@pytest.mark.parametrize("instrumented", [False, True])
+def test_so_does_a_bare_fork(may_warn_again, instrumented):
+    (stoppable.instrument if instrumented else stoppable.uninstrument)()
+    read, write = os.pipe()
+    with stoppable.open_run("parent"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                is_outside, told = in_a_fork(None)
+                os.write(write, b"told" if is_outside and len(told) == 1 else b"silent")
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+    assert os.read(read, 6) == b"told"
+    os.close(read)
+    os.close(write)
+
+
 def forks_in_a_worker():
     with multiprocessing.get_context("fork").Pool(4) as pool:
         return all(outside for outside, _ in pool.map(in_a_fork, range(64)))
@@ -288,16 +311,19 @@ async def test_forks_in_a_worker_process_leave_its_line_alone():
     assert (outcome.status, outcome.result, outcome.partial) == ("completed", True, None)
 
 
-def test_a_fork_outside_a_run_is_as_it_was():
+def test_a_fork_outside_a_run_is_as_it_was(may_warn_again):
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        os.write(write, b"1" if stoppable.current_run() is None and not boundaries._warned else b"0")
-        os._exit(0)
+        try:
+            with stoppable.boundary("tool"):  # in a fork of a run it would warn
+                os.write(write, b"silent" if stoppable.current_run() is None and not boundaries._warned else b"warned")
+        finally:
+            os._exit(0)
     os.waitpid(pid, 0)
-    assert os.read(read, 1) in b"01"
+    assert os.read(read, 6) == b"silent"
     os.close(read)
     os.close(write)
 

@@ -38,6 +38,7 @@ async def test_it_is_in_flight_from_one_callback_to_the_other():
         entered.leave()  # again
 
 
+@pytest.mark.usefixtures("uninstrumented")
 async def test_it_may_be_left_on_another_thread_and_its_error_is_its_fate():
     callbacks, begun, proceed = Callbacks(), asyncio.Event(), asyncio.Event()
 

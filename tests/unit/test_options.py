@@ -131,6 +131,7 @@ async def test_children_are_those_that_a_stop_would_reach():
 # Its token, asked from outside
 
 
+@pytest.mark.usefixtures("uninstrumented")
 async def test_a_true_of_the_token_is_a_delivery_also_on_a_thread_that_is_none_of_the_runs():
     asked = []
 

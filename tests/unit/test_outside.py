@@ -89,6 +89,7 @@ async def test_an_async_generator_called_outside_a_run_is_closed_and_spoken_to_a
     assert [item async for item in generator()] == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("uninstrumented")
 @pytest.mark.parametrize("blocking", [True, False])
 async def test_a_boundary_on_a_thread_without_context_warns_once_while_runs_are_live(monkeypatch, blocking):
     """That is how lost context shows itself."""

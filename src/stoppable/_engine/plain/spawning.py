@@ -9,7 +9,7 @@ from contextvars import Token
 from typing import Any
 
 from stoppable._core import context
-from stoppable._core.context import OUTSIDE, Outside, Scope
+from stoppable._core.context import FORKED, Outside, Scope
 from stoppable._engine.plain import scopes, threads
 from stoppable._engine.plain.patches import is_on
 from stoppable._engine.plain.processes import Start
@@ -113,7 +113,7 @@ def _forked(original: Callable[[], Any], pid_of: Callable[[Any], int]) -> Any:
         raise
     if pid_of(result) == 0:
         os.environ.update(cookies)  # of what it starts: it has our own environment, and is known by its pid
-        _set(OUTSIDE)  # a fork has no run
+        _set(FORKED)
     else:
         start.started(pid_of(result))
     return result
@@ -131,8 +131,8 @@ def process_start_of(original: Callable[[Any], None]) -> Callable[[Any], None]:
             original(self)
             return
         process = Start(scope, self.name)
-        # Outside: a fork has no run, and multiprocessing's own servers, which this may start, are nobody's.
-        reset: Token[Scope] = _set(OUTSIDE)
+        # A fork has no run, and says so; and multiprocessing's own servers, which this may start, are nobody's.
+        reset: Token[Scope] = _set(FORKED)
         try:
             original(self)
         except BaseException as error:
