@@ -11,21 +11,20 @@ def code(*lines):
     return "\n    ".join(["async def run(input_dict, tools):", *lines])
 
 
-@pytest.fixture
-def isolated(app):
-    if app.isolation != "process":
-        pytest.skip("a limit of worker processes")
-    return app
+in_processes = pytest.mark.parametrize("app", ["process"], indirect=True)
+on_threads = pytest.mark.parametrize("app", ["thread"], indirect=True)
 
 
-def test_memory_is_limited(isolated):
-    record = isolated.ended(isolated.start(code("return len(bytearray(8 * 1024**3))")))
+@in_processes
+def test_memory_is_limited(app):
+    record = app.ended(app.start(code("return len(bytearray(8 * 1024**3))")))
     assert (record["status"], record["error"].partition(":")[0]) == ("error", "MemoryError")
 
 
-def test_a_file_cannot_fill_the_disk(isolated, tmp_path):
+@in_processes
+def test_a_file_cannot_fill_the_disk(app, tmp_path):
     lines = ["with open(input_dict['path'], 'wb') as file:", "    file.truncate(10 * 1024**3)"]
-    record = isolated.ended(isolated.start(code(*lines), input={"path": str(tmp_path / "large")}))
+    record = app.ended(app.start(code(*lines), input={"path": str(tmp_path / "large")}))
     assert record["status"] == "error"
     assert record["error"].startswith("OSError: ")
 
@@ -46,19 +45,21 @@ def test_what_is_printed_is_cut_and_the_run_goes_on(app, lines):
     assert kinds.count("stdout") < 2_000
 
 
-def test_what_is_written_past_print_stays_out_of_the_log_of_the_server(isolated):
+@in_processes
+def test_what_is_written_past_print_stays_out_of_the_log_of_the_server(app):
     lines = ["import os, subprocess", "os.write(2, b'forged line')", "subprocess.run(['echo', 'forged'])", "return 1"]
-    assert isolated.ended(isolated.start(code(*lines)))["result"] == 1
-    assert not any("forged" in line for line in isolated.said())
+    assert app.ended(app.start(code(*lines)))["result"] == 1
+    assert not any("forged" in line for line in app.said())
 
 
-def test_the_environment_of_the_server_is_not_that_of_its_users(isolated):
+@in_processes
+def test_the_environment_of_the_server_is_not_that_of_its_users(app):
     lines = ["import os", "return [os.environ.get(name) for name in ('A_SECRET', 'TOKEN', 'PATH')]"]
     variables = [{"key": "TOKEN", "value": "hidden-word"}]
-    run_id = isolated.start(code(*lines, "# x"), envVars=variables)
-    secret, token, path = isolated.ended(run_id)["result"]
+    run_id = app.start(code(*lines, "# x"), envVars=variables)
+    secret, token, path = app.ended(run_id)["result"]
     assert (secret, token, bool(path)) == (None, "hidden-word", True)
-    record = isolated.http.get(f"/stoppable/runs/{run_id}").json()
+    record = app.http.get(f"/stoppable/runs/{run_id}").json()
     assert "hidden-word" not in str(record["input"])
     assert set(record["omitted"]) == {"job"}
 
@@ -82,9 +83,8 @@ def test_a_run_that_takes_too_long_is_stopped_and_the_record_says_by_what(tmp_pa
     assert "0.5" in record["error"]
 
 
+@on_threads  # the same rule for both, but ten processes take long to start
 def test_a_user_cannot_have_any_number_of_runs(app, tmp_path):
-    if app.isolation == "process":
-        pytest.skip("the same rule; ten processes take long to start")
     with httpx.Client(base_url=app.url, timeout=30, cookies={"user": "eager"}) as eager:
         runs = []
         for number in range(10):

@@ -23,6 +23,7 @@ class Running:
     """One replica of the app."""
 
     def __init__(self, folder, *options, port=0):
+        self.folder = folder
         foreign = ("STOPPABLE", "OPENAI", "COVERAGE")
         variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         command = [sys.executable, "main.py", "--port", str(port), "--folder", str(folder), *options]

@@ -30,7 +30,7 @@ _POLICY = (
 
 def create_app(settings: Settings) -> FastAPI:
     """Return the app; several with the same folder are replicas, each of which stops the runs of all."""
-    supervisor = stoppable.Supervisor(settings.store)
+    supervisor = stoppable.Supervisor(settings.store, unpickle=False)  # what workers send is data of their users
     runs = UserCode(supervisor=supervisor, settings=settings, agents=Agents(settings.database))
 
     @contextlib.asynccontextmanager

@@ -24,28 +24,23 @@ class Room:
 
     events: int
     output: int
+    is_full: bool = False
 
     def take(self, size: int) -> bool:
-        """Return whether there is room for one more event with so much output."""
+        """Return whether there was room for one more event with so much output."""
         self.events -= 1
         self.output -= size
         return self.events >= 0 and self.output >= 0
-
-    @property
-    def is_just_full(self) -> bool:
-        """Return whether the event that found no room is the first one; says so once."""
-        was, self.events, self.output = self.events, -2, -1
-        return was >= -1
 
 
 def add(kind: str, source: str = "system", size: int = 0, **data: Any) -> None:
     """Tell one event of the current run, unless it has told too much."""
     room = _room.get()
-    if room is not None and not room.take(size):
-        if room.is_just_full:
-            _emit("trace_truncated", "system", message="The run has told too much; what follows is not shown.")
-        return
-    _emit(kind, source, **data)
+    if room is None or (not room.is_full and room.take(size)):
+        _emit(kind, source, **data)
+    elif not room.is_full:
+        room.is_full = True
+        _emit("trace_truncated", "system", message="The run has told too much; what follows is not shown.")
 
 
 def _emit(kind: str, source: str, **data: Any) -> None:
