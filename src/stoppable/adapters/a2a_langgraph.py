@@ -1,0 +1,197 @@
+"""A LangGraph graph behind A2A: every task can be cancelled, anywhere in the graph, and its conversation works on."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Part, Task, TaskState, TaskStatus
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.types import Command
+
+import stoppable
+from stoppable import Policy, RunSummary, Status
+from stoppable.adapters.a2a import POLICY, StoppableExecutor
+from stoppable.adapters.langgraph import stoppable_graph
+from stoppable.adapters.langgraph.agents import plain
+from stoppable.adapters.langgraph.settings import OnStop
+from stoppable.records import Filter
+from stoppable.supervisor import Supervisor
+
+_logger = logging.getLogger("stoppable.adapters.a2a_langgraph")
+
+_PUBLISH_SECONDS = 1.0
+
+OnStopped = Callable[[str, RunSummary], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """How the messages that an executor handled have ended, since it was made."""
+
+    messages: int = 0
+    stopped: int = 0
+    lost: int = 0
+    """Stopped, and something of it may still be running."""
+    too_late: int = 0
+    """Ended by themselves, though a stop was asked for."""
+    stop_seconds: float = 0.0
+    """From the request to the end, all stops together."""
+    longest_stop_seconds: float = 0.0
+
+    def after(self, run: RunSummary) -> Metrics:
+        """Return them with one more run."""
+        asked, ended = run.stop_requested_at, run.ended_at
+        took = 0.0 if asked is None or ended is None else max(0.0, ended - asked)
+        return Metrics(
+            messages=self.messages + 1,
+            stopped=self.stopped + (run.status is Status.STOPPED),
+            lost=self.lost + (run.status is Status.LOST),
+            too_late=self.too_late + (asked is not None and run.status in {Status.COMPLETED, Status.FAILED}),
+            stop_seconds=self.stop_seconds + took,
+            longest_stop_seconds=max(self.longest_stop_seconds, took),
+        )
+
+
+class LangGraphAgentExecutor(StoppableExecutor):
+    """Executes A2A tasks with a LangGraph graph whose state has ``messages``; use it with ``StoppableRequestHandler``.
+
+    The context of a task is the thread of the graph. A cancel stops the graph before it starts, between two chunks or
+    nodes, or in the middle of a node once ``grace`` is over. The text so far and the last state of the thread are the
+    artifacts of the canceled task. ``on_stopped(task_id, run)``, plain or async, is called after each stop.
+    A pending ``interrupt()`` is the state ``input-required``, and the next message of the task answers it.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        supervisor: Supervisor,
+        *,
+        name: str | None = None,
+        grace: float | None = None,
+        policy: Policy = POLICY,
+        mode: str = "graceful",
+        on_stop: OnStop = "seal",
+        partial_results: bool = True,
+        on_stopped: OnStopped | None = None,
+    ) -> None:
+        made = stoppable_graph(graph, on_stop=on_stop)
+        if grace is not None:
+            policy = dataclasses.replace(policy, grace=grace)
+        inner = _GraphExecutor(made, has_partials=partial_results)
+        super().__init__(inner, supervisor, name=name or made.get_name(), policy=policy, mode=mode)
+        self.graph: Any = made
+        self.metrics = Metrics()
+        """How the messages have ended so far."""
+        self._on_stopped = on_stopped
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Handle a message as a run, then count it and tell of its stop."""
+        await super().execute(context, event_queue)
+        task_id = context.task_id or ""
+        found = await self.supervisor.list(Filter(key=self.key(task_id), roots=True), limit=1)
+        for run in found.runs:
+            self.metrics = self.metrics.after(run)
+            if run.status in {Status.STOPPED, Status.LOST}:
+                await self._tell(task_id, run)
+
+    async def _tell(self, task_id: str, run: RunSummary) -> None:
+        _logger.info("task %s: its run %s is %s: %s", task_id, run.id, run.status, run.reason)
+        if self._on_stopped is None:
+            return
+        try:
+            told = self._on_stopped(task_id, run)
+            if inspect.isawaitable(told):
+                await told
+        except Exception:
+            _logger.exception("on_stopped of task %s failed", task_id)
+
+
+class _GraphExecutor(AgentExecutor):
+    """Publishes what a graph says as a task of A2A."""
+
+    def __init__(self, graph: Any, *, has_partials: bool) -> None:
+        self._graph, self._has_partials = graph, has_partials
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Let the graph work on a message."""
+        current = context.current_task
+        task_id = context.task_id or ""
+        context_id = current.context_id if current is not None else context.context_id or ""
+        if current is None:
+            submitted = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
+            await event_queue.enqueue_event(Task(id=task_id, context_id=context_id, status=submitted))
+        turn = _Turn(self._graph, TaskUpdater(event_queue, task_id, context_id), context_id)
+        try:
+            await turn.take(context.get_user_input())
+        except BaseException:
+            run = stoppable.current_run()
+            if self._has_partials and run is not None and run.token.stopped:
+                with stoppable.shielded(_PUBLISH_SECONDS):
+                    await turn.publish_partial()
+            raise
+        await turn.finish()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Do nothing: the stop of the run reaches the graph."""
+
+
+class _Turn:
+    """One message, and the answer to it."""
+
+    def __init__(self, graph: Any, updater: TaskUpdater, context_id: str) -> None:
+        self._graph, self._updater = graph, updater
+        self._config = {"configurable": {"thread_id": context_id}}
+        self._answer_id = str(uuid.uuid4())
+        self._is_begun = False
+        self._last: Any = None
+
+    async def take(self, text: str) -> None:
+        """Give a message to the graph, and publish what its models say while they do."""
+        await self._updater.start_work()
+        given: Any = {"messages": [HumanMessage(text)]}
+        if self._graph.checkpointer and await self._questions():
+            given = Command(resume=text)
+        async for mode, item in self._graph.astream(given, self._config, stream_mode=["values", "messages"]):
+            if mode == "values":
+                self._last = item
+            elif isinstance(item[0], AIMessage) and item[0].text:
+                await self._say(str(item[0].text))
+
+    async def finish(self) -> None:
+        """Publish the end: the answer is whole, or the graph has a question."""
+        questions = await self._questions() if self._graph.checkpointer else []
+        if questions:
+            parts = [Part(text=str(question)) for question in questions]
+            await self._updater.requires_input(self._updater.new_agent_message(parts))
+            return
+        if self._is_begun:
+            await self._say("", is_last=True)
+        await self._updater.complete()
+
+    async def publish_partial(self) -> None:
+        """Publish what there is after a stop: the end of the text so far, and the last state of the thread."""
+        if self._is_begun:
+            await self._say("", is_last=True)
+        state = (await self._graph.aget_state(self._config)).values if self._graph.checkpointer else self._last
+        if state:
+            data = ParseDict(plain(state), Value())
+            await self._updater.add_artifact([Part(data=data)], name="partial", metadata={"stoppable": "partial"})
+
+    async def _questions(self) -> list[Any]:
+        state = await self._graph.aget_state(self._config)
+        return [one.value for task in state.tasks for one in task.interrupts]
+
+    async def _say(self, text: str, *, is_last: bool = False) -> None:
+        parts = [Part(text=text)]
+        await self._updater.add_artifact(parts, self._answer_id, "answer", append=self._is_begun, last_chunk=is_last)
+        self._is_begun = True

@@ -1,0 +1,170 @@
+"""A LangGraph graph behind an A2A server: a cancel stops it wherever it is, and the conversation works on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+os.environ.setdefault("OTEL_INSTRUMENTATION_A2A_SDK_ENABLED", "false")
+
+import httpx
+import pytest
+from a2a.client import ClientConfig, ClientFactory
+from a2a.server.context import ServerCallContext
+from a2a.server.tasks import InMemoryTaskStore
+from a2a.types import Task, TaskState, TaskStatus
+from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
+from google.protobuf.json_format import MessageToDict
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from starlette.applications import Starlette
+
+import stoppable
+from stoppable.adapters.a2a import StoppableRequestHandler
+from stoppable.adapters.a2a_langgraph import LangGraphAgentExecutor
+
+from ...waiting import until
+from ..a2a.serving import SECONDS, Served, app_of, card_for, listening, state_of
+from . import cases
+from .cases import World
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{name}") for name in ("a2a", "google", "starlette")
+]
+
+
+@contextlib.asynccontextmanager
+async def served(build, **options):
+    """Serve a graph; yields the server, its world, and what its callback was told."""
+    world, told, app = World(), [], Starlette()
+    async with (
+        stoppable.Supervisor() as supervisor,
+        listening(app) as url,
+        httpx.AsyncClient(timeout=SECONDS) as http,
+    ):
+        card = card_for(url + "/")
+        executor = LangGraphAgentExecutor(
+            build(world, InMemorySaver()), supervisor, on_stopped=lambda *args: told.append(args), **options
+        )
+        handler = StoppableRequestHandler(executor, InMemoryTaskStore(), card)
+        app.router.routes.extend(app_of(handler, card).routes)
+        client = ClientFactory(ClientConfig(httpx_client=http)).create(card)
+        try:
+            yield Served(url, handler, client, http), world, told
+        finally:
+            world.hold.release()
+            await handler.close()
+
+
+def artifacts(task):
+    return {one.name: one for one in task.artifacts}
+
+
+async def test_a_task_is_answered_with_the_text_of_the_graph():
+    async with served(cases.mid_stream) as (server, world, told):
+        world.hold.release()
+        stream = server.stream()
+        assert (await stream.ended())[-1] == "COMPLETED"
+        task = await server.get(stream.task_id)
+        assert "".join(part.text for part in artifacts(task)["answer"].parts) == "one two three four five "
+        await until(lambda: server.executor.metrics.messages, SECONDS)
+        assert (server.executor.metrics.stopped, told) == (0, [])
+        with pytest.raises(TaskNotCancelableError):
+            await server.cancel(stream.task_id)
+
+
+async def test_a_cancel_between_two_chunks_keeps_the_text_and_the_state():
+    async with served(cases.mid_stream) as (server, world, told):
+        stream = server.stream()
+        task_id = await stream.started()
+        await world.hold.reached()
+        canceled = await server.cancel(task_id, stoppable={"mode": "immediate", "reason": "wrong topic"})
+        assert state_of(canceled) == "CANCELED"
+        assert (await stream.ended())[-1] == "CANCELED"
+        found = artifacts(await server.get(task_id))
+        state = MessageToDict(found["partial"].parts[0].data)
+        assert [one["type"] for one in state["messages"]] == ["human", "ai"]
+        assert state["messages"][1]["content"] == "one two "
+        ((told_id, run),) = await until(lambda: told, SECONDS)
+        assert (told_id, run.status, run.reason.message) == (task_id, "stopped", "wrong topic")
+        metrics = server.executor.metrics
+        assert (metrics.messages, metrics.stopped, metrics.lost) == (1, 1, 0)
+        assert 0 < metrics.longest_stop_seconds == metrics.stop_seconds
+        # The conversation works on.
+        world.hold.release()
+        again = server.stream("again", context_id=canceled.context_id)
+        assert (await again.ended())[-1] == "COMPLETED"
+
+
+async def test_a_node_in_flight_is_cut_when_the_grace_is_over_and_its_call_is_answered():
+    async with served(cases.async_tool, grace=0.05) as (server, world, _):
+        stream = server.stream()
+        task_id = await stream.started()
+        await world.hold.reached()
+        canceled = await server.cancel(task_id)
+        assert state_of(canceled) == "CANCELED"
+        assert world.effects == []
+        again = server.stream("again", context_id=canceled.context_id)
+        assert (await again.ended())[-1] == "COMPLETED"
+
+
+async def test_a_task_that_is_cancelled_before_it_starts_never_comes_to_its_graph():
+    async with served(cases.mid_llm) as (server, world, told):
+        await server.executor.supervisor.stop(key=server.executor.key("early"))
+        early = Task(id="early", context_id="c", status=TaskStatus(state=TaskState.TASK_STATE_SUBMITTED))
+        await server.handler.task_store.save(early, ServerCallContext())
+        stream = server.stream(task_id="early", context_id="c")
+        assert (await stream.ended())[-1] == "CANCELED"
+        assert world.model.seen == []
+        assert [one[0] for one in await until(lambda: told, SECONDS)] == ["early"]
+
+
+async def test_one_cancel_leaves_other_tasks_alone():
+    async with served(cases.async_tool) as (server, world, _):
+        world.model.script = world.model.script * 2
+        first, second = server.stream(), server.stream()
+        first_id = await first.started()
+        await second.started()
+        await world.hold.reached(2)
+        await server.cancel(first_id, stoppable={"mode": "immediate"})
+        world.hold.release()
+        assert (await first.ended())[-1] == "CANCELED"
+        assert (await second.ended())[-1] == "COMPLETED"
+
+
+async def test_a_task_that_does_not_exist_cannot_be_cancelled():
+    async with served(cases.mid_llm) as (server, _, _):
+        with pytest.raises(TaskNotFoundError):
+            await server.cancel("nobody")
+
+
+async def test_a_callback_that_fails_changes_nothing(caplog):
+    async with served(cases.async_tool, grace=0.05) as (server, world, _):
+        server.executor._on_stopped = lambda *_: 1 / 0
+        stream = server.stream()
+        task_id = await stream.started()
+        await world.hold.reached()
+        assert state_of(await server.cancel(task_id)) == "CANCELED"
+        assert (await stream.ended())[-1] == "CANCELED"
+        await until(lambda: "on_stopped" in caplog.text, SECONDS)
+
+
+def asking(world, saver):
+    def ask(state):
+        return {"messages": [AIMessage(f"You said {interrupt('really?')}.")]}
+
+    return StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").compile(checkpointer=saver)
+
+
+async def test_an_interrupt_asks_for_input_and_the_next_message_answers_it():
+    async with served(asking) as (server, _, _):
+        stream = server.stream()
+        assert (await stream.ended())[-1] == "INPUT_REQUIRED"
+        task = await server.get(stream.task_id)
+        assert task.status.message.parts[0].text == "really?"
+        answer = server.stream("yes", task_id=stream.task_id, context_id=task.context_id)
+        assert (await answer.ended())[-1] == "COMPLETED"
+        found = artifacts(await server.get(stream.task_id))
+        assert found["answer"].parts[0].text == "You said yes."
