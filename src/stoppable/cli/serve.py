@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import os
 import shutil
@@ -56,6 +57,9 @@ def serve(
         typer.Option("--limit", metavar="NAME=NUMBER", help="A bound of ServerLimits, as in owner_runs=50."),
     ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
+    a2a: Annotated[
+        bool, typer.Option("--a2a/--no-a2a", help="Offer the agents over A2A too, if that is installed.")
+    ] = True,
 ) -> None:
     """Serve agents, to start, watch and stop their runs over HTTP."""
     if target is None and not demo:
@@ -73,6 +77,8 @@ def serve(
             stack.enter_context(demo_model())
             store = store or _DEMO_STORE
 
+        further = _over_a2a(agents) if a2a else {}
+
         def ready(url: str) -> None:
             greet(url, agents, is_demo=demo, store=store, has_key=key is not None)
 
@@ -89,7 +95,18 @@ def serve(
             limits=_limits(limit or ()),
             allowed_origins=origin or (),
             allowed_hosts=allowed_host or (),
+            **further,
         )
+
+
+def _over_a2a(agents: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    """Return what makes a server offer agents over A2A; nothing where that is not installed."""
+    if importlib.util.find_spec("a2a") is None:
+        return {}
+    from stoppable.adapters.a2a import Exposed  # noqa: PLC0415 - it needs an extra
+
+    exposed = Exposed(agents)
+    return {"routers": [exposed.router], "services": [exposed.service]}
 
 
 def _limits(given: Sequence[str]) -> ServerLimits:

@@ -126,11 +126,11 @@ class Stream:
 
 
 @contextlib.asynccontextmanager
-async def listening(app):
+async def listening(app, lifespan="off"):
     """Serve an app on a free port of this loop."""
     listener = socket.create_server(("127.0.0.1", 0))
     url = "http://{}:{}".format(*listener.getsockname()[:2])
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     with contextlib.ExitStack() as stack:
         stack.callback(listener.close)

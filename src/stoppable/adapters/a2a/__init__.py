@@ -2,6 +2,7 @@
 
 ``StoppableExecutor`` makes any AgentExecutor stoppable, and ``StoppableRequestHandler`` gives the SDK's server its
 cancel. ``client`` makes tasks of other agents nodes of the calling run's tree.
+``Exposed`` is how ``stoppable serve`` offers agents over A2A.
 """
 
 from __future__ import annotations
@@ -14,5 +15,6 @@ except ImportError as error:
 from stoppable.adapters.a2a.client import client
 from stoppable.adapters.a2a.executor import POLICY, StoppableExecutor
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
+from stoppable.adapters.a2a.serving import Exposed
 
-__all__ = ["POLICY", "StoppableExecutor", "StoppableRequestHandler", "client"]
+__all__ = ["POLICY", "Exposed", "StoppableExecutor", "StoppableRequestHandler", "client"]

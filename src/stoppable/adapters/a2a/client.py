@@ -9,8 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
-from a2a.client import Client
-from a2a.client.client import ClientCallContext
+from a2a.client.client import Client, ClientCallContext
 from a2a.types import CancelTaskRequest, GetTaskRequest, SendMessageRequest, StreamResponse, Task, TaskState
 from a2a.utils.errors import A2AError, TaskNotFoundError
 from google.protobuf.json_format import MessageToDict

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+from abc import abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
@@ -12,11 +13,11 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 
-from stoppable import EventType, Mode, Outcome, Policy, Reason, ReasonKind, RunHeld, Status
+from stoppable import EventType, Mode, Outcome, Policy, Reason, ReasonKind, RunHandle, Status, StoppableError
 from stoppable.adapters.a2a.fence import Absorbing, Fence
 from stoppable.adapters.a2a.states import REJECTED, Asked, key_of, owner_of, short, state_of, told
 from stoppable.records import TreeEvent
-from stoppable.supervisor import BulkStop, Listener, Supervisor
+from stoppable.supervisor import BulkStop, Listener, StartOptions, Supervisor
 
 POLICY = Policy(grace=2.0, interrupt=0.25, cancel=1.0, kill=0.5, blind_grace=0.0)
 """Four seconds in all, so that a client with a timeout of five still hears the end; a run that never looks at its stop
@@ -25,36 +26,42 @@ is not waited for."""
 _HOOK_SECONDS = 0.5
 
 
-class StoppableExecutor(AgentExecutor):
-    """Makes every task of an executor one that can be stopped: each message that it handles is a run.
+class RunExecutor(AgentExecutor):
+    """Handles each message as a run, and publishes the end of the task once the run has its own.
 
-    The runs of a task have its key (``key(task_id)``), so that a stop finds them on any replica. The executor's own
-    ``cancel()`` is called when a run is told to stop, for half a second at most, and decides nothing: the state of the
-    task is what became of the run. Use it with ``StoppableRequestHandler``.
+    The runs of a task have its key (``key(task_id)``), so that a stop finds them on any replica.
     """
 
     def __init__(
-        self,
-        inner: AgentExecutor,
-        supervisor: Supervisor,
-        *,
-        name: str | None = None,
-        policy: Policy = POLICY,
-        mode: str = Mode.GRACEFUL,
+        self, supervisor: Supervisor, name: str, *, policy: Policy = POLICY, mode: str = Mode.GRACEFUL
     ) -> None:
-        self.inner, self.supervisor = inner, supervisor
-        self.name = name or type(inner).__name__
+        self.supervisor, self.name = supervisor, name
         self.policy, self.mode = policy, Mode.of(mode)
         self._executing: dict[str, int] = {}  # runs per task, until the task has its end or waits for a message
-        self._contexts: dict[str, RequestContext] = {}  # of the runs that are executed here
-        self._listener: Listener | None = None
         self._background: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references
+
+    # What is done for one message
+
+    @abstractmethod
+    async def _start(self, context: RequestContext, fence: Fence, options: StartOptions) -> RunHandle[Any]:
+        """Start the run of a message; an error of ours means that the task is rejected."""
+
+    async def _outcome(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:  # noqa: ARG002
+        """Wait for the end of a run."""
+        return await handle.outcome()
+
+    @abstractmethod
+    async def _publish_own_end(self, outcome: Outcome[Any], fence: Fence) -> bool:
+        """Publish the end of a run that no stop ended, and return whether the task has ended with it."""
+
+    async def _call_cancel(self, context: RequestContext) -> None:
+        """Tell whoever executes a task that it is being stopped."""
 
     # What the SDK calls
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Handle a message as a run, and publish the end of the task once the run has its own."""
-        task_id, context_id = _ids(context)
+        task_id, context_id = ids_of(context)
         fence = Fence(event_queue, task_id, context_id, has_task=context.current_task is not None)
         self._executing[task_id] = self._executing.get(task_id, 0) + 1
         is_ended = False
@@ -68,7 +75,7 @@ class StoppableExecutor(AgentExecutor):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """End a task that waits for a message: no run of it is live."""
         await self._call_cancel(context)
-        await TaskUpdater(event_queue, *_ids(context)).cancel()
+        await TaskUpdater(event_queue, *ids_of(context)).cancel()
 
     # What the request handler calls
 
@@ -115,38 +122,78 @@ class StoppableExecutor(AgentExecutor):
 
     async def _run(self, context: RequestContext, fence: Fence) -> bool:
         """Execute a message, and return whether the task has ended with it."""
-        task_id, context_id = _ids(context)
-        self._listen()
+        task_id, context_id = ids_of(context)
+        options = StartOptions(
+            name=self.name,
+            key=self.key(task_id),
+            owner=owner_of(context.call_context),
+            labels={"a2a.task": short(task_id), "a2a.context": short(context_id)},
+            policy=self.policy,
+        )
         try:
-            handle = await self.supervisor.start(
-                functools.partial(self._body, context, fence),
-                name=self.name,
-                key=self.key(task_id),
-                owner=owner_of(context.call_context),
-                labels={"a2a.task": short(task_id), "a2a.context": short(context_id)},
-                policy=self.policy,
-            )
-        except RunHeld as error:
+            handle = await self._start(context, fence, options)
+        except StoppableError as error:  # a hold, a shutdown, other arguments than the agent takes
             await fence.end(REJECTED, {}, str(error))
             return True
-        self._contexts[handle.id] = context
         try:
-            outcome: Outcome[Any] = await handle.outcome()
+            outcome = await self._outcome(handle, context, fence)
         except asyncio.CancelledError:  # the SDK ends its producer: it is closed, or another replica wrote the end
             reason = Reason.of("the A2A server ended the task", kind=ReasonKind.EXTERNAL)
             self._soon(handle.stop(Mode.IMMEDIATE, reason))
             raise
-        finally:
-            self._contexts.pop(handle.id, None)
-            fence.shut()
         if outcome.status in {Status.COMPLETED, Status.FAILED}:
-            return await _publish_own_end(outcome, fence)
+            return await self._publish_own_end(outcome, fence)
+        fence.shut()
         if not fence.has_replied:
             await fence.end(state_of(outcome.status), told(handle.id, outcome, await handle.receipt()))
         return not fence.has_replied
 
-    async def _body(self, context: RequestContext, fence: Fence) -> None:
-        await self.inner.execute(context, fence)
+    def _soon(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+class StoppableExecutor(RunExecutor):
+    """Makes every task of an executor one that can be stopped: each message that it handles is a run.
+
+    The executor's own ``cancel()`` is called when a run is told to stop, for half a second at most, and decides
+    nothing: the state of the task is what became of the run. Use it with ``StoppableRequestHandler``.
+    """
+
+    def __init__(
+        self,
+        inner: AgentExecutor,
+        supervisor: Supervisor,
+        *,
+        name: str | None = None,
+        policy: Policy = POLICY,
+        mode: str = Mode.GRACEFUL,
+    ) -> None:
+        super().__init__(supervisor, name or type(inner).__name__, policy=policy, mode=mode)
+        self.inner = inner
+        self._contexts: dict[str, RequestContext] = {}  # of the runs that are executed here
+        self._listener: Listener | None = None
+
+    async def _start(self, context: RequestContext, fence: Fence, options: StartOptions) -> RunHandle[Any]:
+        self._listen()
+        body = functools.partial(self.inner.execute, context, fence)
+        handle: RunHandle[Any] = await self.supervisor.start(body, **options)
+        self._contexts[handle.id] = context
+        return handle
+
+    async def _outcome(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:
+        try:
+            return await super()._outcome(handle, context, fence)
+        finally:
+            self._contexts.pop(handle.id, None)
+            fence.shut()
+
+    async def _publish_own_end(self, outcome: Outcome[Any], fence: Fence) -> bool:
+        is_ended = await fence.release()
+        if outcome.error is not None:
+            raise outcome.error
+        return is_ended
 
     # The executor's own cancel()
 
@@ -171,21 +218,9 @@ class StoppableExecutor(AgentExecutor):
             async with asyncio.timeout(_HOOK_SECONDS):
                 await self.inner.cancel(context, Absorbing())
 
-    def _soon(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
-
-async def _publish_own_end(outcome: Outcome[Any], fence: Fence) -> bool:
-    """Publish what the executor itself said of the end, and raise what it raised."""
-    is_ended = await fence.release()
-    if outcome.error is not None:
-        raise outcome.error
-    return is_ended
-
-
-def _ids(context: RequestContext) -> tuple[str, str]:
+def ids_of(context: RequestContext) -> tuple[str, str]:
+    """Return the ids of the task and of its context; a follow-up belongs to the context that the task has."""
     current = context.current_task
     context_id = current.context_id if current is not None else context.context_id
     return context.task_id or "", context_id or ""

@@ -17,7 +17,7 @@ from a2a.types import AgentCard, CancelTaskRequest, SendMessageRequest, Subscrib
 from a2a.utils.errors import TaskNotFoundError
 
 from stoppable import Filter, InvalidArgument, Status
-from stoppable.adapters.a2a.executor import StoppableExecutor
+from stoppable.adapters.a2a.executor import RunExecutor
 from stoppable.adapters.a2a.states import (
     CANCELED,
     FAILED,
@@ -48,7 +48,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
 
     def __init__(
         self,
-        agent_executor: StoppableExecutor,
+        agent_executor: RunExecutor,
         task_store: TaskStore | VersionedTaskStore,
         agent_card: AgentCard,
         *,

@@ -1,0 +1,227 @@
+"""The 0.1 dialect of A2A (``tasks/send``, ``tasks/sendSubscribe``), which the SDK does not speak.
+
+It shares method names with 0.3 and spells answers differently, so the dialect is noted with each task. The client makes
+the ids of tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from a2a.server.context import ServerCallContext
+from a2a.types import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskState,
+    TaskStatus,
+)
+from a2a.utils.errors import (
+    A2AError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from stoppable.adapters.a2a.handler import StoppableRequestHandler
+from stoppable.adapters.a2a.states import SUBMITTED, TERMINAL
+
+_DIALECT = "a2a.dialect"
+_STARTS = frozenset({"tasks/send", "tasks/sendSubscribe", "tasks/list"})  # 0.1 alone has them
+_SHARED = frozenset({"tasks/get", "tasks/cancel", "tasks/resubscribe"})  # 0.3 has them too: the task decides
+_CODES = {TaskNotFoundError: -32001, TaskNotCancelableError: -32002, UnsupportedOperationError: -32004}
+_INVALID, _INTERNAL = -32602, -32603
+_ID_LENGTH = 1000
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Build = Callable[[Request], ServerCallContext]
+
+
+class Legacy:
+    """Answers requests in the 0.1 dialect, and hands all others to the SDK."""
+
+    def __init__(self, handler: StoppableRequestHandler, rest: Endpoint, build: Build) -> None:
+        self._handler, self._rest, self._build = handler, rest, build
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer a JSON-RPC request."""
+        body = _object_in(await request.body())
+        method, params = body.get("method"), body.get("params")
+        params = params if isinstance(params, Mapping) else {}
+        if method not in _STARTS | _SHARED:
+            return await self._rest(request)
+        context = self._build(request)
+        if method in _SHARED and not await self._is_ours(params.get("id"), context):
+            return await self._rest(request)
+        try:
+            result = await self._answer(str(method), params, context)
+        except A2AError as error:
+            code = _INVALID if isinstance(error, InvalidParamsError) else _CODES.get(type(error), _INTERNAL)
+            return JSONResponse(
+                {"jsonrpc": "2.0", "id": body.get("id"), "error": {"code": code, "message": str(error)}}
+            )
+        if isinstance(result, Response):
+            return result
+        return JSONResponse({"jsonrpc": "2.0", "id": body.get("id"), "result": result})
+
+    async def _answer(self, method: str, params: Mapping[str, Any], context: ServerCallContext) -> Any:
+        handler = self._handler
+        match method:
+            case "tasks/send":
+                return _task(await handler.on_message_send(await self._message(params, context), context))
+            case "tasks/sendSubscribe":
+                return await _stream(handler.on_message_send_stream(await self._message(params, context), context))
+            case "tasks/resubscribe":
+                return await self._resubscribe(params["id"], context)
+            case "tasks/get":
+                return _task(await handler.on_get_task(GetTaskRequest(id=params["id"]), context))
+            case "tasks/cancel":
+                return _task(await handler.on_cancel_task(self._cancel(params), context))
+            case _:
+                found = await handler.on_list_tasks(ListTasksRequest(include_artifacts=True), context)
+                return [_task(task) for task in found.tasks]
+
+    async def _resubscribe(self, task_id: str, context: ServerCallContext) -> Response:
+        task = await self._handler.on_get_task(GetTaskRequest(id=task_id), context)
+        if task.status.state in TERMINAL:
+            return await _stream(_only(task))
+        return await _stream(self._handler.on_subscribe_to_task(SubscribeToTaskRequest(id=task_id), context))
+
+    @staticmethod
+    def _cancel(params: Mapping[str, Any]) -> CancelTaskRequest:
+        request, metadata = CancelTaskRequest(id=params["id"]), params.get("metadata")
+        if isinstance(metadata, Mapping) and metadata:
+            request.metadata.update(dict(metadata))
+        return request
+
+    async def _is_ours(self, task_id: Any, context: ServerCallContext) -> bool:
+        task = await self._handler.task_store.get(task_id, context) if isinstance(task_id, str) else None
+        return task is not None and _DIALECT in task.metadata
+
+    async def _message(self, params: Mapping[str, Any], context: ServerCallContext) -> SendMessageRequest:
+        """Return a message as the SDK has it; its task is stored first, because the SDK makes all ids itself."""
+        task_id, session = params.get("id") or str(uuid.uuid4()), params.get("sessionId")
+        if not isinstance(task_id, str) or len(task_id) > _ID_LENGTH:
+            raise InvalidParamsError(message=f"the id of a task is a text of up to {_ID_LENGTH} characters")
+        given = params.get("message")
+        parts = given.get("parts") if isinstance(given, Mapping) else None
+        if not isinstance(parts, list) or not parts:
+            raise InvalidParamsError(message="a message has parts")
+        content = [_part_of(part) for part in parts]
+        known = await self._handler.task_store.get(task_id, context)
+        if known is None:
+            context_id = session if isinstance(session, str) and session else str(uuid.uuid4())
+            known = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED))
+            known.status.timestamp.GetCurrentTime()
+            known.metadata.update({_DIALECT: "0.1"})
+            await self._handler.task_store.save(known, context)
+        sent = Message(message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=content)
+        sent.task_id, sent.context_id = task_id, known.context_id
+        return SendMessageRequest(message=sent)
+
+
+def _object_in(body: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _part_of(part: Any) -> Part:
+    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+        return Part(text=part["text"])
+    if isinstance(part, Mapping) and "data" in part:
+        try:
+            return ParseDict({"data": part["data"]}, Part())
+        except ParseError as error:
+            raise InvalidParamsError(message=str(error)) from None
+    raise InvalidParamsError(message="a part has a text or data")
+
+
+# What goes out
+
+
+async def _only(task: Task) -> AsyncGenerator[Any, None]:
+    yield task
+
+
+async def _stream(events: AsyncIterator[Any]) -> Response:
+    """Return a stream of events; an error before the first one is an answer of its own."""
+    first = await anext(aiter(events), None)
+    headers = {"cache-control": "no-store"}
+    return StreamingResponse(_frames(first, events), media_type="text/event-stream", headers=headers)
+
+
+async def _frames(first: Any, events: Any) -> AsyncIterator[str]:
+    try:
+        if first is not None:
+            yield _frame(first)
+        async for event in events:
+            yield _frame(event)
+    finally:
+        await events.aclose()
+
+
+def _frame(event: Any) -> str:
+    return f"data: {json.dumps({'jsonrpc': '2.0', 'result': _event(event)})}\n\n"  # LF LF: clients split there
+
+
+def _event(event: Any) -> dict[str, Any]:
+    if isinstance(event, Message):
+        return {"message": {"role": "agent", "parts": _parts(event.parts)}, "final": True, "type": "Message"}
+    ids = {"taskId": event.id if isinstance(event, Task) else event.task_id, "contextId": event.context_id}
+    if hasattr(event, "status"):
+        final = event.status.state in TERMINAL
+        return {**ids, "status": _status(event.status), "final": final, "type": "TaskStatusUpdateEvent"}
+    more = {"append": event.append, "lastChunk": event.last_chunk}
+    return {**ids, "artifact": _artifact(event.artifact), **more, "type": "TaskArtifactUpdateEvent"}
+
+
+def _task(task: Any) -> dict[str, Any]:
+    if isinstance(task, Message):
+        return _event(task)
+    return {
+        "id": task.id,
+        "contextId": task.context_id,
+        "sessionId": task.context_id,
+        "status": _status(task.status),
+        "artifacts": [_artifact(artifact) for artifact in task.artifacts],
+        "metadata": MessageToDict(task.metadata),
+    }
+
+
+def _status(status: TaskStatus) -> dict[str, Any]:
+    told = {
+        "state": TaskState.Name(status.state).removeprefix("TASK_STATE_").lower(),
+        "timestamp": status.timestamp.ToJsonString(),
+    }
+    if status.HasField("message"):
+        told["message"] = {"role": "agent", "parts": _parts(status.message.parts)}
+    return told
+
+
+def _artifact(artifact: Any) -> dict[str, Any]:
+    return {"artifactId": artifact.artifact_id, "name": artifact.name, "parts": _parts(artifact.parts)}
+
+
+def _parts(parts: Any) -> list[dict[str, Any]]:
+    return [
+        {"type": "data", "data": MessageToDict(part.data)}
+        if part.HasField("data")
+        else {"type": "text", "text": part.text}
+        for part in parts
+    ]

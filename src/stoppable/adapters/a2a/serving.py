@@ -1,0 +1,191 @@
+"""The agents of a server over A2A: ``serve(agents, routers=[exposed.router], services=[exposed.service])``."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from a2a.auth.user import UnauthenticatedUser, User
+from a2a.server.context import ServerCallContext
+from a2a.server.routes import (
+    ServerCallContextBuilder,
+    create_agent_card_routes,
+    create_jsonrpc_routes,
+    create_rest_routes,
+)
+from a2a.server.tasks import InMemoryTaskStore
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import stoppable
+from stoppable import Policy
+from stoppable.adapters.a2a.executor import POLICY
+from stoppable.adapters.a2a.functions import AgentFunction
+from stoppable.adapters.a2a.handler import StoppableRequestHandler
+from stoppable.adapters.a2a.legacy import Endpoint, Legacy
+from stoppable.server import Host, Principal, Scope
+
+_CACHED = "public, max-age=60"
+_STARTS, _STOPS = ("message:send", "message:stream"), (":cancel",)
+
+
+class Exposed:
+    """Agents that a server offers over A2A: each at ``/a2a/NAME/``, a single one at ``/`` too.
+
+    Protocol 1.0 and 0.3 over JSON-RPC and REST, and the 0.1 dialect over JSON-RPC.
+    """
+
+    def __init__(self, agents: Mapping[str, Callable[..., Any]], *, policy: Policy = POLICY) -> None:
+        self._agents, self._policy = dict(agents), policy
+        self._handlers: list[StoppableRequestHandler] = []
+
+    def router(self, host: Host) -> APIRouter:
+        """Return the routes."""
+        router = APIRouter()
+        for name, agent in self._agents.items():
+            handler = StoppableRequestHandler(
+                AgentFunction(agent, host, name, policy=self._policy),
+                InMemoryTaskStore(),
+                _card(name, agent, "http://localhost"),  # only its capabilities count there
+            )
+            self._handlers.append(handler)
+            for prefix in (f"/a2a/{quote(name, safe='')}", *([""] if len(self._agents) == 1 else [])):
+                _add(router, _Agent(name, agent, host, handler), prefix)
+        return router
+
+    @contextlib.asynccontextmanager
+    async def service(self, _host: Host) -> AsyncIterator[None]:
+        """Leave no task working when the server ends."""
+        try:
+            yield
+        finally:
+            for handler in self._handlers:
+                await handler.close()
+
+
+class _Caller(User):
+    """An owner, as the SDK has it: its task store keeps the tasks of one apart from those of another."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+
+    @property
+    def is_authenticated(self) -> bool:
+        return True
+
+    @property
+    def user_name(self) -> str:
+        return self._owner
+
+
+class _Agent(ServerCallContextBuilder):
+    """One agent: who calls it, and what its card says."""
+
+    def __init__(self, name: str, agent: Callable[..., Any], host: Host, handler: StoppableRequestHandler) -> None:
+        self.handler = handler
+        self._name, self._agent, self._host = name, agent, host
+
+    def build(self, request: Request) -> ServerCallContext:
+        """Return on whose behalf a request is made; raises the 403 that says what is missing."""
+        principal: Principal = self._host.caller(request, Scope.READ)
+        user = UnauthenticatedUser() if principal.owner is None else _Caller(principal.owner)
+        return ServerCallContext(user=user, state={"headers": dict(request.headers)})
+
+    def require(self, request: Request, *scopes: Scope) -> None:
+        """Refuse a caller that may not do something."""
+        for scope in scopes:
+            self._host.caller(request, scope)
+
+    async def card(self, request: Request) -> Response:
+        """Return the card, with the address under which it was asked for."""
+        card = _card(self._name, self._agent, _base(request))
+        answer: Response = await create_agent_card_routes(card, cache_control=_CACHED)[0].endpoint(request)
+        return answer
+
+    async def old_card(self, request: Request) -> Response:
+        """Return the card as 0.1 has it."""
+        described = _description(self._name, self._agent)
+        skill = {"id": self._name, "name": self._name, "description": described, "tags": ["stoppable"]}
+        card = {
+            "name": self._name,
+            "description": described,
+            "url": _base(request) + "/",
+            "version": stoppable.__version__,
+            "capabilities": {"streaming": True, "pushNotifications": False},
+            "defaultInputModes": ["text/plain", "application/json"],
+            "defaultOutputModes": ["text/plain", "application/json"],
+            "skills": [skill],
+        }
+        return JSONResponse(card)
+
+
+def _add(router: APIRouter, agent: _Agent, prefix: str) -> None:
+    rpc = create_jsonrpc_routes(agent.handler, f"{prefix}/", context_builder=agent, enable_v0_3_compat=True)[0]
+    legacy = Legacy(agent.handler, rpc.endpoint, agent.build)
+    # One address for every method: what a method needs is not known before it is parsed, so all of it is asked for.
+    _route(router, f"{prefix}/", "POST", legacy, lambda request: agent.require(request, Scope.START, Scope.STOP))
+    for path, endpoint in (("/.well-known/agent-card.json", agent.card), ("/.well-known/agent.json", agent.old_card)):
+        _route(router, prefix + path, "GET", endpoint)
+    _route(router, f"{prefix}/agentCard", "GET", agent.old_card)
+    for route in create_rest_routes(
+        agent.handler, context_builder=agent, enable_v0_3_compat=True, path_prefix=prefix or ""
+    ):
+        if isinstance(route, Route):  # not those with a tenant in the path
+            for method in (route.methods or set()) - {"HEAD"}:
+                _route(router, route.path, method, route.endpoint, _needed(agent, route.path))
+
+
+def _needed(agent: _Agent, path: str) -> Callable[[Request], None]:
+    scope = Scope.START if path.endswith(_STARTS) else Scope.STOP if path.endswith(_STOPS) else Scope.READ
+    return lambda request: agent.require(request, scope)
+
+
+def _route(
+    router: APIRouter, path: str, method: str, inner: Endpoint, check: Callable[[Request], None] = lambda _: None
+) -> None:
+    async def endpoint(request: Request) -> Response:
+        check(request)
+        return await inner(request)
+
+    # A route of FastAPI's: one of Starlette's would go round the authentication of the app.
+    router.add_api_route(path, endpoint, methods=[method], response_class=Response, include_in_schema=False)
+
+
+def _base(request: Request) -> str:
+    """Return the address of an agent, from that of its card."""
+    path = request.url.path
+    for end in ("/.well-known/agent-card.json", "/.well-known/agent.json", "/agentCard"):
+        path = path.removesuffix(end)
+    return f"{request.url.scheme}://{request.url.netloc}{path}"
+
+
+def _description(name: str, agent: Callable[..., Any]) -> str:
+    return (inspect.getdoc(agent) or name).split("\n\n")[0]
+
+
+def _card(name: str, agent: Callable[..., Any], base: str) -> AgentCard:
+    described = _description(name, agent)
+    modes = ["text/plain", "application/json"]
+    interfaces = [
+        AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
+        for url, binding, version in (
+            (base + "/", "JSONRPC", "1.0"),
+            (base, "HTTP+JSON", "1.0"),
+            (base + "/", "JSONRPC", "0.3"),
+        )
+    ]
+    return AgentCard(
+        name=name,
+        description=described,
+        version=stoppable.__version__,
+        capabilities=AgentCapabilities(streaming=True),
+        default_input_modes=modes,
+        default_output_modes=modes,
+        skills=[AgentSkill(id=name, name=name, description=described, tags=["stoppable"])],
+        supported_interfaces=interfaces,
+    )
