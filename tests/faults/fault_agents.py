@@ -1,6 +1,7 @@
 """The agents of the nodes; a module, so that a worker process can import it."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 
 import stoppable
@@ -31,6 +32,21 @@ async def commands(pids):
     """Start a command that ignores TERM, and one that left its session."""
     script = f"trap '' TERM; echo $$ >> {pids}; setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & wait; sleep 1000"
     await stoppable.run_process(script, shell=True)
+
+
+async def plain_commands(pids):
+    """Start the same in the ordinary way, and one in a run that completes."""
+    stoppable.instrument()
+    await stoppable.call(leaves_a_command, pids)
+    script = f"trap '' TERM; echo $$ >> {pids}; setsid sh -c 'echo $$ >> {pids}; exec sleep 1000' & wait; sleep 1000"
+    process = await asyncio.create_subprocess_shell(script)
+    await process.wait()
+
+
+async def leaves_a_command(pids):
+    """Complete, and let a command go on, as plain code may."""
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path(pids).write_text(f"{process.pid}\n")
 
 
 async def in_worker(marks):
@@ -74,4 +90,5 @@ def blocking(marks):
         sync.sleep(0.01)
 
 
-AGENTS = {agent.__name__: agent for agent in (forever, stubborn, commands, in_worker, steps, fails, family, blocking)}
+_AGENTS = (forever, stubborn, commands, plain_commands, in_worker, steps, fails, family, blocking)
+AGENTS = {agent.__name__: agent for agent in _AGENTS}

@@ -1,5 +1,6 @@
 """G2, G14, G15 and the invariants I1–I9 while processes are killed and frozen."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -159,3 +160,19 @@ def test_the_commands_of_a_worker_that_is_killed_are_not_left_running(node, supe
     worker.signal(signal.SIGKILL)
     wait_until(lambda: not any(is_alive(pid) for pid in found))
     assert over(supervisor, run).status == "failed"
+
+
+def test_nor_are_its_plain_commands_but_those_of_a_run_that_completed_live_on(node, supervisor, tmp_path):
+    worker = node()
+    pids = tmp_path / "pids"
+    run = worker.start("plain_commands", pids)
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 3)
+    left, *found = [int(pid) for pid in pids.read_text().split()]
+    try:
+        worker.signal(signal.SIGKILL)
+        wait_until(lambda: not any(is_alive(pid) for pid in found))
+        assert over(supervisor, run).status == "failed"
+        assert is_alive(left)
+    finally:
+        for pid in filter(is_alive, (left, *found)):
+            os.kill(pid, signal.SIGKILL)

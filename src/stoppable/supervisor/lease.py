@@ -8,12 +8,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from stoppable._core import clock
 from stoppable._core.ids import new_id
+from stoppable._core.state import Status
 from stoppable._engine import control
+from stoppable._engine.processes.orphans import end_processes_of
 from stoppable.errors import Fenced, StoreError
 from stoppable.records import RunRecord
 from stoppable.stores.base import Intent, Store, Subscription, WorkerInfo
@@ -211,6 +213,9 @@ class Lease:
                 return
             for record in records:
                 _logger.warning("run %s is %s: its worker %s is gone", record.id, record.status, record.worker)
+            gone = {record.id for record in records if record.status is not Status.LOST}
+            if gone:
+                control.get().call_at(clock.now(), lambda: _end_processes(gone))
             if len(records) >= _REAPED_AT_ONCE and not self._is_closed:
                 control.get().call_at(clock.now(), lambda: self._reap(expired=expired))
 
@@ -237,3 +242,9 @@ class Lease:
         except Exception as error:
             _logger.warning("a lease that was lost could not be given back: %s", error)
             self._left.append(left)  # for the next heartbeat
+
+
+def _end_processes(runs: Collection[str]) -> None:
+    """End what runs had started, plain processes too, that ended with their worker: nobody else is left to do it."""
+    for pid in end_processes_of(runs):
+        _logger.warning("process %s was killed: the worker of its run is gone", pid)

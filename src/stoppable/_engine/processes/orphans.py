@@ -2,6 +2,9 @@
 
 Every process of a run bears in its environment who started it. If that process is gone, the run is over, and so is what
 it started, unless it was started in ``detached()``. Looked for by every supervisor, now and then.
+
+Plain processes bear only their run: what a run left behind that completed lives on. They end with a run that its
+worker did not see to its end, which a store knows.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 
@@ -31,14 +35,24 @@ def cookie() -> str | None:
 
 def end_orphans() -> list[int]:
     """Kill the processes of runs whose worker is gone, and return their pids; those of another user are left alone."""
+    return _end_all(_is_orphan)
+
+
+def end_processes_of(runs: Collection[str]) -> list[int]:
+    """Kill the processes, plain ones too, of runs that ended with their worker, and return their pids."""
+    own = {os.getpid(), *table.ancestors()}  # of a program that was started by such a run
+    return _end_all(lambda pid: pid not in own and _cookie_of(pid, table.RUN) in runs)
+
+
+def _end_all(is_one: Callable[[int], bool]) -> list[int]:
     with contextlib.suppress(OSError):
-        return [pid for pid in table.listed() if pid != os.getpid() and _end_orphan(pid)]
+        return [pid for pid in table.listed() if pid != os.getpid() and _end(pid, is_one)]
     return []
 
 
-def _end_orphan(pid: int) -> bool:
+def _end(pid: int, is_one: Callable[[int], bool]) -> bool:
     try:
-        if not _is_orphan(pid):
+        if not is_one(pid):
             return False
         handle = table.open_pidfd(pid)
         if handle is None:
@@ -46,7 +60,7 @@ def _end_orphan(pid: int) -> bool:
             return True
         try:
             # Looked at again with the pidfd open: if the pid has a new owner, the signal goes to the dead one.
-            if _is_orphan(pid):
+            if is_one(pid):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 return True
         finally:
@@ -58,17 +72,18 @@ def _end_orphan(pid: int) -> bool:
 
 def _is_orphan(pid: int) -> bool:
     # The last one given: a program of ours that was started by a run has its own, and its children bear that.
-    starter = next(
-        (
-            entry.partition(b"=")[2].decode(errors="replace")
-            for entry in table.environ(pid).split(b"\0")
-            if entry.startswith(table.WORKER.encode() + b"=")
-        ),
-        None,
-    )
+    starter = _cookie_of(pid, table.WORKER)
     if starter is None:
         return False
     place, worker, started = starter.rsplit("/", 2) if starter.count("/") > 1 else ("", "", "")
     if place != _place() or not worker.isdecimal():
         return False
     return not table.is_running(int(worker), started.encode())
+
+
+def _cookie_of(pid: int, name: str) -> str | None:
+    prefix = name.encode() + b"="
+    entries = table.environ(pid).split(b"\0")
+    return next(
+        (entry.partition(b"=")[2].decode(errors="replace") for entry in entries if entry.startswith(prefix)), None
+    )
