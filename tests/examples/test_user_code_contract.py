@@ -7,6 +7,7 @@ import pytest
 
 from stoppable.testing.model_server import Gate, ModelServer, Reply
 
+from ..waiting import wait_until
 from .test_user_code_stops import AWAITS, BACKGROUND, RETURNS, begun
 from .user_code import DEADLINE, Running, wait_for
 
@@ -204,14 +205,16 @@ async def run(input_dict, tools):
 """
 
 
+def called(events):
+    return [event["run_id"] for event in events if event["type"] == "agent_start" and event["depth"] == 2]
+
+
 def chained(app, folder, **options):
     """Start an agent that has called another, and return the ids of both runs."""
     app.save("inner", AWAITS)
     outer = app.start(calls("inner", **options), gofannonAgents=["inner"], input={"folder": str(folder)})
     wait_for(folder / "began")
-    [inner] = [
-        event["run_id"] for event in app.get(outer)["events"] if event["type"] == "agent_start" and event["depth"] == 2
-    ]
+    [inner] = wait_until(lambda: called(app.get(outer)["events"]), DEADLINE)
     return outer, inner
 
 
@@ -266,8 +269,9 @@ def test_a_call_of_a_model_in_flight_finishes_and_the_next_one_does_not_begin(tm
     with ModelServer(Reply("hello there", gate=gate)) as model:
         patient = Running(tmp_path, "--grace", "60", "--model-url", model.url)
         try:
-            run_id = patient.start(ASKS)
-            model.wait_for_request(within=DEADLINE)
+            run_id = patient.start(ASKS, llmSettings={"perModel": {"openai/gpt": {"maxTokens": 7}}})
+            asked = model.wait_for_request(within=DEADLINE)
+            assert asked.body["max_tokens"] == 7
             answer = patient.stop(run_id)
             assert answer.json()["inFlight"] == ["llm:openai/gpt"]
             assert patient.get(run_id)["stopping"]

@@ -65,7 +65,7 @@ class Agents:
         with connected(self._path) as connection:
             connection.execute("INSERT OR REPLACE INTO agents VALUES (?, ?, ?, ?)", row)
 
-    def list(self, owner: str) -> list[dict[str, Any]]:
+    def of(self, owner: str) -> list[dict[str, Any]]:
         """Return the agents of a user."""
         with connected(self._path) as connection:
             rows = connection.execute("SELECT id, body FROM agents WHERE owner = ? ORDER BY name", (owner,)).fetchall()
@@ -73,7 +73,7 @@ class Agents:
 
     def reachable(self, owner: str, ids: list[str]) -> dict[str, Agent]:
         """Return these agents and all that they may call in turn, by id."""
-        saved = {body["agentId"]: body for body in self.list(owner)}
+        saved = {body["agentId"]: body for body in self.of(owner)}
         found: dict[str, Agent] = {}
         left = list(ids)
         while left:

@@ -38,6 +38,7 @@ class Job:
     tools: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
+    llm_settings: Mapping[str, Any] | None = None
     model_url: str | None = None
     memory_bytes: int
     file_bytes: int
@@ -141,7 +142,7 @@ def _load(agent: Agent, job: Job, printing: Callable[..., None], http_client: ht
         "re": re,
         "httpx": httpx,
         "http_client": http_client,
-        "call_llm": make_call_llm(job.model_url),
+        "call_llm": make_call_llm(job.model_url, job.llm_settings),
         "data_store": DataStore(job.database, job.owner, agent.name),
         "gofannon_client": GofannonClient(agent, job, printing),
         "print": printing,

@@ -54,14 +54,14 @@ class RunBody(Body):
     gofannon_agents: list[str] | None = []
     llm_settings: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
-    friendly_name: str | None = Field(None, max_length=200)
+    friendly_name: str | None = Field(default=None, max_length=200)
     env_vars: list[Variable] | None = None
-    agent_id: str | None = Field(None, max_length=200)
+    agent_id: str | None = Field(default=None, max_length=200)
 
 
 class StopBody(Body):
     mode: str = "graceful"
-    reason: str = Field("Run was stopped by user", max_length=500)
+    reason: str = Field(default="Run was stopped by user", max_length=500)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +111,7 @@ class UserCode:
             tools=body.tools,
             variables={one.key: one.value for one in body.env_vars or ()},
             output_schema=body.output_schema,
+            llm_settings=body.llm_settings,
             model_url=self.settings.model_url,
             memory_bytes=self.settings.memory_bytes,
             file_bytes=self.settings.file_bytes,
@@ -198,7 +199,7 @@ def agent_routes(app: UserCode) -> APIRouter:
 
     @made.get("")
     def list_agents(user: User) -> list[dict[str, Any]]:
-        return app.agents.list(user)
+        return app.agents.of(user)
 
     @made.put("/{agent_id}")
     def save(agent_id: str, body: SaveBody, user: User) -> dict[str, Any]:

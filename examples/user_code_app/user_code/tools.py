@@ -19,7 +19,21 @@ from user_code.agents import connected
 _PREVIEW = 200
 
 
-def make_call_llm(url: str | None) -> Callable[..., Any]:
+_SETTINGS = {"max_tokens": "maxTokens", "temperature": "temperature", "reasoning_effort": "reasoningEffort"}
+
+
+def _with_settings(parameters: Mapping[str, Any], settings: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Return what a model is called with: what the user has set, for this model or for all, wins over the code."""
+    per_model = settings.get("perModel")
+    own = settings if per_model is None else per_model.get(model, {})
+    given = {name: own[key] for name, key in _SETTINGS.items() if own.get(key) is not None}
+    merged = {**parameters, **given}
+    if merged.get("reasoning_effort") == "disable":
+        del merged["reasoning_effort"]
+    return merged
+
+
+def make_call_llm(url: str | None, settings: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """Return the function that agents call models with: after a stop no call begins, and one in flight may finish."""
 
     async def call_llm(
@@ -35,13 +49,19 @@ def make_call_llm(url: str | None) -> Callable[..., Any]:
         async with stoppable.boundary("llm", f"{provider}/{model}"):
             try:
                 ask = _scripted if url is None else _ask
-                return await ask(url, model, messages, dict(parameters or {}), tools, timeout or 600.0)
+                asked = _with_settings(parameters or {}, settings or {}, f"{provider}/{model}")
+                return await ask(url, model, messages, asked, tools, timeout or 600.0)
             except BaseException as caught:
                 failure = f"{type(caught).__name__}: {caught}"
                 raise
             finally:
                 milliseconds = round((time.monotonic() - began) * 1000, 1)
-                known = {"provider": provider, "model": model, "duration_ms": milliseconds, "error": failure}
+                known: dict[str, Any] = {
+                    "provider": provider,
+                    "model": model,
+                    "duration_ms": milliseconds,
+                    "error": failure,
+                }
                 trace.add("llm_call", input_tokens=None, output_tokens=None, cost_usd=None, **known)
 
     return call_llm
@@ -59,7 +79,7 @@ async def _ask(
 
 
 async def _scripted(
-    _url: None, _model: str, messages: list[Any], parameters: dict[str, Any], _tools: Any, _seconds: float
+    _url: str | None, _model: str, messages: list[Any], parameters: dict[str, Any], _tools: Any, _seconds: float
 ) -> tuple[str, Any]:
     await asyncio.sleep(float(parameters.get("seconds", 1.0)))
     return f"You said: {messages[-1]['content']}" if messages else "You said nothing.", None
@@ -141,5 +161,5 @@ class DataStore:
         moment = datetime.now(UTC).replace(tzinfo=None).isoformat()
         entry = {"op": operation, "namespace": self._namespace, "agent": self._agent, "ts": moment, **fields}
         stoppable.append_partial(entry)  # the operations so far: they are kept however the run ends
-        told = {name: fields.get(name) for name in ("key", "found", "count")}
+        told: dict[str, Any] = {name: fields.get(name) for name in ("key", "found", "count")}
         trace.add("data_store", operation=operation, namespace=self._namespace, **told)
