@@ -178,6 +178,8 @@ bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk==1.39.*')
 	.venv-adk/bin/python bench/adk.py
 	.venv-adk1/bin/python bench/adk.py
+	$(call environment,.venv-langgraph,dev$(comma)langgraph-test$(comma)ui,--upgrade-package langgraph --upgrade-package langchain)
+	.venv-langgraph/bin/python bench/langgraph_stops.py
 
 clean: ## remove the environments and caches
 	rm -rf models/build .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
