@@ -1,4 +1,4 @@
-"""The web UI in a headless Chromium: long tasks and memory, with 10 000 runs in the store and 20 000 events in a log.
+"""The web UI in a headless Chromium: long tasks and memory, with 10 000 runs in the store and 100 000 events in a log.
 
 `make bench-ui` calls it; it needs chromium.
 """
@@ -24,6 +24,7 @@ RUNS = 10_000
 RATE = 200
 SECONDS = 20
 EVENTS = 20_000
+LOG = 100_000
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 OBSERVE = """
 window.long = [];
@@ -57,8 +58,10 @@ def serving(store, folder):
             time.sleep(0.05)
 
 
-def start(url, **given):
-    return httpx.post(f"{url}/runs", json={"agent": "steady", "input": given}, timeout=30).json()["id"]
+def start(url, agent, **given):
+    answer = httpx.post(f"{url}/runs", json={"agent": agent, "input": given}, timeout=30)
+    assert answer.is_success, answer.text
+    return answer.json()["id"]
 
 
 def wait_for_end(page, url, run):
@@ -90,7 +93,7 @@ def scrolled(page, url):
 
 
 def followed(page, url):
-    run = start(url, events=RATE * SECONDS, rate=RATE)
+    run = start(url, "steady", events=RATE * SECONDS, rate=RATE)
     page.goto(f"{url}/#/runs/{run}")
     page.locator(".runhead").wait_for()
     page.evaluate("window.long = []")
@@ -99,7 +102,7 @@ def followed(page, url):
 
 
 def remembered(page, url):
-    run = start(url, events=EVENTS, rate=1000)
+    run = start(url, "steady", events=EVENTS, rate=1000)
     page.goto(f"{url}/#/runs/{run}")
     page.locator(".runhead").wait_for()
     page.get_by_role("tab", name="Events").click()
@@ -117,6 +120,30 @@ def remembered(page, url):
     ]
 
 
+def opened(page):
+    """Open a run that has a long log; its server keeps all of it."""
+    command = [sys.executable, str(ROOT / "bench/ui_under_test.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            url = process.stdout.readline().strip()
+            run = start(url, "talker", events=LOG, each_second=1e9)
+            wait_for_end(page, url, run)
+            page.goto("about:blank")
+            begun = time.perf_counter()
+            page.goto(f"{url}/#/runs/{run}")
+            page.locator(".runhead").wait_for()
+            shown = time.perf_counter() - begun
+            page.get_by_role("tab", name="Events").click()
+            page.wait_for_function("document.querySelector('.events .row:last-child .type')?.textContent === 'done'")
+            whole = time.perf_counter() - begun
+        finally:
+            process.terminate()
+    return [
+        (f"opening a run with {LOG:,} events: shown, and its log read to the end", f"{shown:.1f} s, {whole:.1f} s"),
+        ("long tasks meanwhile", long_tasks(page)),
+    ]
+
+
 def main():
     path = shutil.which("chromium") or shutil.which("google-chrome")
     assert path, "chromium is not installed"
@@ -130,7 +157,7 @@ def main():
                 browser = playwright.chromium.launch(executable_path=path, args=flags)
                 page = browser.new_page(viewport={"width": 1280, "height": 800})
                 page.add_init_script(OBSERVE)
-                rows = [*scrolled(page, url), *followed(page, url), *remembered(page, url)]
+                rows = [*scrolled(page, url), *followed(page, url), *remembered(page, url), *opened(page)]
                 browser.close()
         finally:
             process.terminate()
