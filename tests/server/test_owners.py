@@ -260,3 +260,30 @@ async def until_found(client, run_id):
     async with asyncio.timeout(30):
         while (await client.get(f"/runs/{run_id}")).status_code != 200:
             await asyncio.sleep(0.005)
+
+
+async def crowd():
+    for _ in range(5):
+        await stoppable.spawn(sleeper)
+    await stoppable.sleep(60)
+
+
+async def test_a_tree_is_loaded_once_for_all_the_receipts_in_it(monkeypatch):
+    with served([crowd], principal=by_header) as service:
+        async with client_of(service, **as_user("ada")) as ada:
+            run_id = await started(ada, "crowd")
+            loaded = []
+            load = service.supervisor.store.tree
+
+            def tree(run_id):
+                loaded.append(run_id)
+                return load(run_id)
+
+            while len((await ada.get(f"/runs/{run_id}/tree")).json()["runs"]) < 6:
+                await asyncio.sleep(0.01)
+            await ada.post(f"/runs/{run_id}/stop", params={"wait": 30})
+            monkeypatch.setattr(service.supervisor.store, "tree", tree)
+            runs = (await ada.get(f"/runs/{run_id}/tree")).json()["runs"]
+            assert [run["status"] for run in runs] == ["stopped"] * 6
+            assert all(run["receipt"] for run in runs)
+            assert loaded == [run_id]

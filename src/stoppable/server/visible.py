@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from stoppable._core.stop import Receipt
@@ -14,15 +15,20 @@ from stoppable.supervisor import Supervisor
 _DIRECTORIES = re.compile(r'File "[^"\n]*[/\\]([^"\n/\\]+)"')
 
 
-async def visible_record(supervisor: Supervisor, caller: Principal, record: RunRecord) -> RunRecord:
-    """Return a record as its owner may see it: tracebacks without the directories of the server."""
+async def visible_record(
+    supervisor: Supervisor, caller: Principal, record: RunRecord, seen: Collection[str] = ()
+) -> RunRecord:
+    """Return a record as its owner may see it: tracebacks without the directories of the server.
+
+    ``seen`` are runs that the caller is known to see: if they are all that the receipt names, nobody is asked.
+    """
     if caller.sees_all:
         return record
     outcome = record.outcome
     if outcome is not None and outcome.error is not None and outcome.error.trace:
         error = replace(outcome.error, trace=_DIRECTORIES.sub(r'File "\1"', outcome.error.trace))
         record = changed(record, outcome=replace(outcome, error=error))
-    if record.receipt is None:
+    if record.receipt is None or (seen and {node.run_id for node in record.receipt.nodes}.issubset(seen)):
         return record
     receipt = await visible_receipt(supervisor, caller, record.receipt)
     return record if receipt is record.receipt else changed(record, receipt=receipt)
