@@ -137,6 +137,11 @@ def test_a_run_can_be_waited_for(app):
     assert types(answer["trace"]) == ["agent_start", "error", "agent_end"]
 
 
+def test_a_result_without_a_json_form_is_told_as_text(app):
+    code = "import pathlib\nasync def run(input_dict, tools):\n    return {1: pathlib.PurePosixPath('/a')}"
+    assert app.ended(app.start(code))["result"] == {"1": "/a"}
+
+
 # The names in the code of users
 
 LOOKS = """

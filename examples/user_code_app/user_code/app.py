@@ -45,7 +45,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def principal(user: Annotated[str, Depends(current_user)]) -> Principal:
         return Principal(owner=user, actor=user, scopes=["read", "stop"])
 
-    app = FastAPI(title="User code", lifespan=lifespan)
+    app = FastAPI(title="User code", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(SameOrigin)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
     for made in (run_routes(runs), history_routes(runs), agent_routes(runs)):

@@ -10,7 +10,7 @@ import os
 import re
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,12 +53,13 @@ class OutputTooLarge(ValueError):
 async def run_in_worker(agent: str, code: str, input_dict: dict[str, Any], job: Job) -> dict[str, Any]:
     """Be the body of a run in a worker process, which belongs to it alone: so its limits are those of the process."""
     _limit(job)
+    _silence_descriptors()
     for name in [name for name in os.environ if not _KEPT_VARIABLES.match(name)]:
         del os.environ[name]  # what is configured for the server is not for the code of its users
     os.environ.update(job.variables)
     with trace.room_for(job.trace_events, job.output_bytes):
         output = trace.Output()
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), _silent_descriptors():
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             try:
                 return await _run(agent, code, input_dict, job, print)
             finally:
@@ -86,14 +87,12 @@ def _limit(job: Job) -> None:
         resource.setrlimit(kind, (bound, bound))  # nobody raises a hard limit again
 
 
-@contextlib.contextmanager
-def _silent_descriptors() -> Iterator[None]:
+def _silence_descriptors() -> None:
     """Keep what is written past ``print`` out of the log of the server."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
     os.close(nowhere)
-    yield
 
 
 async def _run(
@@ -101,10 +100,11 @@ async def _run(
 ) -> dict[str, Any]:
     calls = {job.agents[one].name: one for one in job.imports}
     result = await _execute(Agent(name=name, code=code, tools=job.tools, calls=calls), input_dict, job, printing)
-    size = len(json.dumps(result, default=str))
-    if size > job.output_bytes:
-        raise OutputTooLarge(f"the result has {size} characters of JSON, of which {job.output_bytes} are kept")
-    return {"result": result, "schemaWarnings": schema.warnings(result, job.output_schema) or None}
+    text = json.dumps(result, default=str)
+    if len(text) > job.output_bytes:
+        raise OutputTooLarge(f"the result has {len(text)} characters of JSON, of which {job.output_bytes} are kept")
+    told = json.loads(text)
+    return {"result": told, "schemaWarnings": schema.warnings(told, job.output_schema) or None}
 
 
 async def _execute(agent: Agent, input_dict: dict[str, Any], job: Job, printing: Callable[..., None]) -> Any:
