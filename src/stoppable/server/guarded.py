@@ -17,7 +17,7 @@ from stoppable.server.limits import ServerLimits
 from stoppable.server.origins import check_origin, share
 from stoppable.server.principal import Principal, admit
 from stoppable.server.problems import Problem, problem_of, problem_of_validation
-from stoppable.server.request_body import check_kind, has_body, may_have_body, read_body
+from stoppable.server.request_body import body_of
 
 _logger = logging.getLogger("stoppable.server")
 
@@ -77,13 +77,9 @@ def answer_to(request: Request, error: StoppableError) -> Response:
 class _Request(Request):
     async def read(self, limits: ServerLimits) -> None:
         """Take the body, if there is one, within the limits."""
-        if has_body(self.headers):
-            check_kind(self.headers)
-            self._body = await read_body(self.receive, limits)
-        elif may_have_body(self):
-            self._body = await read_body(self.receive, limits)
-            if self._body:
-                check_kind(self.headers)
+        body = await body_of(self, limits)
+        if body is not None:
+            self._body = body
 
     async def json(self) -> Any:
         return loads(await self.body())

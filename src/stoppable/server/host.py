@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from stoppable._engine.handle import RunHandle
 from stoppable.server.desk import FrontDesk
 from stoppable.server.principal import Principal, Scope, caller_of
+from stoppable.server.request_body import body_of
 from stoppable.supervisor import StartOptions, Supervisor
 
 
@@ -33,6 +34,10 @@ class Host:
         """
         run_id, _ = await self._desk.start_agent(agent, args, options)
         return self.supervisor.handle(run_id)
+
+    async def body(self, request: Request) -> bytes:
+        """Return the body of a request to a route of yours, which must be JSON and within the limits of this server."""
+        return await body_of(request, self._desk.limits) or b""
 
     @staticmethod
     def caller(request: Request, scope: str = Scope.READ) -> Principal:

@@ -32,6 +32,19 @@ def check_kind(headers: Headers) -> None:
         raise Problem(415, "unsupported_media_type", "send JSON, with the header Content-Type: application/json")
 
 
+async def body_of(request: Request, limits: ServerLimits) -> bytes | None:
+    """Return the body of a request, which must be JSON and within the limits; None if there is none."""
+    if has_body(request.headers):
+        check_kind(request.headers)
+        return await read_body(request.receive, limits)
+    if not may_have_body(request):
+        return None
+    body = await read_body(request.receive, limits)
+    if body:
+        check_kind(request.headers)
+    return body
+
+
 async def read_body(receive: Receive, limits: ServerLimits) -> bytes:
     """Return the body; counts what arrives, since a chunked one does not say how long it will be."""
     limit = limits.body_bytes

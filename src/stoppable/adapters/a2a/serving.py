@@ -101,6 +101,16 @@ class _Agent(ServerCallContextBuilder):
         for scope in scopes:
             self._host.caller(request, scope)
 
+    async def bounded(self, request: Request) -> Request:
+        """Return a request whose body has arrived, and is JSON and not too large."""
+        body, receive = await self._host.body(request), request.receive
+        parts = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Any:
+            return parts.pop() if parts else await receive()
+
+        return Request(request.scope, replay)
+
     async def card(self, request: Request) -> Response:
         """Return the card, with the address under which it was asked for."""
         card = _card(self._name, self._agent, _base(request))
@@ -128,29 +138,29 @@ def _add(router: APIRouter, agent: _Agent, prefix: str) -> None:
     rpc = create_jsonrpc_routes(agent.handler, f"{prefix}/", context_builder=agent, enable_v0_3_compat=True)[0]
     legacy = Legacy(agent.handler, rpc.endpoint, agent.build)
     # One address for every method: what a method needs is not known before it is parsed, so all of it is asked for.
-    _route(router, f"{prefix}/", "POST", legacy, lambda request: agent.require(request, Scope.START, Scope.STOP))
-    for path, endpoint in (("/.well-known/agent-card.json", agent.card), ("/.well-known/agent.json", agent.old_card)):
-        _route(router, prefix + path, "GET", endpoint)
-    _route(router, f"{prefix}/agentCard", "GET", agent.old_card)
+    _route(router, agent, f"{prefix}/", "POST", legacy, Scope.START, Scope.STOP)
+    for path, endpoint in (
+        ("/.well-known/agent-card.json", agent.card),
+        ("/.well-known/agent.json", agent.old_card),
+        ("/agentCard", agent.old_card),
+    ):
+        _route(router, agent, prefix + path, "GET", endpoint, Scope.READ)
     for route in create_rest_routes(
         agent.handler, context_builder=agent, enable_v0_3_compat=True, path_prefix=prefix or ""
     ):
         if isinstance(route, Route):  # not those with a tenant in the path
             for method in (route.methods or set()) - {"HEAD"}:
-                _route(router, route.path, method, route.endpoint, _needed(agent, route.path))
+                _route(router, agent, route.path, method, route.endpoint, _needed(route.path))
 
 
-def _needed(agent: _Agent, path: str) -> Callable[[Request], None]:
-    scope = Scope.START if path.endswith(_STARTS) else Scope.STOP if path.endswith(_STOPS) else Scope.READ
-    return lambda request: agent.require(request, scope)
+def _needed(path: str) -> Scope:
+    return Scope.START if path.endswith(_STARTS) else Scope.STOP if path.endswith(_STOPS) else Scope.READ
 
 
-def _route(
-    router: APIRouter, path: str, method: str, inner: Endpoint, check: Callable[[Request], None] = lambda _: None
-) -> None:
+def _route(router: APIRouter, agent: _Agent, path: str, method: str, inner: Endpoint, *scopes: Scope) -> None:
     async def endpoint(request: Request) -> Response:
-        check(request)
-        return await inner(request)
+        agent.require(request, *scopes)
+        return await inner(await agent.bounded(request))
 
     # A route of FastAPI's: one of Starlette's would go round the authentication of the app.
     router.add_api_route(path, endpoint, methods=[method], response_class=Response, include_in_schema=False)
