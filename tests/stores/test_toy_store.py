@@ -12,7 +12,7 @@ from stoppable.testing.store_contract.shared import Shared
 from .toy_store import ToyStore
 
 GUIDE = Path(__file__).parents[2] / "docs/how-to/write-a-store.md"
-TOY = Path(__file__).with_name("toy_store.py")
+TOY = "\n".join(Path(__file__).with_name(name).read_text() for name in ("toy_store.py", "toy_state.py"))
 
 
 class TestToyStore(DurableStoreContract):
@@ -57,10 +57,10 @@ def test_a_store_without_locks_does_not_keep_the_contract(race, tmp_path):
 
 def test_the_guide_names_all_that_the_toy_uses_of_the_library():
     guide = GUIDE.read_text()
-    for node in ast.walk(ast.parse(TOY.read_text())):
+    for node in ast.walk(ast.parse(TOY)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stoppable"):
             names = [f"`{node.module}`", *(f"`{node.module}.{alias.name}`" for alias in node.names)]
             assert any(name in guide for name in names), node.module
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "rules":
             assert re.search(rf"\b{node.attr}\b", guide), f"rules.{node.attr}"
-    assert "stoppable._" not in TOY.read_text()
+    assert "stoppable._" not in TOY

@@ -12,11 +12,11 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stoppable import Answer, Fenced, HoldNotFound, Mode, Receipt, RunConflict, RunHeld, RunNotFound, Status
+from stoppable import Fenced, HoldNotFound, Mode, Receipt, RunConflict, RunHeld, RunNotFound, Status
 from stoppable.records import (
     AuditEntry,
     Draft,
@@ -28,7 +28,6 @@ from stoppable.records import (
     RunRecord,
     RunSummary,
     Selector,
-    StopAnswer,
     StopIntent,
     StopResult,
     Summaries,
@@ -51,60 +50,10 @@ from stoppable.stores.base import (
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
 
+from .toy_state import News, State, answered_again, chosen_runs, is_matched, result_of
+
 T = TypeVar("T")
 LOOK_SECONDS = 0.02
-
-
-@dataclass
-class News:
-    """Whom a call concerns."""
-
-    runs: set[str] = field(default_factory=set)
-    workers: set[str] = field(default_factory=set)
-
-
-@dataclass
-class State:
-    """All that is kept."""
-
-    runs: dict[str, RunRecord] = field(default_factory=dict)  # in the order in which they were registered
-    numbers: dict[str, int] = field(default_factory=dict)
-    requests: dict[str, str] = field(default_factory=dict)
-    events: list[tuple[int, Event]] = field(default_factory=list)
-    leases: dict[str, float] = field(default_factory=dict)
-    closed: set[str] = field(default_factory=set)
-    silent: set[str] = field(default_factory=set)
-    tombstones: dict[tuple[str, str, str | None], tuple[float, StopIntent]] = field(default_factory=dict)
-    holds: dict[str, Hold] = field(default_factory=dict)
-    audit: list[AuditEntry] = field(default_factory=list)
-    answered: dict[tuple[str | None, str], tuple[float, StopResult]] = field(default_factory=dict)
-    counter: int = 0
-    place: int = 0
-    news: News = field(default_factory=News)
-
-    def run(self, run_id: str) -> RunRecord:
-        if run_id not in self.runs:
-            raise RunNotFound(run_id)
-        return self.runs[run_id]
-
-    def live(self, run_id: str, epoch: int) -> RunRecord:
-        record = self.run(run_id)
-        if record.over or record.epoch != epoch:
-            raise Fenced(run_id)
-        return record
-
-    def tree(self, run_id: str) -> list[RunRecord]:
-        nodes = [self.run(run_id)]
-        for node in nodes:  # grows while it is walked
-            nodes += [record for record in self.runs.values() if record.parent_id == node.id]
-        return nodes
-
-    def log(self, run_id: str) -> list[Event]:
-        return [event for _, event in self.events if event.run_id == run_id]
-
-    def number(self) -> int:
-        self.counter += 1
-        return self.counter
 
 
 class ToyStore:
@@ -250,7 +199,7 @@ class ToyStore:
             parent = state.runs.get(record.parent_id or "")
             if parent is None:
                 for hold in state.holds.values():
-                    if _matches(hold.selector, record):
+                    if is_matched(hold.selector, record):
                         raise RunHeld(hold.id, hold.reason.message)
             now = self.now()
             made = changed(record, created_at=now, root_id=parent.root_id if parent else record.root_id)
@@ -296,10 +245,10 @@ class ToyStore:
     ) -> Reply[StopResult]:
         def work(state: State) -> StopResult:
             if idempotency_key is not None and (owner, idempotency_key) in state.answered:
-                return _again(state, target, state.answered[owner, idempotency_key][1])
+                return answered_again(state, target, state.answered[owner, idempotency_key][1])
             rules.check_waiting(target, if_unknown_hold=if_unknown_hold)
             held = rules.held_by(target, owner) if hold else None
-            chosen = _chosen(state, target, owner)
+            chosen = chosen_runs(state, target, owner)
             if not chosen and isinstance(target, str):
                 if not if_unknown_hold:
                     raise RunNotFound(target)
@@ -310,7 +259,7 @@ class ToyStore:
             answers = {record.id: rules.answer_of(record, intent) for record in chosen}
             placed = None if held is None else self._make_hold(state, held, intent)
             if dry_run:
-                return _result(state, answers, placed)
+                return result_of(state, answers, placed)
             until = None
             if not chosen and if_unknown_hold and isinstance(target, Selector) and rules.waits_for_key(target, owner):
                 until = self._wait_for_key(state, target, owner, intent)
@@ -319,7 +268,7 @@ class ToyStore:
             for record in chosen:
                 for node in state.tree(record.id):
                     self._stop(state, node, intent, rules.asked(asked_at, self.now()))
-            result = _result(state, answers, placed, until)
+            result = result_of(state, answers, placed, until)
             if idempotency_key is not None:
                 state.answered[owner, idempotency_key] = (self.now(), result)
             self._note(state, "stop", intent, target, {"runs": answers, "hold": placed and placed.id})
@@ -526,31 +475,3 @@ class ToyStore:
             return forgotten
 
         return self._call(work)
-
-
-def _matches(selector: Selector, record: RunRecord) -> bool:
-    return selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key)
-
-
-def _chosen(state: State, target: str | Selector, owner: str | None) -> list[RunRecord]:
-    """What a stop names: one run, or the topmost of the live ones that a selector matches."""
-    if isinstance(target, str):
-        record = state.runs.get(target)
-        return [record] if record is not None and owner in {None, record.owner} else []
-    live = [record for record in state.runs.values() if not record.over and owner in {None, record.owner}]
-    found = {record.id: record for record in live if _matches(target, record)}
-    below = {node.id for run_id in found for node in state.tree(run_id)[1:]}
-    return [record for run_id, record in found.items() if run_id not in below]
-
-
-def _result(state: State, answers: Mapping[str, Answer], placed: Hold | None, until: float | None = None) -> StopResult:
-    told = tuple(StopAnswer(record=state.runs[run_id], answer=answer) for run_id, answer in answers.items())
-    return StopResult(answers=told, hold=placed, waits_until=until)
-
-
-def _again(state: State, target: str | Selector, first: StopResult) -> StopResult:
-    """The answer of before, with the runs as they are now; of those that were purged there is nothing left to say."""
-    answers = {one.record.id: one.answer for one in first.answers if one.record.id in state.runs}
-    if isinstance(target, str) and not answers:
-        raise RunNotFound(target)
-    return _result(state, answers, first.hold, first.waits_until)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 from stoppable._core import clock, port, receipt
@@ -10,7 +10,6 @@ from stoppable._core.budget import Budget
 from stoppable._core.gate import Role, lock
 from stoppable._core.hooks import Hook, Moment, call_hooks
 from stoppable._core.ids import new_id
-from stoppable._core.metadata import Annotated
 from stoppable._core.outcome import Outcome
 from stoppable._core.partial import Partial
 from stoppable._core.policy import Limits, Policy, seconds
@@ -19,6 +18,7 @@ from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Rung, Status
 from stoppable._core.stop import CHANGES, Abandoned, Answer, Due, Receipt, Stop
 from stoppable._core.token import Token
+from stoppable._core.waiters import Awaited
 from stoppable.errors import AgentStopped
 
 # Bound once: before 3.12, reading a member off an enum takes longer than the call it is passed to.
@@ -32,7 +32,7 @@ _BOUNDARY, _HOOK, _REMOTE, _AT_STOP = Role.BOUNDARY, Role.HOOK, Role.REMOTE, Mom
 _ACCEPTED = Answer.ACCEPTED
 
 
-class Run(Annotated):
+class Run(Awaited):
     """One addressable execution of an agent."""
 
     __slots__ = (
@@ -45,8 +45,6 @@ class Run(Annotated):
         "_later",
         "_looked",
         "_main",
-        "_on_end",
-        "_outcome",
         "_partial",
         "_raised",
         "_rung",
@@ -89,8 +87,8 @@ class Run(Annotated):
         self._rung: Rung | None = None
         self._climbs: tuple[tuple[Rung, float], ...] = ()
         self._ended: tuple[object, BaseException | None] | None = None
-        self._outcome: Outcome[Any] | None = None
-        self._on_end: list[Callable[[], None]] = []
+        self._outcome = None
+        self._on_end = []
         self._budget: Budget | None = None
         if parent is None:
             self.owner = owner
@@ -444,27 +442,7 @@ class Run(Annotated):
             self._leave_parent()
         if self._sink is not None:
             self._sink.ended(self)
-        waiters = self._on_end
-        while waiters:
-            try:
-                wake = waiters.pop(0)
-            except IndexError:
-                break  # the last one was taken back just now
-            wake()
-
-    def _when_ended(self, wake: Callable[[], None]) -> None:
-        """Call one of our own functions at the end, or at once if the run has ended."""
-        self._on_end.append(wake)  # published first, checked then, as at the gate
-        if self._outcome is not None and self._forget(wake):
-            wake()
-
-    def _forget(self, wake: Callable[[], None]) -> bool:
-        """Take back a function that waits for the end; True for the one caller that did."""
-        try:
-            self._on_end.remove(wake)
-        except ValueError:
-            return False
-        return True
+        self._wake_waiters()
 
     # The tree
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from stoppable._core.stop import Answer
 from stoppable.records import Event, Hold, RunRecord, changed
@@ -45,3 +45,14 @@ class Kept:
         while node is not None:
             yield node.record.id
             node = node.parent
+
+
+def old_trees(runs: Mapping[str, Kept], before: float, limit: int) -> set[str]:
+    """Return the runs of whole trees that ended before a time; no tree is begun once so many are found."""
+    found: set[str] = set()
+    for root in [kept for kept in runs.values() if kept.record.parent_id not in runs]:
+        tree = root.subtree()
+        is_old = all(node.record.over and (node.record.ended_at or 0) < before for node in tree)
+        if len(found) < limit and is_old:
+            found.update(node.record.id for node in tree)
+    return found

@@ -46,7 +46,7 @@ from stoppable.stores.base import (
     WorkerInfo,
     wall_clock,
 )
-from stoppable.stores.kept import Answered, Kept
+from stoppable.stores.kept import Answered, Kept, old_trees
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
 from stoppable.stores.tombstones import Tombstones
@@ -489,13 +489,7 @@ class MemoryStore:
     def purge(self, before: float, limit: int = 1000) -> int:
         """Forget trees that ended before a time, and later on the keys of stops."""
         self._answered = {key: kept for key, kept in self._answered.items() if kept[0] >= before - KEYS_KEPT}
-        roots = [kept for kept in self._runs.values() if kept.record.parent_id not in self._runs]
-        forgotten: set[str] = set()
-        for root in roots:
-            tree = root.subtree()
-            is_old = all(node.record.over and (node.record.ended_at or 0) < before for node in tree)
-            if len(forgotten) < limit and is_old:
-                forgotten.update(node.record.id for node in tree)
+        forgotten = old_trees(self._runs, before, limit)
         for run_id in forgotten:
             del self._runs[run_id]
         self._arrivals.forget(forgotten)
