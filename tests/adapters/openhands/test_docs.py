@@ -19,3 +19,11 @@ def test_the_blocks_of_the_page_run(tmp_path, number):
     # What a block prints is what its comments say.
     promised = re.findall(r"print\(.*\)  # (.*)", BLOCKS[number])
     assert [line for line in done.stdout.splitlines() if line in promised] == promised, done.stdout
+
+
+def test_the_example_runs():
+    command = [sys.executable, "-W", "ignore", str(PAGE.parents[2] / "examples/openhands_stop.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "stopped (this takes too long)" in done.stdout
+    assert "the conversation is paused, its run stopped" in done.stdout

@@ -1,6 +1,7 @@
 """What plain OpenHands gets wrong about an interrupt, one case after the other, on the real SDK."""
 
 import asyncio
+import contextlib
 import threading
 import time
 
@@ -208,6 +209,28 @@ async def test_an_interrupt_from_the_last_event_leaves_the_callers_task_alone(wo
     for _ in range(10):
         await asyncio.sleep(0)
     assert not asyncio.current_task().cancelling()
+    conversation.close()
+
+
+async def test_what_follows_the_events_is_no_part_of_the_run(world, tmp_path):
+    supervise(converse(tmp_path)).close()  # callbacks of conversations that are made from now on
+    tasks = []
+
+    def on_event(event):
+        with contextlib.suppress(RuntimeError):  # a thread without a loop
+            tasks.append(asyncio.get_running_loop().create_task(asyncio.sleep(DEADLINE)))
+
+    conversation = supervise(converse(tmp_path, asks(hold("a", obeys=True)), says("done"), callbacks=[on_event]))
+    running = asyncio.create_task(conversation.arun())
+    await world.saw("enter a")
+    conversation.interrupt()
+    await running
+    assert run_of(conversation).outcome.status == "stopped"
+    assert tasks
+    assert not any(task.done() for task in tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
     conversation.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -162,10 +163,27 @@ def _send_message(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _init(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in _CALLBACKS:
+            kwargs |= {name: [_detached(callback) for callback in kwargs[name]]} if kwargs.get(name) else {}
         plain(self, *args, **kwargs)
         of(self)  # in a run, it belongs to the tool call that makes it
 
     return init
+
+
+_CALLBACKS = ("callbacks", "token_callbacks", "stream_callbacks")
+
+
+def _detached(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Let whoever follows a conversation be no part of its run: a server sends events in tasks of its own."""
+    if inspect.iscoroutinefunction(callback):
+        return callback
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with stoppable.detached():
+            return callback(*args, **kwargs)
+
+    return called
 
 
 def _cancel_token(plain: property) -> Callable[[Any], Any]:
