@@ -79,13 +79,14 @@ def as_agent(graph: Any, name: str | None = None) -> Callable[..., Any]:
     Its result is the last state as plain JSON. It is what ``stoppable serve`` serves.
     """
     served = graph if hasattr(type(graph), ATTRIBUTE) else stoppable_graph(graph, name=name)
-    signature = _signature(served)
+    keys = _keys(served)
+    signature = _signature(served, keys)
 
     async def agent(*args: Any, **kwargs: Any) -> Any:
-        state = signature.bind(*args, **kwargs).arguments
-        thread_id = state.pop("thread_id", None)
+        given = signature.bind(*args, **kwargs).arguments
+        thread_id = given.pop("thread_id", None)
         config = None if thread_id is None else {"configurable": {"thread_id": thread_id}}
-        return plain(await served(state.pop("input") if "input" in state else state, config))
+        return plain(await served(given if keys else given["input"], config))
 
     agent.__name__ = agent.__qualname__ = served.__name__
     agent.__doc__ = f"The graph {served.__name__}."
@@ -93,13 +94,19 @@ def as_agent(graph: Any, name: str | None = None) -> Callable[..., Any]:
     return agent
 
 
-def _signature(graph: Any) -> inspect.Signature:
-    """Return the parameters of a graph: the keys of its input, or one for an input that is not a dictionary."""
-    schema = graph.get_input_jsonschema()
+def _keys(graph: Any) -> dict[str, bool]:
+    """Return the keys of a graph's input, and whether each is needed; none if the input is not a dictionary."""
+    try:
+        schema = graph.get_input_jsonschema()
+    except Exception:  # whatever may stand in an annotation: a name that is not there any more, a type without a schema
+        schema = {}
     needed = schema.get("required", ())
-    named = [name for name in schema.get("properties", {}) if name.isidentifier() and name != "thread_id"]
-    parameters = [_parameter(name, is_needed=name in needed) for name in named] or [_parameter("input", is_needed=True)]
-    parameters.sort(key=lambda one: one.default is None)
+    names = [name for name in schema.get("properties", {}) if name.isidentifier() and name != "thread_id"]
+    return {name: name in needed for name in sorted(names, key=lambda name: name not in needed)}
+
+
+def _signature(graph: Any, keys: dict[str, bool]) -> inspect.Signature:
+    parameters = [_parameter(name, is_needed=is_needed) for name, is_needed in (keys or {"input": True}).items()]
     if graph.checkpointer:
         parameters.append(_parameter("thread_id", is_needed=False))
     return inspect.Signature(parameters)

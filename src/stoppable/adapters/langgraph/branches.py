@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import stoppable
+from stoppable.adapters.langgraph.settings import Settings
 from stoppable.adapters.langgraph.threads import Thread
 
 
@@ -77,7 +78,8 @@ def at(unit: Unit | None) -> Iterator[None]:
 class Turn:
     """One call of a graph, with the graphs that are called in it."""
 
-    def __init__(self, on_text: Callable[[str], object] | None = None) -> None:
+    def __init__(self, settings: Settings, on_text: Callable[[str], object] | None = None) -> None:
+        self.settings = settings
         self._units: set[Unit] = set()
         self._waiting: set[asyncio.Future[None]] = set()
         self._is_quiet = False

@@ -62,7 +62,7 @@ async def aseal(thread: Thread) -> None:
 
 def roll_back(thread: Thread) -> None:
     """Let a thread, and those of its persistent subgraphs, be as they were when the turn began."""
-    for one in [thread, *thread.below]:
+    for one in [thread, *thread.all_below()]:
         if one.began_at is not None and not one.had_interrupts:
             one.graph.update_state(_at_beginning(one), None, as_node="__copy__")
         elif one is thread and one.began_at is None and (saver := _saver(one)) is not None:
@@ -74,7 +74,7 @@ def roll_back(thread: Thread) -> None:
 
 async def aroll_back(thread: Thread) -> None:
     """Let a thread, and those of its persistent subgraphs, be as they were when the turn began."""
-    for one in [thread, *thread.below]:
+    for one in [thread, *thread.all_below()]:
         if one.began_at is not None and not one.had_interrupts:
             await one.graph.aupdate_state(_at_beginning(one), None, as_node="__copy__")
         elif one is thread and one.began_at is None and (saver := _saver(one)) is not None:

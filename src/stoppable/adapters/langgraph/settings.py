@@ -27,6 +27,10 @@ class Settings:
         if self.on_stop not in {"seal", "rollback", "leave"}:
             raise InvalidArgument(f"unknown on_stop {self.on_stop!r}: use seal, rollback or leave")
 
+    def for_subgraph(self) -> Settings:
+        """Return what holds for the graphs that are called in this one, whose runs have names of their own."""
+        return Settings(on_stop=self.on_stop, seal_seconds=self.seal_seconds)
+
 
 DEFAULT = Settings()
 

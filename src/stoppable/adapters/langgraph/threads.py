@@ -38,6 +38,10 @@ class Thread:
     below: list[Thread] = field(default_factory=list)
     """The threads of persistent subgraphs that the call came to."""
 
+    def all_below(self) -> list[Thread]:
+        """Return those, and the ones below them."""
+        return [found for one in self.below for found in [one, *one.all_below()]]
+
     def note(self, call_id: str | None, result: Any) -> None:
         """Remember what became of a tool call."""
         if call_id is None:

@@ -1,0 +1,80 @@
+"""Graphs as agents: their names, parameters and results."""
+
+from __future__ import annotations
+
+import inspect
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
+
+import stoppable
+from stoppable import Status
+from stoppable.adapters.langgraph import as_agent, stoppable_graph
+
+from . import cases
+from .cases import CONFIG, World, turn
+from .scripted import Scripted
+
+
+class State(TypedDict, total=False):
+    input: str
+    output: str
+
+
+def parameters(agent):
+    return list(inspect.signature(agent).parameters)
+
+
+async def test_the_keys_of_the_input_are_the_parameters_of_the_agent():
+    graph = StateGraph(State).add_node("n", lambda state: {"output": state["input"] * 2})
+    agent = as_agent(graph.add_edge(START, "n").compile(name="twice"))
+    assert (agent.__name__, parameters(agent)) == ("twice", ["input", "output"])  # no thread: nothing is kept
+    assert (await (await stoppable.spawn(agent, "ab")).result()) == {"input": "ab", "output": "abab"}
+
+
+async def test_the_input_of_an_entrypoint_is_one_parameter():
+    world = World()
+    world.hold.release()
+    agent = as_agent(cases.functional(world, InMemorySaver()), "flow")
+    assert (agent.__name__, parameters(agent)) == ("flow", ["input", "thread_id"])
+    result = await agent({"messages": [("user", "hello")]}, thread_id="1")
+    assert [one["content"] for one in result["messages"]] == ["hello"]
+
+
+async def test_messages_are_told_as_plain_json():
+    world = World()
+    agent = as_agent(cases.agent_graph(Scripted(), [world.tool("book")], checkpointer=InMemorySaver()))
+    result = await agent("hello", thread_id="1")
+    assert [(one["type"], one["content"]) for one in result["messages"]] == [("human", "hello"), ("ai", "done")]
+
+
+async def test_a_graph_that_is_stoppable_is_an_agent_of_its_own_name():
+    graph = stoppable_graph(cases.async_tool(World(), InMemorySaver()), name="trip")
+    async with stoppable.Supervisor() as supervisor:
+        handle = await supervisor.start(graph, turn(), CONFIG)
+        record = await handle.record()
+        assert record.name == "trip"
+        await handle.stop("immediate")
+        assert (await handle.outcome()).status is Status.STOPPED
+
+
+async def test_a_copy_with_another_config_is_stoppable_too():
+    world = World()
+    graph = stoppable_graph(cases.async_tool(world, InMemorySaver())).with_config(tags=["mine"])
+    handle = await stoppable.spawn(graph, turn(), CONFIG)
+    await world.hold.reached()
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status is Status.STOPPED
+    assert (await graph.aget_state(CONFIG)).values["messages"][-1].type == "tool"
+
+
+async def test_what_a_graph_is_told_holds_for_its_subgraphs():
+    world = World()
+    graph = stoppable_graph(cases.persistent_subgraph(world, InMemorySaver()), on_stop="leave")
+    handle = await stoppable.spawn(graph, turn(), CONFIG)
+    await world.hold.reached()
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status is Status.STOPPED
+    inner = {"configurable": {"thread_id": "1", "checkpoint_ns": "inner"}}
+    assert (await graph.aget_state(inner)).values["messages"][-1].type == "ai"  # not sealed
