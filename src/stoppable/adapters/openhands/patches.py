@@ -233,7 +233,7 @@ def _generate(plain: Callable[..., Any]) -> Callable[..., Any]:
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         if stoppable.current_run() is None:
             return plain(self, *args, **kwargs)
-        with stoppable.boundary("llm", self.model):
+        with stoppable.boundary("llm", self.model), stoppable.detached():  # as in agenerate
             return plain(self, *args, **kwargs)
 
     return generate
@@ -245,7 +245,8 @@ def _agenerate(plain: Callable[..., Any]) -> Callable[..., Any]:
         if stoppable.current_run() is None:
             return await plain(self, *args, **kwargs)
         async with stoppable.boundary("llm", self.model):
-            return await plain(self, *args, **kwargs)
+            with stoppable.detached():  # clients start tasks there that serve every later call of the process
+                return await plain(self, *args, **kwargs)
 
     return agenerate
 

@@ -13,30 +13,30 @@ import stoppable
 class RunToken(CancellationToken):  # type: ignore[misc]  # its types are known where OpenHands is installed
     """The token of OpenHands for a run: latched, and never that of a later run."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("run",)
 
     def __init__(self, run: stoppable.Run) -> None:
         super().__init__()
-        self._run = run
+        self.run = run
 
     def cancel(self) -> None:
         """Stop the run."""
-        self._run.stop("immediate", "cancel_token.cancel()")
+        self.run.stop("immediate", "cancel_token.cancel()")
 
     @property
     def is_cancelled(self) -> bool:
         """Whether the run was told to stop, or a run that it belongs to; a True counts as delivered."""
         # Those above it too: a thread may outlive the tool call that started it.
-        told = [run for run in lineage(self._run) if run.token.stopped]
+        told = [run for run in lineage(self.run) if run.token.stopped]
         for run in told:
             run.token.should_stop()
         return bool(told)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RunToken) and other._run is self._run
+        return isinstance(other, RunToken) and other.run is self.run
 
     def __hash__(self) -> int:
-        return hash(self._run)
+        return hash(self.run)
 
 
 def lineage(run: stoppable.Run | None) -> Iterator[stoppable.Run]:
