@@ -189,6 +189,7 @@ def test_axe_finds_no_serious_violation(app, browser, scheme, width):
     context = browser.new_context(
         viewport={"width": width, "height": 720}, color_scheme=scheme, reduced_motion="reduce", bypass_csp=True
     )
+    context.add_init_script(AXE.read_text())
     page = context.new_page()
     page.goto(app.url)
     assert violations(page) == []
