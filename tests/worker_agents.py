@@ -1,5 +1,8 @@
 """Agents of a module that a worker process can import."""
 
+import asyncio
+from pathlib import Path
+
 import stoppable
 
 
@@ -12,6 +15,17 @@ def tuples():
     stoppable.emit("made", of=(1, 2))
     yield (1, 2)
     yield (3, 4)
+
+
+async def never_looks(path):
+    Path(path).touch()
+    await asyncio.sleep(60)
+
+
+async def looks(path):
+    stoppable.check()
+    Path(path).touch()
+    await asyncio.sleep(60)
 
 
 def raises_builtin():

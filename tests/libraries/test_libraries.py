@@ -17,6 +17,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.threading import ThreadingInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from sentry_sdk.integrations.asyncio import AsyncioIntegration
 from sentry_sdk.integrations.stdlib import StdlibIntegration
 from sentry_sdk.integrations.threading import ThreadingIntegration
 
@@ -185,3 +186,21 @@ async def test_it_works_beside_sentrys_integrations():
     assert "thread:tool" in receipt.in_flight
     assert outcome.status == "stopped"
     assert "kept" in tags
+
+
+async def test_a_run_begins_and_ends_beside_sentrys_task_factory():
+    """Which awaits the coroutine of each task in one of its own."""
+
+    async def agent():
+        return "done"
+
+    sentry_sdk.init(integrations=[AsyncioIntegration()], default_integrations=False)
+    loop = asyncio.get_running_loop()
+    try:
+        assert loop.get_task_factory() is not None
+        handle = await stoppable.spawn(agent)
+        async with asyncio.timeout(30):
+            assert await handle.result() == "done"
+    finally:
+        loop.set_task_factory(None)
+        sentry_sdk.init()

@@ -9,6 +9,8 @@ import textwrap
 import time
 
 import pytest
+from tests import worker_agents
+from tests.waiting import until
 
 import stoppable
 from stoppable._core.sink import Sink
@@ -447,3 +449,20 @@ async def _exists(path):
     async with asyncio.timeout(10):
         while not path.exists():
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(("agent", "is_blind"), [(worker_agents.never_looks, True), (worker_agents.looks, False)])
+async def test_a_run_that_never_looked_is_told_so_also_in_a_worker_process(tmp_path, agent, is_blind):
+    path = tmp_path / "there"
+    policy = stoppable.Policy(blind_grace=0.1, grace=60)
+    handle = await stoppable.spawn(agent, str(path), isolation="process", policy=policy)
+    await until(path.exists, 30)
+    await handle.stop()
+    await until(lambda: handle.run.receipt.acknowledged_at is not None, 30)
+    assert handle.run.receipt.blind is is_blind
+    if is_blind:
+        assert (await handle.outcome()).status == "stopped"  # the grace is a minute
+        assert handle.run.receipt.blind
+    else:
+        await handle.stop("kill")
+        await handle.outcome()

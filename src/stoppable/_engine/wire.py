@@ -66,9 +66,10 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """From the worker: its gate is closed."""
+    """From the worker: its gate is closed; and whether its run had never looked, so that it is cancelled sooner."""
 
     number: int
+    is_blind: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,13 +72,14 @@ class _Reporter(Sink):
 
     # What the parent asks for
 
-    def stop(self, request: StopRequest) -> None:
-        """Stop a run here; one that has ended is not here any more."""
+    def stop(self, request: StopRequest) -> bool:
+        """Stop a run here, and say whether it never looked; one that has ended is not here any more."""
         run = self._runs.get(request.run_id)
-        if run is not None:
-            with self._lock:
-                self._is_news(run, request.mode)
-            run.stop(request.mode, request.reason, grace=request.grace)
+        if run is None:
+            return False
+        with self._lock:
+            self._is_news(run, request.mode)
+        return run.stop(request.mode, request.reason, grace=request.grace).blind
 
     def _is_news(self, run: Run, mode: Mode) -> bool:
         known = self._known.get(run.id)
@@ -228,8 +229,8 @@ def _listen(line: Line, reporter: _Reporter) -> None:
             case None:
                 _die()
             case StopRequest() as request:
-                reporter.stop(request)
-                line.send(Acknowledged(request.number))
+                is_blind = reporter.stop(request)
+                line.send(Acknowledged(request.number, is_blind))
             case _:
                 pass
 

@@ -123,9 +123,11 @@ class Worker(Process):
             return
         self._sender.put(StopRequest(number, run.id, stop.mode, stop.reason, stop.grace))
 
-    def _acknowledge(self, number: int) -> None:
-        _, stop = self._told.pop(number, (None, None))
+    def _acknowledge(self, number: int, *, is_blind: bool = False) -> None:
+        run, stop = self._told.pop(number, (None, None))
         if stop is not None:
+            if is_blind and stop.target is run:
+                stop.is_blind = True  # for the receipt: it is the worker that climbs
             stop.acknowledge()
 
     def has_ended(self, run: Run) -> None:
@@ -168,8 +170,8 @@ class Worker(Process):
                     return self._died()
                 case Ended(run_id) as ended if run_id == self._run.id:
                     return self._ended(ended)
-                case Acknowledged(number):
-                    self._acknowledge(number)
+                case Acknowledged(number, is_blind):
+                    self._acknowledge(number, is_blind=is_blind)
                 case Item(value):
                     if self._put is not None:
                         self._put(value)
