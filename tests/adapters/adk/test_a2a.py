@@ -78,15 +78,17 @@ async def test_the_cancel_of_a2a_stops_the_run_and_leaves_no_call_without_an_ans
     with a2a_served(shape) as (url, world, runner, supervisor):
         caller = Caller(url)
         async with caller.http:
-            told = []
+            known = asyncio.get_running_loop().create_future()
 
             async def asking():
                 async for one in caller.stream("go"):
-                    told.append(one)
+                    if "task" in one and not known.done():
+                        known.set_result(one["task"]["id"])
 
             task = asyncio.create_task(asking())
             await world.saw(f"enter {shape}")
-            task_id = next(one["task"]["id"] for one in told if "task" in one)
+            async with asyncio.timeout(DEADLINE):
+                task_id = await known
             answer = await caller.ask("CancelTask", id=task_id)
             assert answer["status"]["state"] == "TASK_STATE_CANCELED", answer
             [run] = (await supervisor.list(stoppable.Filter(roots=True))).runs

@@ -17,6 +17,7 @@ export class History extends EventTarget {
 	/** @type {Map<string, Bar[]>} */ #open = new Map();
 	#ended = new AbortController();
 	#isTold = false;
+	#latest = 0; // end of a call
 	#isLooking = false;
 	#last = ""; // event that was taken in
 	#looksAgain = false;
@@ -106,6 +107,7 @@ export class History extends EventTarget {
 		if (place < 0) return;
 		const [bar] = open.splice(place, 1);
 		bar.to = at;
+		this.#latest = Math.max(this.#latest, at);
 		bar.fate = data.fate ?? null;
 	}
 
@@ -158,8 +160,7 @@ export class History extends EventTarget {
 		const { run } = this;
 		const from = run.startedAt ?? run.createdAt;
 		const until = run.endedAt ?? now();
-		const last = this.bars.reduce((latest, bar) => Math.max(latest, bar.to ?? 0), until);
-		return { from, to: Math.max(last, from + 0.001) };
+		return { from, to: Math.max(until, this.#latest, from + 0.001) };
 	}
 
 	#tell() {
