@@ -30,6 +30,7 @@ const trace = element("trace");
 /** @type {() => void} */ let letGo = () => {};
 /** @type {any[]} */ let agents = [];
 
+/** @param {string} text */
 const problem = (text) => (element("problem").textContent = text);
 
 /** Do something, and say what went wrong with it. @param {() => Promise<void>} act */

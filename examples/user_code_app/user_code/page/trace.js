@@ -18,6 +18,7 @@ export const statusOf = (run) => (run.unconfirmed ? "unconfirmed" : run.stopping
 export const clock = (text) => new Date(`${text}Z`).toLocaleTimeString("en-GB");
 
 const DEEPEST = 4;
+/** @param {number} ms */
 const seconds = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
 
 /** @type {Record<string, (event: any) => (Node | string)[]>} */
@@ -32,6 +33,7 @@ const WORDS = {
 	trace_truncated: (event) => [event.message],
 };
 
+/** @param {string} text */
 const kind = (text) => h("span", { class: "kind" }, text);
 
 /**
