@@ -104,7 +104,7 @@ test-langgraph: ## stop graphs of LangGraph, with the oldest version that is sup
 	.venv-langgraph1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
 
 # the packages are large: compiled once, they are imported in a tenth of the time
-test-openhands: ## interrupt the conversations of OpenHands; needs a Python from 3.12 up
+test-openhands: ## interrupt the conversations of OpenHands, on its own server too; needs a Python from 3.12 up
 	@found=; for python in $(PYTHON) python3.13 python3.12 $$HOME/.pyenv/versions/3.1[23].*/bin/python; do \
 		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then found=$$python; break; fi; done; \
 	if [ -z "$$found" ]; then echo "OPENHANDS WAS NOT TESTED: it needs Python 3.12 or newer, and none is installed"; \
