@@ -46,7 +46,7 @@ class RunExecutor(AgentExecutor):
     async def _start(self, context: RequestContext, fence: Fence, options: StartOptions) -> RunHandle[Any]:
         """Start the run of a message; an error of ours means that the task is rejected."""
 
-    async def _outcome(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:  # noqa: ARG002
+    async def _awaited(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:  # noqa: ARG002
         """Wait for the end of a run."""
         return await handle.outcome()
 
@@ -136,7 +136,7 @@ class RunExecutor(AgentExecutor):
             await fence.end(REJECTED, {}, str(error))
             return True
         try:
-            outcome = await self._outcome(handle, context, fence)
+            outcome = await self._awaited(handle, context, fence)
         except asyncio.CancelledError:  # the SDK ends its producer: it is closed, or another replica wrote the end
             reason = Reason.of("the A2A server ended the task", kind=ReasonKind.EXTERNAL)
             self._soon(handle.stop(Mode.IMMEDIATE, reason))
@@ -182,9 +182,9 @@ class StoppableExecutor(RunExecutor):
         self._contexts[handle.id] = context
         return handle
 
-    async def _outcome(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:
+    async def _awaited(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:
         try:
-            return await super()._outcome(handle, context, fence)
+            return await super()._awaited(handle, context, fence)
         finally:
             self._contexts.pop(handle.id, None)
             fence.shut()

@@ -49,7 +49,7 @@ class AgentFunction(RunExecutor):
         await TaskUpdater(fence, task_id, context_id).start_work()
         return handle
 
-    async def _outcome(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:
+    async def _awaited(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:
         updater, is_first = TaskUpdater(fence, *ids_of(context)), True
         async for event in self.supervisor.events(handle.id):  # until it is over
             if event.type is EventType.PARTIAL:
