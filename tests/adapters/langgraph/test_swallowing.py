@@ -16,6 +16,7 @@ import stoppable
 from stoppable import Status
 from stoppable.adapters.langgraph import instrument, names, stoppable_graph
 
+from ...waiting import until
 from .cases import CONFIG, World, model_node, turn
 from .scripted import DEADLINE, Scripted, calls
 
@@ -140,6 +141,7 @@ async def test_a_plain_node_is_listed_until_its_thread_has_ended():
     await world.hold.reached()
     receipt = await handle.stop("immediate")
     assert "node:node" in receipt.in_flight
+    await until(lambda: handle.run.receipt.delivered_at is not None, DEADLINE)  # else it may end before it hears of it
     assert handle.status is Status.STOPPING
     world.hold.release()
     assert (await end(handle)).status is Status.STOPPED
