@@ -178,6 +178,8 @@ bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk==1.39.*')
 	.venv-adk/bin/python bench/adk.py
 	.venv-adk1/bin/python bench/adk.py
+	$(call environment,.venv-a2a,dev$(comma)a2a$(comma)a2a-stores,--upgrade-package a2a-sdk)
+	.venv-a2a/bin/python bench/a2a.py
 	$(call environment,.venv-langgraph,dev$(comma)langgraph-test$(comma)ui,--upgrade-package langgraph --upgrade-package langchain)
 	.venv-langgraph/bin/python bench/langgraph_stops.py
 

@@ -160,7 +160,7 @@ async def served(inner, supervisor=None, *, store=None, **options):
     """Serve an executor: plain if there is no supervisor, else one that can be stopped."""
     app = Starlette()
     how = {name: options.pop(name) for name in ("policy", "mode", "name") if name in options}
-    async with listening(app) as url, httpx.AsyncClient(timeout=SECONDS) as http:
+    async with listening(app) as url, httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits()) as http:
         card = card_for(url + "/")
         store = store or InMemoryTaskStore()
         if supervisor is None:

@@ -1,0 +1,288 @@
+"""Cancels on a server of the A2A SDK, plain beside stoppable: what was said, and what was true.
+
+Each case is performed on a real server with the SDK's own client. An effect is counted each 20 ms for as long as the
+executor works; those after the answer to the cancel are what nobody should see. Writes bench/results/a2a.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ["OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"] = "false"  # tracing is an option, and costs
+ROOT = Path(__file__).parents[1]
+sys.path[0] = str(ROOT)  # not this folder: its a2a.py is not the package
+warnings.simplefilter("ignore")
+
+from a2a.server.tasks import InMemoryTaskStore, TaskUpdater  # noqa: E402
+from tests.adapters.a2a.executors import Scripted  # noqa: E402
+from tests.adapters.a2a.serving import served, state_of  # noqa: E402
+
+import stoppable  # noqa: E402
+
+STEP_SECONDS, STEPS = 0.02, 150
+ANSWER_SECONDS = 8.0
+RACES = {"graceful": 200, "immediate": 150}
+ROUNDS, CLIENTS = 20, 8
+MANY, EVENTS = 200, 2000
+
+
+class Works(Scripted):
+    """Works in steps of 20 ms, three seconds in all."""
+
+    async def work(self, _context, _updater):
+        for _ in range(STEPS):
+            await self.step()
+            self.effects += 1
+
+    async def step(self):
+        await asyncio.sleep(STEP_SECONDS)
+
+
+class Swallows(Works):
+    async def step(self):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(STEP_SECONDS)
+
+
+class InThread(Works):
+    async def work(self, _context, _updater):
+        await asyncio.to_thread(self.block)
+
+    def block(self):
+        for _ in range(STEPS):
+            time.sleep(STEP_SECONDS)
+            self.effects += 1
+
+
+class Bounded(Works):
+    async def step(self):
+        async with stoppable.boundary("tool", "step"):
+            await asyncio.sleep(STEP_SECONDS)
+
+
+class EmptyCancel(Works):
+    async def cancel(self, _context, _queue):
+        pass
+
+
+class HangingCancel(Works):
+    def __init__(self):
+        super().__init__()
+        self.let_go = asyncio.Event()
+
+    async def cancel(self, _context, _queue):
+        await self.let_go.wait()
+
+
+class RaisingCancel(Works):
+    async def cancel(self, _context, _queue):
+        raise NotImplementedError
+
+
+class SaysCanceled(Works):
+    """Cancels as the samples of the SDK do."""
+
+    async def cancel(self, context, queue):
+        await TaskUpdater(queue, context.task_id, context.context_id).cancel()
+
+
+class SwallowsAndSays(Swallows, SaysCanceled):
+    pass
+
+
+class ThreadAndSays(InThread, SaysCanceled):
+    pass
+
+
+class BoundedAndSays(Bounded, SaysCanceled):
+    pass
+
+
+CASES = {
+    "waits in an await": SaysCanceled,
+    "swallows CancelledError": SwallowsAndSays,
+    "works in `asyncio.to_thread`": ThreadAndSays,
+    "has boundaries": BoundedAndSays,
+    "`cancel()` is empty": EmptyCancel,
+    "`cancel()` hangs": HangingCancel,
+    "`cancel()` raises": RaisingCancel,
+}
+
+
+async def answer_of(server, task_id):
+    started = time.perf_counter()
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            said = state_of(await server.cancel(task_id)).lower()
+    except TimeoutError:
+        said = "no answer"
+    except Exception as error:
+        said = type(error).__name__.removesuffix("Error")
+    return said, time.perf_counter() - started
+
+
+async def case(kind, supervisor):
+    inner = kind()
+    async with served(inner, supervisor) as server:
+        stream = server.stream()
+        task_id = await stream.started()
+        await inner.working.wait()
+        said, seconds = await answer_of(server, task_id)
+        before = inner.effects
+        await asyncio.sleep(STEP_SECONDS * STEPS + 0.5)
+        after = inner.effects - before
+        stored = (await server.state(task_id)).lower()
+        ended = "open" if not stream.task.done() else (stream.states or ["nothing"])[-1].lower()
+        await stream.leave()
+        if isinstance(inner, HangingCancel):  # the SDK's own end waits for the lock that its cancel holds
+            inner.let_go.set()
+    return f"{said}, {seconds * 1000:.0f} ms", ended, stored, after
+
+
+async def race(server, inner, number):
+    inner.working.clear()
+    inner.go.clear()
+    stream = server.stream()
+    task_id = await stream.started()
+    await inner.working.wait()
+    canceling = asyncio.create_task(answer_of(server, task_id))
+    asyncio.get_running_loop().call_later(0.0004 * (number % 25), inner.go.set)
+    said, _ = await canceling
+    try:
+        async with asyncio.timeout(2):
+            await asyncio.wait({stream.task})
+    except TimeoutError:
+        await stream.leave()
+        return True
+    stored, seen = (await server.state(task_id)).lower(), (stream.states or [""])[-1].lower()
+    ends = [state for state in stream.states if state in {"COMPLETED", "CANCELED", "FAILED"}]
+    expected = {"canceled": "canceled", "TaskNotCancelable": "completed"}.get(said, stored)
+    return not (stored == seen == expected and len(ends) == 1)
+
+
+class Races(Scripted):
+    cancel = SaysCanceled.cancel
+
+
+async def races(supervisor):
+    found = []
+    for mode, count in RACES.items():
+        inner = Races()
+        how = {} if supervisor is None else {"mode": mode}
+        async with served(inner, supervisor, **how) as server:
+            found.append(sum([await race(server, inner, number) for number in range(count)]))
+    return found
+
+
+async def together(supervisor):
+    """Return how many of the cancels were answered with canceled, and how many streams stayed open."""
+    inner, said, stuck = Races(), 0, 0
+    async with served(inner, supervisor) as server:
+        for _ in range(ROUNDS):
+            inner.working.clear()
+            stream = server.stream()
+            task_id = await stream.started()
+            await inner.working.wait()
+            answers = await asyncio.gather(*(answer_of(server, task_id) for _ in range(CLIENTS)))
+            said += sum(answer == "canceled" for answer, _ in answers)
+            await asyncio.wait({stream.task}, timeout=2)
+            stuck += not stream.task.done()
+            await stream.leave()
+    return said, stuck
+
+
+async def many(supervisor):
+    """Return the seconds that many cancels at once take."""
+    inner = Races()
+    async with served(inner, supervisor) as server:
+        streams = [server.stream() for _ in range(MANY)]
+        ids = [await stream.started() for stream in streams]
+        while len(inner.tasks) < MANY:
+            await asyncio.sleep(0.01)
+        started = time.perf_counter()
+        await asyncio.gather(*(answer_of(server, task_id) for task_id in ids))
+        seconds = time.perf_counter() - started
+        await asyncio.wait({stream.task for stream in streams}, timeout=10)
+        for stream in streams:
+            await stream.leave()
+    return seconds
+
+
+class Tells(Races):
+    async def work(self, _context, updater):
+        for _ in range(EVENTS):
+            await updater.start_work()
+
+
+async def events(supervisor):
+    """Return how many events a second a client reads."""
+    async with served(Tells(), supervisor, store=InMemoryTaskStore()) as server:
+        started = time.perf_counter()
+        stream = server.stream()
+        await asyncio.wait({stream.task})
+        return len(stream.events) / (time.perf_counter() - started)
+
+
+async def measure():
+    lines = [
+        "| the executor | | the cancel says | the stream ends | stored | effects after the answer |",
+        "|---|---|---|---|---|---|",
+    ]
+    for title, kind in CASES.items():
+        for is_plain in (True, False):
+            async with stoppable.Supervisor() as supervisor:
+                said, ended, stored, after = await case(kind, None if is_plain else supervisor)
+            name = "plain SDK" if is_plain else "stoppable"
+            lines.append(f"| {title if is_plain else ''} | {name} | {said} | {ended} | {stored} | {after} |")
+            print(lines[-1], flush=True)
+    rows = []
+    for is_plain in (True, False):
+        async with stoppable.Supervisor() as supervisor:
+            used = None if is_plain else supervisor
+            one, two = await races(used)
+            said, stuck = await together(used)
+            seconds, rate = await many(used), await events(used)
+        rows.append(
+            (
+                f"{one} of {RACES['graceful']}, {two} of {RACES['immediate']}",
+                f"{said} of {ROUNDS * CLIENTS}",
+                stuck,
+                f"{seconds:.2f} s",
+                f"{rate:.0f}",
+            )
+        )
+        print(rows[-1], flush=True)
+    titles = (
+        "races between cancel and end that contradict themselves",
+        f"canceled, of {CLIENTS} cancels at once, {ROUNDS} times",
+        "streams that stayed open",
+        f"{MANY} cancels at once",
+        "events a second, one reader",
+    )
+    lines += ["", "| | plain SDK | stoppable |", "|---|---|---|"]
+    lines += [f"| {title} | {plain} | {ours} |" for title, plain, ours in zip(titles, *rows, strict=True)]
+    return lines
+
+
+def main():
+    logging.disable(logging.CRITICAL)
+    began = (
+        f"# Cancels over A2A\n\na2a-sdk {version('a2a-sdk')}, Python {sys.version.split()[0]}. The work is done in "
+        "steps of 20 ms, three seconds in all; stoppable with its defaults (graceful, four seconds).\n"
+    )
+    lines = asyncio.run(measure())
+    text = "\n".join([began, *lines, ""])
+    (ROOT / "bench/results/a2a.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
