@@ -11,7 +11,7 @@ MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser
 
-.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui bench-ui screenshots check check-ui model soak bench clean
+.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui bench-openhands bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -130,6 +130,9 @@ test-ui: ## open the web UI in a headless Chromium; needs chromium, and npm for 
 	$(call environment,.venv-ui,dev$(comma)ui)
 	$(call npm,axe-core)
 	.venv-ui/bin/python -m pytest -q $(PARALLEL) tests/browser
+
+bench-openhands: ## measure interrupts of OpenHands, plain and supervised, after `make test-openhands`; writes bench/results/openhands.md
+	.venv-openhands/bin/python bench/openhands.py
 
 bench-ui: ## measure the web UI in a headless Chromium; writes bench/results/ui.md
 	$(call environment,.venv-ui,dev$(comma)ui)
