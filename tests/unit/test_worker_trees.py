@@ -65,6 +65,17 @@ async def stops_one_of_its_own(folder):
     await handle.stop("immediate", "not needed any more")
     return (await handle.outcome()).status.value
 
+async def asks_elsewhere(folder):
+    async with stoppable.remote("elsewhere", tell=lambda told: None, ref={"id": 1}):
+        time.sleep(60)  # the worker hears nothing: only the kill ends it, and nobody asks the remote
+
+async def is_answered(folder):
+    async with stoppable.remote("elsewhere", tell=lambda told: None, ref={"id": 1}) as node:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            node.ended("cancelled")
+
 class Awkward(Exception):
     def __init__(self, code, text):
         super().__init__(f"{code}: {text}")
@@ -208,6 +219,25 @@ async def test_a_kill_of_the_worker_is_a_kill_of_what_was_in_flight_inside(agent
     assert {(run.outcome.status, run.outcome.clean) for run in inner.values()} == {("stopped", False)}
     [fate] = [node.fate for node in handle.run.receipt.nodes if (node.kind, node.name) == ("tool", "deep")]
     assert fate == "killed"
+
+
+async def test_a_remote_of_a_worker_that_was_killed_is_unreachable(agents, tmp_path):
+    """The remote has not died with the process that called it, and nobody can ask it any more."""
+    handle = await stoppable.spawn(agents.asks_elsewhere, str(tmp_path), isolation="process")
+    await until(lambda: "remote:elsewhere" in handle.run.in_flight)
+    await handle.stop("kill")
+    assert (await handle.outcome()).status == "lost"
+    receipt = await handle.receipt()
+    assert [node.fate for node in receipt.nodes if node.kind == "remote"] == ["unreachable"]
+
+
+async def test_the_word_of_a_remote_inside_a_worker_counts(agents, tmp_path):
+    handle = await stoppable.spawn(agents.is_answered, str(tmp_path), isolation="process")
+    await until(lambda: "remote:elsewhere" in handle.run.in_flight)
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status == "stopped"
+    receipt = await handle.receipt()
+    assert [node.fate for node in receipt.nodes if node.kind == "remote"] == ["cancelled"]
 
 
 async def test_a_worker_that_dies_leaves_its_inner_runs_failed(agents, tmp_path):

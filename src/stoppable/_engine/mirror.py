@@ -149,11 +149,21 @@ class Mirror:
         run._end(outcome.result, outcome.error)
 
     def close(self, error: Callable[[Run], Exception], *, clean: bool | None) -> None:
-        """End what the worker did not see to its end: the process is dead."""
-        for key in list(self._boundaries):
-            self._left(key, Fate.KILLED)
+        """End what the worker did not see to its end: the process is dead.
+
+        What another service executes for it has not died with it, and cannot be asked any more: such a run is lost.
+        """
+        out_of_reach: set[Run] = set()
+        for key, (run, left) in list(self._boundaries.items()):
+            is_remote = left.kind == "remote"
+            self._left(key, Fate.UNREACHABLE if is_remote else Fate.KILLED)
+            if is_remote and run._stop is not None:
+                out_of_reach.add(run)
         del self._runs[self._root.id]  # its own edge is around this
         for run, seat in reversed(self._runs.values()):
+            if run in out_of_reach:
+                run._lose([(f"remote {run.name}", ())])
+                continue
             run._withdraw(seat)
             run._note_clean(clean=clean)
             if run._stop is None:
