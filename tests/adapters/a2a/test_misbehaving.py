@@ -79,6 +79,28 @@ async def test_a_thread_that_ends_within_the_grace_leaves_the_task_as_it_ended(s
         assert (await stream.ended())[-1] == "COMPLETED"
 
 
+async def test_cancel_is_called_also_if_the_run_ends_before_the_news_of_its_stop(supervisor, monkeypatch):
+    inner = Scripted()
+    monkeypatch.setattr(supervisor, "listen", lambda *_, **__: Mute())
+    async with served(inner, supervisor) as server:
+        stream, task_id = await started(server, inner)
+        assert state_of(await server.cancel(task_id)) == "CANCELED"
+        assert (await stream.ended())[-1] == "CANCELED"
+        async with asyncio.timeout(SECONDS):
+            while not inner.cancels:
+                await asyncio.sleep(0.005)
+    assert inner.cancels == 1
+
+
+class Mute:
+    """A listener that hears nothing."""
+
+    is_open = True
+
+    def close(self):
+        pass
+
+
 @pytest.mark.parametrize("kind", [Scripted, HangingCancel, RaisingCancel])
 async def test_whatever_cancel_does_the_task_is_canceled_and_cancel_was_called(supervisor, kind):
     inner = kind()

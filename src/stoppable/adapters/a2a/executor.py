@@ -172,7 +172,7 @@ class StoppableExecutor(RunExecutor):
     ) -> None:
         super().__init__(supervisor, name or type(inner).__name__, policy=policy, mode=mode)
         self.inner = inner
-        self._contexts: dict[str, RequestContext] = {}  # of the runs that are executed here
+        self._contexts: dict[str, RequestContext] = {}  # of the runs here that nobody has told to stop
         self._listener: Listener | None = None
 
     async def _start(self, context: RequestContext, fence: Fence, options: StartOptions) -> RunHandle[Any]:
@@ -184,7 +184,10 @@ class StoppableExecutor(RunExecutor):
 
     async def _awaited(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:
         try:
-            return await super()._awaited(handle, context, fence)
+            outcome = await super()._awaited(handle, context, fence)
+            if outcome.status in {Status.STOPPED, Status.LOST}:
+                self._told(handle.id)  # the news of the stop may come later than the end
+            return outcome
         finally:
             self._contexts.pop(handle.id, None)
             fence.shut()
@@ -209,7 +212,7 @@ class StoppableExecutor(RunExecutor):
             self._listener = self.supervisor.listen(call, types=(EventType.STATUS,))
 
     def _told(self, run_id: str) -> None:
-        context = self._contexts.get(run_id)
+        context = self._contexts.pop(run_id, None)
         if context is not None:
             self._soon(self._call_cancel(context))
 
