@@ -25,6 +25,7 @@ ELSEWHERE = {
     "langgraph.md",
     "openhands.md",
     "openhands_stop.py",
+    "three_tasks_a2a.py",
 }  # executed by tests/adapters, where the framework is installed
 PAGES = [
     ROOT / "README.md",
