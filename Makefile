@@ -89,7 +89,7 @@ test-frameworks: ## run the stop through real agent frameworks
 
 test-adk: ## stop the agents of Google ADK on its own server, with the oldest version that is supported and the newest
 	$(call environment,.venv-adk,dev$(comma)adk$(comma)ui,--upgrade-package google-adk 'google-adk[a2a]')
-	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk==1.39.*')
+	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk[a2a]==1.39.*')
 	.venv-adk/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/adk
 	.venv-adk1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/adk
 
@@ -178,7 +178,7 @@ bench: ## measure against a floor and against peers; writes bench/results/
 	.venv-bench/bin/python bench/supervisor.py
 	.venv-bench/bin/python bench/server.py
 	$(call environment,.venv-adk,dev$(comma)adk,--upgrade-package google-adk)
-	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk==1.39.*')
+	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk[a2a]==1.39.*')
 	.venv-adk/bin/python bench/adk.py
 	.venv-adk1/bin/python bench/adk.py
 	$(call environment,.venv-a2a,dev$(comma)a2a$(comma)a2a-stores,--upgrade-package a2a-sdk)

@@ -2,6 +2,7 @@
 
 import inspect
 
+import pytest
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.cli.fast_api import get_fast_api_app
@@ -37,3 +38,14 @@ def test_the_server_is_found_behind_its_app(tmp_path):
     app = get_fast_api_app(agents_dir=str(tmp_path), session_service_uri="memory://", web=False)
     assert isinstance(names.server_of(app), names.SERVER)
     assert parameters(names.server_of(app).get_runner_async) == ["app_name"]
+
+
+@pytest.mark.skipif(names.WORKFLOW is None, reason="google-adk 1.x needs an a2a-sdk of its own")
+def test_an_agent_on_another_server_makes_its_client_where_it_did():
+    from google.adk.agents.remote_a2a_agent import RemoteA2aAgent
+
+    far = RemoteA2aAgent(name="far", agent_card="http://127.0.0.1:1/card.json")
+    assert names.is_remote(far)
+    assert inspect.iscoroutinefunction(inspect.unwrap(getattr(RemoteA2aAgent, names.RESOLVE)))
+    assert names.client_of(far, None) is None
+    assert names.address_of(far) is None

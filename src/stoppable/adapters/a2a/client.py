@@ -140,6 +140,8 @@ class _Conversation:
                 if self._state is not None:  # some servers leave the stream open
                     break
         except Exception as error:
+            if _is_unsent(error):
+                node.ended(Fate.SKIPPED)
             self._queue.put_nowait(error)
             raise
         self._queue.put_nowait(None)
@@ -202,6 +204,15 @@ class _Conversation:
             return Fate.FINISHED  # it was forgotten there, which only ended tasks are
         except A2AError:
             return self._end(node, await self._ask())  # it says why not; what counts is how the task ended
+
+
+def _is_unsent(error: BaseException | None) -> bool:
+    """Return whether no connection was made, so that there is no task either; the SDK wraps the errors of httpx."""
+    while error is not None:
+        if type(error).__name__ in {"ConnectError", "ConnectTimeout"}:
+            return True
+        error = error.__cause__
+    return False
 
 
 def _is_lost(told: Any) -> bool:

@@ -20,6 +20,7 @@ from google.adk.tools.agent_tool import AgentTool
 
 import stoppable
 from stoppable.adapters.adk import names
+from stoppable.adapters.adk.remotes import following
 from stoppable.adapters.adk.tree import as_child
 from stoppable.adapters.adk.turn import UNFINISHED, Turn, Unit, at, here
 
@@ -67,6 +68,8 @@ def _agent(real: Callable[..., Any]) -> Callable[..., Any]:
         unit = here()
         if unit is None:
             return real(self, parent_context)  # type: ignore[no-any-return]
+        if names.is_remote(self):
+            _wrap(type(self), names.RESOLVE, following)
         unit.turn.invocation_id = unit.turn.invocation_id or parent_context.invocation_id
         steps = functools.partial(_steps, unit.turn, self, functools.partial(real, self, parent_context))
         return as_child(unit, self.name, steps) if _is_below(unit) else steps()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from typing import Any
 
 from google.adk.runners import Runner
@@ -39,6 +40,11 @@ WORKFLOW: Any = _found("workflow:Workflow")  # 2.x
 NODE: Any = _first("workflow:BaseNode", "agents.base_agent:BaseAgent")
 """What can be a part of an agent: from 2.x on, agents are nodes too."""
 
+RESOLVE = "_ensure_resolved"
+"""The method of a RemoteA2aAgent that makes its client: it returns it, or before 2.13 only keeps it."""
+
+_REMOTE_AGENTS = ("google.adk.a2a.agent._remote_a2a_agent", "google.adk.agents.remote_a2a_agent")  # 2.13 has both
+
 _public_event: Any = _found("events._internal_metadata:public_event")
 _redact: Any = _found("auth.auth_credential:_redact_credential_secrets")
 
@@ -49,6 +55,23 @@ def wire_event(event: Any) -> dict[str, Any]:
         event = _public_event(event)
     told: dict[str, Any] = event.model_dump(mode="json", by_alias=True, exclude_none=True)
     return told if _redact is None else dict(_redact(told))
+
+
+def is_remote(agent: Any) -> bool:
+    """Return whether an agent is a RemoteA2aAgent; its module is not imported here, since it needs a2a-sdk."""
+    found = (getattr(sys.modules.get(module), "RemoteA2aAgent", None) for module in _REMOTE_AGENTS)
+    return any(kind is not None and isinstance(agent, kind) for kind in found)
+
+
+def client_of(agent: Any, returned: Any) -> Any:
+    """Return the client of a RemoteA2aAgent, given what its RESOLVE returned."""
+    return agent._a2a_client if returned is None else returned
+
+
+def address_of(agent: Any) -> str | None:
+    """Return where a RemoteA2aAgent sends its messages, or None if its card is another one for each invocation."""
+    interfaces = getattr(agent._agent_card, "supported_interfaces", None)
+    return interfaces[0].url if interfaces else None
 
 
 def server_of(app: Any) -> Any:
