@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[0] = str(ROOT)  # not this folder: its a2a.py is not the package
 warnings.simplefilter("ignore")
 
-from a2a.server.tasks import InMemoryTaskStore, TaskUpdater  # noqa: E402
+from a2a.server.tasks import TaskUpdater  # noqa: E402
 from tests.adapters.a2a.executors import Scripted  # noqa: E402
 from tests.adapters.a2a.serving import served, state_of  # noqa: E402
 
@@ -129,9 +129,19 @@ async def answer_of(server, task_id):
     return said, time.perf_counter() - started
 
 
-async def case(kind, supervisor):
+@contextlib.asynccontextmanager
+async def serving(inner, is_plain, **how):
+    """Serve an executor with a supervisor of its own: one whose server was closed takes no runs any more."""
+    async with (
+        stoppable.Supervisor() as supervisor,
+        served(inner, None if is_plain else supervisor, **({} if is_plain else how)) as server,
+    ):
+        yield server
+
+
+async def case(kind, is_plain):
     inner = kind()
-    async with served(inner, supervisor) as server:
+    async with serving(inner, is_plain) as server:
         stream = server.stream()
         task_id = await stream.started()
         await inner.working.wait()
@@ -172,20 +182,19 @@ class Races(Scripted):
     cancel = SaysCanceled.cancel
 
 
-async def races(supervisor):
+async def races(is_plain):
     found = []
     for mode, count in RACES.items():
         inner = Races()
-        how = {} if supervisor is None else {"mode": mode}
-        async with served(inner, supervisor, **how) as server:
+        async with serving(inner, is_plain, mode=mode) as server:
             found.append(sum([await race(server, inner, number) for number in range(count)]))
     return found
 
 
-async def together(supervisor):
+async def together(is_plain):
     """Return how many of the cancels were answered with canceled, and how many streams stayed open."""
     inner, said, stuck = Races(), 0, 0
-    async with served(inner, supervisor) as server:
+    async with serving(inner, is_plain) as server:
         for _ in range(ROUNDS):
             inner.working.clear()
             stream = server.stream()
@@ -199,10 +208,10 @@ async def together(supervisor):
     return said, stuck
 
 
-async def many(supervisor):
+async def many(is_plain):
     """Return the seconds that many cancels at once take."""
     inner = Races()
-    async with served(inner, supervisor) as server:
+    async with serving(inner, is_plain) as server:
         streams = [server.stream() for _ in range(MANY)]
         ids = [await stream.started() for stream in streams]
         while len(inner.tasks) < MANY:
@@ -222,9 +231,9 @@ class Tells(Races):
             await updater.start_work()
 
 
-async def events(supervisor):
+async def events(is_plain):
     """Return how many events a second a client reads."""
-    async with served(Tells(), supervisor, store=InMemoryTaskStore()) as server:
+    async with serving(Tells(), is_plain) as server:
         started = time.perf_counter()
         stream = server.stream()
         await asyncio.wait({stream.task})
@@ -238,18 +247,15 @@ async def measure():
     ]
     for title, kind in CASES.items():
         for is_plain in (True, False):
-            async with stoppable.Supervisor() as supervisor:
-                said, ended, stored, after = await case(kind, None if is_plain else supervisor)
+            said, ended, stored, after = await case(kind, is_plain)
             name = "plain SDK" if is_plain else "stoppable"
             lines.append(f"| {title if is_plain else ''} | {name} | {said} | {ended} | {stored} | {after} |")
             print(lines[-1], flush=True)
     rows = []
     for is_plain in (True, False):
-        async with stoppable.Supervisor() as supervisor:
-            used = None if is_plain else supervisor
-            one, two = await races(used)
-            said, stuck = await together(used)
-            seconds, rate = await many(used), await events(used)
+        one, two = await races(is_plain)
+        said, stuck = await together(is_plain)
+        seconds, rate = await many(is_plain), await events(is_plain)
         rows.append(
             (
                 f"{one} of {RACES['graceful']}, {two} of {RACES['immediate']}",
@@ -277,6 +283,8 @@ def main():
     began = (
         f"# Cancels over A2A\n\na2a-sdk {version('a2a-sdk')}, Python {sys.version.split()[0]}. The work is done in "
         "steps of 20 ms, three seconds in all; stoppable with its defaults (graceful, four seconds).\n"
+        f"Measured on {os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f} before it began: unless that is "
+        "near 0, the states and counts are exact and the times are not.\n"
     )
     lines = asyncio.run(measure())
     text = "\n".join([began, *lines, ""])

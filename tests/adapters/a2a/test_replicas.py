@@ -12,12 +12,13 @@ import pytest
 from a2a.server.cluster.database_task_store import VersionedDatabaseTaskStore
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import DatabaseTaskStore, InMemoryTaskStore
+from a2a.types import SubscribeToTaskRequest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import stoppable
 
 from .executors import Asks, Scripted
-from .serving import SECONDS, served, state_of
+from .serving import SECONDS, Stream, served, state_of
 from .test_remote import Caller, calling
 
 ROOT = Path(__file__).parents[3]
@@ -68,6 +69,26 @@ async def test_a_task_that_waits_for_a_message_is_canceled_from_the_other_replic
         assert (await stream.ended())[-1] == "INPUT_REQUIRED"
         assert state_of(await there.cancel(stream.task_id)) == "CANCELED"
         assert await here.state(stream.task_id) == "CANCELED"
+
+
+@pytest.mark.parametrize("kind", [InMemoryTaskStore, DatabaseTaskStore, VersionedDatabaseTaskStore])
+async def test_a_stream_of_a_waiting_task_ends_when_the_other_replica_cancels_it(tmp_path, kind):
+    async with replicas(kind, tmp_path, Asks) as (_, here, there):
+        stream = here.stream()
+        await stream.ended()
+        again = Stream(here.client.subscribe(SubscribeToTaskRequest(id=stream.task_id)))
+        await again.started()
+        assert state_of(await there.cancel(stream.task_id)) == "CANCELED"
+        assert [state for state in await again.ended() if state in {"CANCELED", "COMPLETED"}] == ["CANCELED"]
+
+
+async def test_a_stream_at_the_replica_that_does_not_execute_the_task_ends_with_it(tmp_path):
+    async with replicas(DatabaseTaskStore, tmp_path) as (inner, here, there):
+        stream = here.stream()
+        again = Stream(there.client.subscribe(SubscribeToTaskRequest(id=await stream.started())))
+        await again.started()
+        inner.go.set()
+        assert (await stream.ended())[-1] == (await again.ended())[-1] == "COMPLETED"
 
 
 async def test_eight_cancels_at_both_replicas_are_eight_times_canceled(tmp_path):

@@ -13,7 +13,14 @@ from a2a.server.cluster.task_store import StoredTask, VersionedTaskStore
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import DefaultRequestHandler, validate_request_params
 from a2a.server.tasks import TaskStore
-from a2a.types import AgentCard, CancelTaskRequest, SendMessageRequest, SubscribeToTaskRequest, Task
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskStatusUpdateEvent,
+)
 from a2a.utils.errors import TaskNotFoundError
 
 from stoppable import Filter, InvalidArgument, Status
@@ -36,6 +43,7 @@ OnDisconnect = Literal["keep", "stop"]
 _SETTLE_SECONDS = 1.0  # from the end of a run to the end of its task in the store
 _MOST_SECONDS = 60.0  # that a cancel is waited for
 _CLOSE_SECONDS = 2.0
+_WATCH_SECONDS = 0.5  # between two looks at a task whose events may be another replica's
 
 
 class StoppableRequestHandler(DefaultRequestHandler):
@@ -66,7 +74,10 @@ class StoppableRequestHandler(DefaultRequestHandler):
         )
 
     async def close(self) -> None:
-        """Stop the tasks that are executed here, wait until their ends are stored, and end the SDK's own tasks."""
+        """Stop the tasks that are executed here, wait until their ends are stored, and end the SDK's own tasks.
+
+        It drains the supervisor, which takes no new runs after that.
+        """
         await self._executor.supervisor.drain()
         deadline = time.monotonic() + _CLOSE_SECONDS
         while self._executor.tasks and time.monotonic() < deadline:
@@ -166,9 +177,37 @@ class StoppableRequestHandler(DefaultRequestHandler):
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Any, None]:
         """Yield the events of a task from now on."""
-        async with contextlib.aclosing(self._read(super().on_subscribe_to_task(params, context))) as events:
+        told = self._with_stored_end(super().on_subscribe_to_task(params, context), params.id, context)
+        async with contextlib.aclosing(self._read(told)) as events:
             async for event in events:
                 yield event
+
+    async def _with_stored_end(
+        self, events: AsyncGenerator[Any, None], task_id: str, context: ServerCallContext
+    ) -> AsyncGenerator[Any, None]:
+        """Yield events, and at last the end that another replica has stored, which nobody publishes here."""
+        following: asyncio.Task[Any] | None = None
+        is_ended = False
+        try:
+            while True:
+                following = following or asyncio.create_task(_next(events))
+                await asyncio.wait({following}, timeout=_WATCH_SECONDS)
+                if following.done():
+                    event, following = following.result(), None
+                    if event is None:
+                        return
+                    yield event
+                elif not self._executor.is_executing(task_id):
+                    task = await self._task(task_id, context)
+                    if is_ended:  # at the look before too: no event of it is under way
+                        yield TaskStatusUpdateEvent(task_id=task_id, context_id=task.context_id, status=task.status)
+                        return
+                    is_ended = task.status.state in TERMINAL
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.wait({following})
+            await events.aclose()
 
     async def _read(self, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         task_id: str | None = None
@@ -189,3 +228,8 @@ class StoppableRequestHandler(DefaultRequestHandler):
             self._readers[task_id] = left
         elif self._on_disconnect == "stop" and self._executor.is_executing(task_id):
             self._executor.reader_left(task_id)
+
+
+async def _next(events: AsyncGenerator[Any, None]) -> Any:
+    """Return the next event, None after the last; StopAsyncIteration cannot leave a task."""
+    return await anext(events, None)
