@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from a2a.client import ClientConfig, ClientFactory
+from a2a.client import A2AClientError, ClientConfig, ClientFactory
 from a2a.types import GetTaskRequest, ListTasksRequest, TaskState
 
 import stoppable
@@ -284,3 +284,14 @@ async def test_outside_a_run_it_is_a_plain_client(supervisor):
         heard = [event async for event in remote.send_message(message())]
         task = await remote.get_task(GetTaskRequest(id=heard[0].task.id))
         assert state_of(task) == "COMPLETED"
+
+
+async def test_a_server_that_is_not_there_has_no_task_that_could_be_lost():
+    async with calling("http://127.0.0.1:1/") as remote:
+
+        async def asks():
+            with pytest.raises(A2AClientError):
+                await Caller(remote)()
+
+        outcome = await outcome_of(await stoppable.spawn(asks))
+        assert outcome.status is Status.COMPLETED
