@@ -46,6 +46,7 @@ def test_an_agent_on_another_server_makes_its_client_where_it_did():
 
     far = RemoteA2aAgent(name="far", agent_card="http://127.0.0.1:1/card.json")
     assert names.is_remote(far)
-    assert inspect.iscoroutinefunction(inspect.unwrap(getattr(RemoteA2aAgent, names.RESOLVE)))
-    assert names.client_of(far, None) is None
+    resolve = inspect.unwrap(getattr(RemoteA2aAgent, names.RESOLVE))
+    assert inspect.iscoroutinefunction(resolve)
+    assert inspect.signature(resolve).return_annotation == "A2AClient"
     assert names.address_of(far) is None

@@ -41,7 +41,7 @@ NODE: Any = _first("workflow:BaseNode", "agents.base_agent:BaseAgent")
 """What can be a part of an agent: from 2.x on, agents are nodes too."""
 
 RESOLVE = "_ensure_resolved"
-"""The method of a RemoteA2aAgent that makes its client: it returns it, or before 2.13 only keeps it."""
+"""The method of a RemoteA2aAgent that makes its client and returns it."""
 
 _REMOTE_AGENTS = ("google.adk.a2a.agent._remote_a2a_agent", "google.adk.agents.remote_a2a_agent")  # 2.13 has both
 
@@ -61,11 +61,6 @@ def is_remote(agent: Any) -> bool:
     """Return whether an agent is a RemoteA2aAgent; its module is not imported here, since it needs a2a-sdk."""
     found = (getattr(sys.modules.get(module), "RemoteA2aAgent", None) for module in _REMOTE_AGENTS)
     return any(kind is not None and isinstance(agent, kind) for kind in found)
-
-
-def client_of(agent: Any, returned: Any) -> Any:
-    """Return the client of a RemoteA2aAgent, given what its RESOLVE returned."""
-    return agent._a2a_client if returned is None else returned
 
 
 def address_of(agent: Any) -> str | None:

@@ -17,10 +17,10 @@ def following(real: Callable[..., Any]) -> Callable[..., Any]:
 
     async def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
         follow = _follow()
-        returned = await real(self, *args, **kwargs)
+        client = await real(self, *args, **kwargs)
         if follow is not None:
-            follow(names.client_of(self, returned), name=self.name, url=names.address_of(self))
-        return returned
+            follow(client, name=self.name, url=names.address_of(self))
+        return client
 
     return resolve
 
@@ -31,7 +31,7 @@ def _follow() -> Callable[..., Any] | None:
         from stoppable.adapters import a2a  # noqa: PLC0415 - only apps that have such an agent need it
     except ImportError:
         _logger.warning(
-            "a stop does not reach the tasks of a RemoteA2aAgent: that needs a2a-sdk 1.3 and google-adk 2.5, or newer"
+            "a stop does not reach the tasks of a RemoteA2aAgent: that needs a2a-sdk 1.3 and google-adk 2.8, or newer"
         )
         return None
     return a2a.client
