@@ -174,3 +174,16 @@ async def test_a_server_that_is_not_there_is_an_error_as_in_plain_adk_and_the_ru
         [run] = (await here.supervisor.list(stoppable.Filter(roots=True))).runs
         async with asyncio.timeout(DEADLINE):
             assert (await here.supervisor.handle(run.id).outcome()).status == "completed"
+
+
+async def test_a_server_that_dies_without_a_stop_is_an_error_as_in_plain_adk_and_its_task_is_lost():
+    with process() as (url, pid):
+        async with talk("root", CARD.format(url.rstrip("/"))) as here:
+            async with here.asked():
+                await here.knows_the_task()
+                os.kill(pid, signal.SIGKILL)
+            assert "A2A request failed" in here.told[-1].error_message
+            [root] = (await here.supervisor.list(stoppable.Filter(roots=True))).runs
+            async with asyncio.timeout(DEADLINE):
+                assert (await here.supervisor.handle(root.id).outcome()).status == "completed"
+            assert [run.status for run in await here.runs() if run.id != root.id] == ["lost"]
