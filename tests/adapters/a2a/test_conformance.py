@@ -52,9 +52,9 @@ PARTS = {
 
 
 @contextlib.contextmanager
-def system_under_test():
+def system_under_test(*options):
     """Start it as a process; its addresses for HTTP and gRPC."""
-    command = [sys.executable, "-m", "stoppable.testing.a2a_sut", "--port", "0"]
+    command = [sys.executable, "-m", "stoppable.testing.a2a_sut", "--port", "0", *options]
     environment = {**os.environ, "TCK_STREAMING_TIMEOUT": str(SECONDS)}
     made = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
@@ -184,3 +184,15 @@ async def test_protocol_0_3_is_served_besides(addresses):
         rpc = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": sent}}
         answer = await http.post(addresses[0] + "/", json=rpc)
     assert answer.json()["result"]["status"]["state"] == "completed"
+
+
+async def test_the_suite_for_0_3_has_a_card_of_its_own_and_tasks_that_wait():
+    sent = {"role": "user", "kind": "message", "messageId": "any", "parts": [{"kind": "text", "text": "go"}]}
+    with system_under_test("--protocol", "0.3") as (url, _):
+        async with httpx.AsyncClient(timeout=SECONDS) as http:
+            card = (await http.get(url + "/.well-known/agent-card.json")).json()
+            rpc = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": sent}}
+            task = (await http.post(card["url"], json=rpc)).json()["result"]
+            rpc = {"jsonrpc": "2.0", "id": 2, "method": "tasks/cancel", "params": {"id": task["id"]}}
+            canceled = (await http.post(card["url"], json=rpc)).json()["result"]
+    assert (task["status"]["state"], canceled["status"]["state"]) == ("input-required", "canceled")

@@ -129,13 +129,21 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
         _completed(),
     ),
     "test-resubscribe-message-id": (_WORKING, _wait, _completed()),
-    "": (_WORKING, _artifact(Part(text="done")), _completed("done")),
 }
-"""What each prefix of a message's id means; the longest one counts, and any other message is answered at once."""
+"""What each prefix of a message's id means; the longest one counts."""
+
+_OTHERS: dict[str, tuple[Step, ...]] = {
+    "1.0": (_WORKING, _artifact(Part(text="done")), _completed("done")),
+    "0.3": (_WORKING, TaskUpdater.requires_input),  # that suite knows one prefix only, and goes on with its tasks
+}
+"""What any other message means to the suite for a protocol."""
 
 
 class ConformanceExecutor(AgentExecutor):
     """Does what the id of the message asks for; its cancel is that of the adapter."""
+
+    def __init__(self, protocol: str = "1.0") -> None:
+        self._others = _OTHERS[protocol]
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Follow the script of a message."""
@@ -152,7 +160,8 @@ class ConformanceExecutor(AgentExecutor):
             await event_queue.enqueue_event(
                 Task(id=task.task_id, context_id=task.context_id, status=submitted, history=history)
             )
-        for step in SCRIPTS[max((prefix for prefix in SCRIPTS if message_id.startswith(prefix)), key=len)]:
+        prefix = max((prefix for prefix in SCRIPTS if message_id.startswith(prefix)), key=len, default=None)
+        for step in self._others if prefix is None else SCRIPTS[prefix]:
             await step(task)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -254,7 +263,7 @@ async def _serve(host: str, port: int, grpc_port: int, protocol: str) -> None:
         url = f"http://{host}:{listener.getsockname()[1]}"
         card, supervisor = _card(url, grpc_address, protocol), stoppable.Supervisor()
         handler = StoppableRequestHandler(
-            StoppableExecutor(ConformanceExecutor(), supervisor, name="conformance"), InMemoryTaskStore(), card
+            StoppableExecutor(ConformanceExecutor(protocol), supervisor, name="conformance"), InMemoryTaskStore(), card
         )
         a2a_pb2_grpc.add_A2AServiceServicer_to_server(_Grpc(handler, _Versions()), rpc)
         a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(CompatGrpcHandler(handler), rpc)
@@ -280,7 +289,9 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9999, help="of JSON-RPC (at /), REST and the card; 0: a free one")
     parser.add_argument("--grpc-port", type=int, default=0, help="0: a free one, which the card tells")
-    parser.add_argument("--protocol", choices=("1.0", "0.3"), default="1.0", help="of the card; both are served")
+    parser.add_argument(
+        "--protocol", choices=("1.0", "0.3"), default="1.0", help="of the card and the suite; both are served"
+    )
     given = parser.parse_args()
     asyncio.run(_serve(given.host, given.port, given.grpc_port, given.protocol))
 
