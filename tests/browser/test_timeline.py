@@ -38,11 +38,39 @@ def test_the_bars_that_cross_the_stop_are_those_of_the_receipt_with_their_fates(
     assert sorted(rows.locator("td:last-child").all_inner_texts()) == sorted(["–", *(fate for *_, fate in calls)])
 
 
+def test_a_record_that_comes_before_the_events_of_its_calls_does_not_call_them_abandoned(shared, page):
+    run = shared.start("family", input={"gate": "behind"})
+    wait_until(lambda: len(shared.ask("GET", f"/runs/{run}/tree")["runs"]) == 3, 60)
+    shared.ask("POST", f"/runs/{run}/stop", json={})
+    shared.open_gate("behind")
+    log = shared.http.get(f"{shared.url}/runs/{run}/events?tree=true").text  # to its end: the run is over
+    first, left, _ = log.partition("event: left")
+    assert left
+    rest = []
+
+    def hold(route):
+        if "last-event-id" in route.request.headers:
+            rest.append(route)
+        else:
+            route.fulfill(content_type="text/event-stream", body=first[: first.rindex("\n\n") + 2])
+
+    page.route(re.compile(r"/events\?tree=true"), hold)
+    open_run(page, shared, run)
+    expect(chip(page)).to_have_attribute("data-status", "stopped")
+    bars = page.locator(".lanes .bar[data-name='ask']")
+    expect(bars).to_have_count(2)
+    assert bars.evaluate_all("(bars) => bars.map((bar) => bar.dataset.fate)") == ["", ""]
+    wait_until(lambda: page.wait_for_timeout(20) or rest, 60)
+    rest.pop().continue_()
+    expect(page.locator(".lanes .bar[data-name='ask'][data-fate='finished']")).to_have_count(2)
+
+
 def test_the_picture_says_what_it_shows(shared, page):
     run = shared.start("family", input={"gate": "picture"})
     open_run(page, shared, run)
     expect(page.get_by_text("in flight: llm ask ×2")).to_be_visible()
     button(page, "Stop").click()
+    expect(chip(page)).to_have_attribute("data-status", "stopping")  # the server has it
     shared.open_gate("picture")
     expect(chip(page)).to_have_attribute("data-status", "stopped")
     words = re.compile(
@@ -70,6 +98,7 @@ def test_zooming_to_the_stop_going_along_and_back(shared, page):
     open_run(page, shared, run)
     expect(page.get_by_text("in flight: llm ask")).to_be_visible()
     button(page, "Stop").click()
+    expect(chip(page)).to_have_attribute("data-status", "stopping")  # the server has it
     shared.open_gate("zoom")
     expect(chip(page)).to_have_attribute("data-status", "stopped")
     page.wait_for_function("document.querySelector('.fatename, .barname')")

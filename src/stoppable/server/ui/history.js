@@ -1,7 +1,7 @@
 /** One run with everything below it, as its events tell it. */
 
 import { follow, get, now } from "./api.js";
-import { isOver, shownOf } from "./stoppable-button.js";
+import { shownOf } from "./stoppable-button.js";
 
 const BARS = 10_000; // kept per tree
 const EVENTS = 5_000; // kept in the list
@@ -80,6 +80,7 @@ export class History extends EventTarget {
 		const { runId, type, data } = event;
 		if (type === "entered") this.#enter(event);
 		else if (type === "left") this.#leave(event);
+		else if (type === "done") this.#abandon(runId);
 		else if (type === "partial" && runId === this.id) this.#put(data);
 		if (["status", "done", "late"].includes(type) || !this.runs.some((run) => run.id === runId)) this.#look().catch(() => {});
 		this.#list(event);
@@ -111,6 +112,11 @@ export class History extends EventTarget {
 		bar.fate = data.fate ?? null;
 	}
 
+	/** A run is over: what is still open in it ran on. Its record may say so before its events have come. @param {string} runId */
+	#abandon(runId) {
+		for (const bar of this.#open.get(runId) ?? []) bar.fate = "abandoned";
+	}
+
 	/** @param {any} data */
 	#put(data) {
 		const text = "delta" in data ? textOf(data.delta) : textOf(data.value);
@@ -136,10 +142,7 @@ export class History extends EventTarget {
 			lanes.set(run.id, { run, depth, bars: [] });
 		}
 		for (const bar of this.bars) {
-			const lane = lanes.get(bar.runId);
-			if (!lane) continue;
-			lane.bars.push(bar);
-			if (bar.to === null && isOver(lane.run.status)) bar.fate = "abandoned";
+			lanes.get(bar.runId)?.bars.push(bar);
 		}
 		return [...lanes.values()];
 	}

@@ -127,7 +127,7 @@ export class Timeline {
 		if (!run || width < 50) return;
 		const lanes = this.history.lanes();
 		const { from, to } = this.#now;
-		const seen = `${this.list.open} ${width} ${from} ${to} ${this.history.bars.length} ${this.history.runs.map((one) => one.status + one.endedAt).join()} ${lanes.flatMap((lane) => lane.bars.slice(-50).map((bar) => bar.to ?? "")).join()}`;
+		const seen = `${this.list.open} ${width} ${from} ${to} ${this.history.bars.length} ${this.history.runs.map((one) => one.status + one.endedAt).join()} ${lanes.flatMap((lane) => lane.bars.slice(-50).map((bar) => `${bar.to ?? ""}${bar.fate ?? ""}`)).join()}`;
 		if (seen === this.#seen) return;
 		this.#seen = seen;
 		this.#width = width;
