@@ -19,6 +19,7 @@ from stoppable._engine.draining import drained
 from stoppable._engine.entered import Entered, enter
 from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
+from stoppable._engine.isolation.host import WorkerDied
 from stoppable._engine.open_run import open_run
 from stoppable._engine.plain.install import instrument, uninstrument
 from stoppable._engine.processes.adopted import AdoptedProcess, adopt_process
@@ -31,7 +32,6 @@ from stoppable._engine.streaming.stream import stream
 from stoppable._engine.telling import RemoteStop
 from stoppable._engine.threads import ThreadPoolExecutor, bind, to_thread
 from stoppable._engine.waits import sleep
-from stoppable._engine.workers import WorkerDied
 from stoppable.errors import (
     AgentNotFound,
     AgentStopped,

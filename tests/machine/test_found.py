@@ -7,7 +7,7 @@ import pytest
 
 import stoppable
 from stoppable._core import context
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 
 

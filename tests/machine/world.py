@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from stoppable._core import port
+from stoppable._core import participants
 from stoppable._core.hooks import Moment, _user_hook, on_end
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._engine import control
-from stoppable._engine.scope import _Edge
+from stoppable._engine.edge import _Edge
 from stoppable.errors import AgentStopped
 from stoppable.testing import FakeClock
 
@@ -90,10 +90,10 @@ class World(RuleBasedStateMachine):
         logging.getLogger("stoppable").disabled = True  # hooks fail on purpose here
         self.clock = FakeClock()
         self.clock.__enter__()
-        self._ports = port.participant, port.join, port.attend
+        self._ports = participants.participant, participants.join, participants.attend
         self._executing: Actor | None = None
-        port.participant = lambda: self._executing
-        port.join = port.attend = self._join
+        participants.participant = lambda: self._executing
+        participants.join = participants.attend = self._join
         self.model = Model()
         self.runs: dict[str, Run] = {}
         self.actors: dict[str, Actor] = {}
@@ -105,7 +105,7 @@ class World(RuleBasedStateMachine):
         self.numbers = iter(range(10**9))
 
     def teardown(self) -> None:
-        port.participant, port.join, port.attend = self._ports
+        participants.participant, participants.join, participants.attend = self._ports
         self.clock.__exit__(None, None, None)
         logging.getLogger("stoppable").disabled = False
 

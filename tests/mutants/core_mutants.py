@@ -197,9 +197,9 @@ CORE_MUTANTS = (
         name="a boundary on a foreign thread passes for one in the task of the run",
         breaks="G8, G13",
         file="_core/boundary.py",
-        snippet="not main.thread._is_owned() or main.task is not port.current_task(main.loop):\n"
-        "            main = port.join(run)  #",
-        replacement="main.task is not port.current_task(main.loop):\n            main = port.join(run)  #",
+        snippet="not main.thread._is_owned() or main.task is not participants.current_task(main.loop):\n"
+        "            # Rarely",
+        replacement="main.task is not participants.current_task(main.loop):\n            # Rarely",
         caught_by=(
             UNIT + "test_threads.py::test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_mid_step",
         ),
@@ -208,9 +208,10 @@ CORE_MUTANTS = (
         name="an async boundary on a foreign thread passes for one in the task of the run",
         breaks="G8, G13",
         file="_core/boundary.py",
-        snippet="not main.thread._is_owned() or main.task is not port.current_task(main.loop):\n"
-        "            main = port.join(run)\n",
-        replacement="main.task is not port.current_task(main.loop):\n            main = port.join(run)\n",
+        snippet="not main.thread._is_owned() or main.task is not participants.current_task(main.loop):\n"
+        "            main = participants.join(run)\n",
+        replacement="main.task is not participants.current_task(main.loop):\n"
+        "            main = participants.join(run)\n",
         caught_by=(
             UNIT + "test_threads.py::test_a_task_of_a_foreign_loop_does_not_pass_for_the_one_that_waits_for_it",
         ),

@@ -60,7 +60,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="somebody else's cancel is swallowed",
         breaks="G9",
-        file="_engine/scope.py",
+        file="_engine/edge.py",
         snippet="""\
             self._close(result, stop, outsider, rest)
             if outsider is not None:
@@ -137,7 +137,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="a count that a TaskGroup left behind is a cancel",
         breaks="G4, G9",
-        file="_engine/scope.py",
+        file="_engine/edge.py",
         snippet="count > self.participant.others or (count > self._others and others_cancel(cancel) is not None)",
         replacement="count > self._others",
         caught_by=(UNIT + "test_edges.py::test_a_count_that_a_task_group_left_behind_is_nobodys_cancel",),
@@ -145,7 +145,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="a cancel from before ours is forgotten",
         breaks="G9",
-        file="_engine/scope.py",
+        file="_engine/edge.py",
         snippet="return others_cancel(error) if self.participant.others_now() > self._others else None",
         replacement="return None",
         caught_by=(
@@ -155,7 +155,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="a KILL that comes while ours arrives is not paid back",
         breaks="G9",
-        file="_engine/scope.py",
+        file="_engine/edge.py",
         snippet="                participant.pay_back(self._issued)  # a KILL may have come by now\n",
         replacement="",
         caught_by=(UNIT + "test_edges.py::test_a_kill_that_comes_while_the_edge_lets_our_cancel_in_hits_nobody_else",),
@@ -171,7 +171,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="a run that was cut is not told so",
         breaks="G8",
-        file="_engine/scope.py",
+        file="_engine/edge.py",
         snippet="        run._deliver(raised=True)  # it was cut, though",
         replacement="        #",
         caught_by=(UNIT + "test_edges.py::test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopped",),

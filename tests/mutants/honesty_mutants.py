@@ -62,7 +62,7 @@ HONESTY_MUTANTS = (
         name="whoever should_stop told takes no part",
         breaks="G8",
         file="_core/run.py",
-        snippet="        port.attend(self)\n",
+        snippet="        participants.attend(self)\n",
         replacement="",
         caught_by=(_AGENTS + "test_a_task_that_should_stop_told_to_stop_takes_part",),
     ),
@@ -85,7 +85,7 @@ HONESTY_MUTANTS = (
     Mutant(
         name="a cancel that the body took back counts as ours",
         breaks="G9",
-        file="_engine/scope.py",
+        file="_engine/edge.py",
         snippet="        return not is_ours(outsider)\n",
         replacement="        return False\n",
         caught_by=(_AGENTS + "test_a_timeout_around_a_body_that_took_our_cancel_back_is_a_timeout[False]",),
@@ -117,7 +117,7 @@ HONESTY_MUTANTS = (
     Mutant(
         name="a worker counts no boundaries",
         breaks="limits",
-        file="_engine/worker.py",
+        file="_engine/isolation/child.py",
         snippet="        run._budget = _Allowance(run, message.left, line) if message.left else None\n",
         replacement="",
         caught_by=(_AGENTS + "test_a_limit_of_boundaries_is_kept_in_a_worker_process",),

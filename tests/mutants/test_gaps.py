@@ -9,7 +9,7 @@ import stoppable
 from stoppable._core import context
 from stoppable._core.gate import lock
 from stoppable._core.hooks import Callback, Moment
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 
 

@@ -17,7 +17,7 @@ from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable._core import boundary as boundaries
-from stoppable._engine import workers
+from stoppable._engine.isolation import host
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ async def test_a_worker_process_that_cuts_a_task_at_its_exit_is_not_clean(tmp_pa
 async def test_a_worker_process_that_somebody_kills_leaves_nobody_who_knows(tmp_path):
     handle = await stoppable.spawn(leaves_a_task, str(tmp_path / "there"), isolation="process")
     await until((tmp_path / "there").exists)
-    [worker] = workers.live
+    [worker] = host.live
     os.kill(worker._process.pid, signal.SIGKILL)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.clean) == ("failed", None)

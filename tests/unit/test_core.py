@@ -11,7 +11,7 @@ import pytest
 
 import stoppable
 from stoppable import InvalidArgument, Mode, Policy, Rung
-from stoppable._core import context, port
+from stoppable._core import context, participants
 from stoppable._core.boundary import Boundary
 from stoppable._core.hooks import Moment, UserHook
 from stoppable._core.run import Run
@@ -52,11 +52,11 @@ def test_without_an_engine_the_core_stops_and_calls_hooks_in_place():
     run = Run("run")
     stop = Stop(run, Mode.GRACEFUL, stoppable.Reason())
     calls = []
-    assert port._no_participant() is None
-    assert port._nobody(run) is None
-    assert port._no_climb(stop) is None
-    assert not port._is_worker_thread()
-    port._call_in_place([UserHook(run, Moment.STOP, lambda: calls.append(1))])
+    assert participants._no_participant() is None
+    assert participants._nobody(run) is None
+    assert participants._no_climb(stop) is None
+    assert not participants._is_worker_thread()
+    participants._call_in_place([UserHook(run, Moment.STOP, lambda: calls.append(1))])
     assert calls == [1]
 
 
@@ -229,7 +229,7 @@ async def test_a_receipt_of_a_child_leaves_out_what_is_not_below_it():
 async def test_a_remote_that_does_not_answer_leaves_the_stop_unacknowledged(clock):
     told = []
 
-    class Remote(port.RemoteParticipant):
+    class Remote(participants.RemoteParticipant):
         def tell(self, stop):
             told.append(stop)
 

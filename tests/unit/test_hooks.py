@@ -8,7 +8,7 @@ from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable import InvalidArgument, Policy
-from stoppable._core import port
+from stoppable._core import participants
 
 
 class Bot:
@@ -138,4 +138,4 @@ def test_outside_a_run_hooks_at_the_end_do_nothing():
 
 def test_the_core_alone_has_no_event_loop():
     with pytest.raises(InvalidArgument, match="is async, and there is no event loop"):
-        port._no_loop(Bot())
+        participants._no_loop(Bot())

@@ -11,8 +11,8 @@ import pytest
 from tests import worker_agents
 
 import stoppable
-from stoppable._engine.values import Values, checked
-from stoppable._engine.wire import Event, Item, Line, Told
+from stoppable._engine.isolation.messages import Event, Item, Line, Told
+from stoppable._engine.isolation.values import Values, checked
 
 
 class Exploit:

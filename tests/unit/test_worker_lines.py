@@ -12,7 +12,7 @@ import pytest
 from tests.waiting import until, wait_until
 
 import stoppable
-from stoppable._engine import wire, workers
+from stoppable._engine.isolation import host, messages
 
 AGENTS = """
 import os, signal, time
@@ -59,7 +59,7 @@ def agents(importable):
 @pytest.fixture(params=["with a pidfd", "without"])
 def _with_and_without_pidfd(request, monkeypatch):
     if request.param == "without":
-        monkeypatch.setattr(wire, "open_pidfd", lambda pid: None)  # as on another system or an older kernel
+        monkeypatch.setattr(messages, "open_pidfd", lambda pid: None)  # as on another system or an older kernel
 
 
 async def test_a_worker_that_does_not_read_holds_up_no_ladder(agents, tmp_path):
@@ -83,7 +83,7 @@ async def test_a_worker_that_does_not_read_holds_up_no_ladder(agents, tmp_path):
 async def test_a_worker_that_does_not_read_its_start_can_be_killed(agents):
     async with asyncio.timeout(40):
         handle = await stoppable.spawn(agents.size, bytes(5_000_000), isolation="process")
-        worker = await until(lambda: next(iter(workers.live), None))
+        worker = await until(lambda: next(iter(host.live), None))
         os.kill(worker._process.pid, signal.SIGSTOP)
         await until(lambda: handle.run._members)
         await handle.stop("kill")
@@ -109,7 +109,7 @@ async def test_what_is_told_while_a_worker_is_frozen_arrives_in_order(agents, tm
 async def test_a_reason_that_is_too_large_to_be_sent_holds_up_no_later_stop(agents, tmp_path, caplog):
     handle = await stoppable.spawn(agents.stuck, str(tmp_path / "there"), isolation="process")
     await until((tmp_path / "there").exists)
-    handle.run.stop("cooperative", reason="x" * wire.LIMIT)
+    handle.run.stop("cooperative", reason="x" * messages.LIMIT)
     handle.run.stop("graceful")
     unsent, sent = handle.run._stops()
     await until(lambda: sent.acknowledged_at)
@@ -132,7 +132,7 @@ async def test_a_worker_that_dies_beside_a_command_it_started_is_failed(agents):
     """The command lives on, and would hold the line if it had inherited it."""
     async with asyncio.timeout(40):
         handle = await stoppable.spawn(agents.killed_beside_a_command, isolation="process")
-        worker = await until(lambda: next(iter(workers.live), None))
+        worker = await until(lambda: next(iter(host.live), None))
         outcome = await handle.outcome()
     assert (outcome.status, "SIGKILL" in str(outcome.error)) == ("failed", True)
     assert worker._members.pids() == []
@@ -143,7 +143,7 @@ async def test_a_worker_that_dies_beside_its_own_fork_is_failed_and_what_it_had_
     received = []
     async with asyncio.timeout(40):
         handle = await stoppable.spawn(agents.killed_beside_a_fork, isolation="process")
-        worker = await until(lambda: next(iter(workers.live), None))
+        worker = await until(lambda: next(iter(host.live), None))
         with pytest.raises(stoppable.RunFailed, match="SIGKILL"):
             async for number in handle.stream():
                 received.append(number)

@@ -12,8 +12,8 @@ from tests.waiting import until
 import stoppable
 from stoppable import Supervisor
 from stoppable._core.run import Run
-from stoppable._engine import workers
-from stoppable._engine.wire import Line
+from stoppable._engine.isolation import host
+from stoppable._engine.isolation.messages import Line
 
 AGENTS = """
 import asyncio, os, threading, time
@@ -197,7 +197,7 @@ async def test_a_run_inside_that_is_given_up_before_the_death_of_its_process_was
     async with stoppable.open_run("policy", policy=stoppable.Policy(kill=0.1)):
         handle = await stoppable.spawn(agents.with_one_that_hangs, str(tmp_path), isolation="process")
         await until(lambda: (tmp_path / "hung").exists() and "hangs" in below(handle.run))
-        hangs, [worker] = below(handle.run)["hangs"], workers.live
+        hangs, [worker] = below(handle.run)["hangs"], host.live
         may_hear.clear()
         os.kill(worker._process.pid, signal.SIGKILL)
         await until(lambda: not worker.alive())

@@ -14,8 +14,8 @@ from tests.waiting import until
 
 import stoppable
 from stoppable._core.sink import Sink
+from stoppable._engine.isolation.messages import LIMIT
 from stoppable._engine.processes.table import Members
-from stoppable._engine.wire import LIMIT
 
 AGENTS = """
 import asyncio, ctypes, os, resource, signal, subprocess, sys, threading, time

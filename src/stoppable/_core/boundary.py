@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from stoppable._core import context, port
+from stoppable._core import context, participants
 from stoppable._core.callables import behind, code_of
 from stoppable._core.context import FORKED, OUTSIDE, Scope
 from stoppable._core.fate import fate_of
@@ -40,7 +40,7 @@ def check() -> None:
     scope = _get()
     if type(scope) is Run:
         scope._looked = True
-        port.join(scope)
+        participants.join(scope)
     elif (run := scope._run_here()) is not None:
         _join_in_shield(scope, run)
     else:
@@ -49,8 +49,8 @@ def check() -> None:
         scope._raise_stopped()
 
 
-def _join_in_shield(scope: Scope, run: Run) -> port.Participant | None:
-    holder = port.join(run)
+def _join_in_shield(scope: Scope, run: Run) -> participants.Participant | None:
+    holder = participants.join(run)
     if holder is not None and isinstance(scope, shielded):
         scope._protect(holder)  # a task that was started in the shield is held back too
     return holder
@@ -80,7 +80,7 @@ class Boundary(Member):
 
     kind: str
     name: str | None
-    holder: port.Participant | None
+    holder: participants.Participant | None
     """Who is inside; set on entry."""
     _run: Run | None  # the one it is open in
     _fate: Fate
@@ -108,8 +108,9 @@ class Boundary(Member):
         if type(run) is not Run or self._run is not None:
             return self._enter_elsewhere(run)
         main = run._main
-        if main is None or not main.thread._is_owned() or main.task is not port.current_task(main.loop):
-            main = port.join(run)  # nearly always it is the run's own task that enters, which is seen without a call
+        if main is None or not main.thread._is_owned() or main.task is not participants.current_task(main.loop):
+            # Rarely: nearly always it is the run's own task that enters, which is seen without a call.
+            main = participants.join(run)
         self._run = run
         self.holder = main
         members = run._members
@@ -141,8 +142,8 @@ class Boundary(Member):
         if type(run) is not Run or self._run is not None:
             return self._enter_elsewhere(run)
         main = run._main
-        if main is None or not main.thread._is_owned() or main.task is not port.current_task(main.loop):
-            main = port.join(run)
+        if main is None or not main.thread._is_owned() or main.task is not participants.current_task(main.loop):
+            main = participants.join(run)
         self._run = run
         self.holder = main
         members = run._members
@@ -197,15 +198,15 @@ class Boundary(Member):
         if run._sink is not None:
             run._sink.entered(run, self)
 
-    def _goes_on(self, run: Run, ending: port.Participant | None = None) -> bool:
+    def _goes_on(self, run: Run, ending: participants.Participant | None = None) -> bool:
         """Return whether whoever entered it has been cut while another is still at work for it: that one holds it."""
-        for other in run._list(port.Participant):
+        for other in run._list(participants.Participant):
             if other.inside is self and other is not ending and other.alive():
                 self.holder = other
                 return True
         return False
 
-    def _ends_with(self, ending: port.Participant, run: Run, error: BaseException | None) -> None:
+    def _ends_with(self, ending: participants.Participant, run: Run, error: BaseException | None) -> None:
         """Leave it if whoever is about to end was the last one at work for it."""
         if self._run is None and self.holder is ending and not self._goes_on(run, ending):
             self._note_fate(run, None, error)
@@ -235,7 +236,7 @@ class Boundary(Member):
         if run is None:
             return True
         self._run = run
-        self.holder = port.join(run)
+        self.holder = participants.join(run)
         if self.holder is not None and isinstance(scope, shielded):
             scope._protect(self.holder)
         run._admit(self)
@@ -260,7 +261,7 @@ class Boundary(Member):
             if not self.enter_unpaid(scope):
                 scope._raise_stopped()
         elif run is not None:
-            self.holder = port.join(run)
+            self.holder = participants.join(run)
         check()
 
     def __call__(self, function: F) -> F:
@@ -274,7 +275,7 @@ class Boundary(Member):
 
 def innermost(run: Run) -> Boundary | None:
     """Return the boundary that the calling code is in."""
-    here = port.join(run)
+    here = participants.join(run)
     for member in list(run._members or ())[: -_LOOKED_AT - 1 : -1]:
         if member.role is Role.BOUNDARY and cast("Boundary", member).holder is here:
             return cast("Boundary", member)
@@ -421,7 +422,7 @@ def _look_outside(scope: Scope, what: str) -> None:
             f"{what} was called in a process that was forked inside a run: a fork has no run, and no stop reaches it. "
             "Start an agent with isolation='process' instead, or a command with stoppable.run_process()"
         )
-    elif scope is OUTSIDE and port.is_worker_thread():
+    elif scope is OUTSIDE and participants.is_worker_thread():
         told = (
             f"{what} was called on a thread that belongs to no run while runs are live: no stop reaches it. Start the "
             "thread with stoppable.to_thread() or wrap the function with stoppable.bind(); if it is meant to outlive "

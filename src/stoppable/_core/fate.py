@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stoppable._core import port
+from stoppable._core import participants
 from stoppable._core.state import Fate, Rung
 from stoppable.errors import AgentStopped
 
@@ -29,6 +29,6 @@ def fate_of(run: Run, error: BaseException | None) -> Fate:
 def _cause(error: BaseException) -> BaseException | None:
     """Return the stop or the cancel that ended an effect: the error itself, or what was on its way out then."""
     found: BaseException | None = error
-    while found is not None and not isinstance(found, (AgentStopped, *port.cancels)):
+    while found is not None and not isinstance(found, (AgentStopped, *participants.cancels)):
         found = found.__context__
     return found

@@ -10,7 +10,7 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from stoppable._core import context, port
+from stoppable._core import context, participants
 from stoppable._core.callables import code_of
 from stoppable._core.gate import Member, Role
 from stoppable.errors import InvalidArgument
@@ -96,7 +96,7 @@ class UserHook(Callback):
     @classmethod
     def call_all(cls, hooks: Sequence[Hook]) -> None:
         """Call them away from whoever stops: one may hang, and must hang nobody else."""
-        port.dispatch(hooks)
+        participants.dispatch(hooks)
 
     def _call_detached(self) -> None:
         # A hook cleans up after the run; its boundaries must not raise because the run is stopped.
@@ -197,4 +197,4 @@ def _run_for(callback: Callable[..., object]) -> Run | None:
 
 
 def _plain(callback: Callable[..., object]) -> Callable[..., object]:
-    return port.in_loop(callback) if inspect.iscoroutinefunction(code_of(callback)) else callback
+    return participants.in_loop(callback) if inspect.iscoroutinefunction(code_of(callback)) else callback

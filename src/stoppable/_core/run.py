@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
-from stoppable._core import clock, port, receipt
+from stoppable._core import clock, participants, receipt
 from stoppable._core.budget import Budget
 from stoppable._core.gate import Role, lock
 from stoppable._core.hooks import Hook, Moment, call_hooks
@@ -75,7 +75,7 @@ class Run(Awaited):
         self._closed = False
         self._members = None
         self._first = self._next = self._previous = None
-        self._main: port.Participant | None = None
+        self._main: participants.Participant | None = None
         self._partial: Partial | None = None
         self._stop = self._metadata = None
         self._later: list[Stop] | None = None
@@ -184,7 +184,7 @@ class Run(Awaited):
         for remote, stop in due.remotes:
             remote.tell(stop)
         for stop in told:
-            port.climb(stop)
+            participants.climb(stop)
             if stop.target._sink is not None:
                 stop.target._sink.stopping(stop)
         call_hooks(due.hooks)
@@ -273,7 +273,7 @@ class Run(Awaited):
 
     def _answer(self) -> bool:
         """Answer True to ``should_stop()``, which is a delivery; whoever was told takes part."""
-        port.attend(self)
+        participants.attend(self)
         self._deliver(raised=True)
         return True
 
@@ -315,11 +315,11 @@ class Run(Awaited):
     def _kill_at(self) -> float | None:
         return min((at for stop in self._stops() if (at := stop.kill_at) is not None), default=None)
 
-    def _participants(self) -> list[port.Participant]:
+    def _participants(self) -> list[participants.Participant]:
         """Return whoever executes a part of it: its own task or thread, those that joined, those inside a boundary."""
-        found: dict[port.Participant | None, bool] = {self._main: True}
+        found: dict[participants.Participant | None, bool] = {self._main: True}
         for member in list(self._members or ()):
-            if isinstance(member, port.Participant):
+            if isinstance(member, participants.Participant):
                 found[member] = True
             elif member.role is Role.BOUNDARY:
                 # A thread of somebody else's pool takes part while it is inside: nobody says when it is done.
@@ -347,7 +347,7 @@ class Run(Awaited):
 
     # Its beginning and end
 
-    def _begin(self, main: port.Participant) -> None:
+    def _begin(self, main: participants.Participant) -> None:
         self._main = main
         self.started_at = clock.now()
         if self._sink is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Never, Self
 
-from stoppable._core import clock, context, port
+from stoppable._core import clock, context, participants
 from stoppable._core.context import Scope
 from stoppable._core.policy import seconds
 from stoppable._core.run import Run
@@ -31,7 +31,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         self._region = self  # the block, for a scope that extends it over another run
         self._outer: shielded | None = None  # the block around it
         self._is_left = self._looked = False
-        self._holders: list[port.Participant] = []
+        self._holders: list[participants.Participant] = []
 
     def __enter__(self) -> Self:
         if self._reset is not None:
@@ -42,7 +42,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
             self._run._looked = True
             self._until = clock.now() + self._seconds
             self._outer = outer._region if isinstance(outer, shielded) else None
-            participant = port.participant()
+            participant = participants.participant()
             if participant is not None:
                 self._protect(participant)
             self._reset = context.current.set(self)
@@ -75,7 +75,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         inner._run = run
         return inner
 
-    def _protect(self, participant: port.Participant) -> None:
+    def _protect(self, participant: participants.Participant) -> None:
         """Hold CANCEL back from a participant, until the region is left."""
         for region in self._regions():
             if participant not in region._holders:

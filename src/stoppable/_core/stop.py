@@ -15,7 +15,7 @@ from stoppable._core.state import Fate, Mode, Rung, Status
 if TYPE_CHECKING:
     from stoppable._core.boundary import Boundary
     from stoppable._core.hooks import Hook
-    from stoppable._core.port import RemoteParticipant
+    from stoppable._core.participants import RemoteParticipant
     from stoppable._core.run import Run
 
 T = TypeVar("T")

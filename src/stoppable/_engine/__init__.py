@@ -2,15 +2,15 @@
 
 import asyncio
 
-from stoppable._core import port
+from stoppable._core import participants
 from stoppable._engine import control, hooks, ladder, tasks
 
-port.attend = tasks.attend
-port.cancels = (asyncio.CancelledError,)
-port.climb = ladder.climb
-port.current_task = tasks.current_task
-port.dispatch = control.dispatch
-port.in_loop = hooks.in_loop
-port.join = tasks.join
-port.participant = tasks.current
-port.is_worker_thread = tasks.is_worker_thread
+participants.attend = tasks.attend
+participants.cancels = (asyncio.CancelledError,)
+participants.climb = ladder.climb
+participants.current_task = tasks.current_task
+participants.dispatch = control.dispatch
+participants.in_loop = hooks.in_loop
+participants.join = tasks.join
+participants.participant = tasks.current
+participants.is_worker_thread = tasks.is_worker_thread

@@ -23,11 +23,11 @@ from stoppable._core.state import Status
 from stoppable._engine import headroom
 from stoppable._engine.cancels import passed_on
 from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
+from stoppable._engine.edge import BlockingEdge, Edge, drive, in_task
 from stoppable._engine.generators import Steps
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.options import NO_OPTIONS, RunOptions, asked, keep_options, name_of, options_of
 from stoppable._engine.returned import Returned
-from stoppable._engine.scope import BlockingEdge, Edge, drive, in_task
 from stoppable.errors import InvalidArgument, RunFailed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -424,7 +424,7 @@ def _isolated(
 ) -> Callable[[Callable[[Any], object] | None], Any]:
     if isolation != "process":
         raise InvalidArgument(f"unknown isolation {isolation!r}: use auto or process")
-    from stoppable._engine.workers import as_worker_body  # noqa: PLC0415 - it stands on this module
+    from stoppable._engine.isolation.host import as_worker_body  # noqa: PLC0415 - it stands on this module
 
     return as_worker_body(agent, args)
 

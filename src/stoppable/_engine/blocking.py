@@ -18,12 +18,12 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
 from stoppable._engine.agents import Kind, body_of, channel_for, child_run, fed, in_thread, kind_of, perform, start
-from stoppable._engine.bells import Alarm
+from stoppable._engine.alarms import Alarm
 from stoppable._engine.channel import Channel
+from stoppable._engine.edge import raise_ended
 from stoppable._engine.handle import Held, RunHandle, Until, is_body, seen, stream_of
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.options import asked
-from stoppable._engine.scope import raise_ended
 from stoppable._engine.waits import wait_for_end
 from stoppable.errors import RunFailed
 

@@ -12,7 +12,7 @@ from stoppable._core.boundary import check
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._engine import tasks
-from stoppable._engine.bells import Bell, block
+from stoppable._engine.alarms import Bell, block
 from stoppable._engine.waits import until
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from stoppable._core import clock, context, port
+from stoppable._core import clock, context, participants
 from stoppable._core.boundary import Boundary
 from stoppable._core.run import Run
 
@@ -22,13 +22,13 @@ async def drained() -> None:
     run = context.current_run()
     if run is None or run._stop is None:
         return
-    me = port.participant()
+    me = participants.participant()
     until = clock.now() + run.policy.grace  # a cooperative stop has no rung that would end it
     while run._rung is None and clock.now() < until and any(_of_others(run, me)):  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _of_others(run: Run, me: port.Participant | None) -> Iterator[Boundary]:
+def _of_others(run: Run, me: participants.Participant | None) -> Iterator[Boundary]:
     """Yield the open boundaries of a run and of the runs below it that somebody else is inside."""
     nodes = [run]
     for node in nodes:

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 from stoppable._core import context
 from stoppable._core.boundary import check
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung, Status
 from stoppable._engine import tasks
-from stoppable._engine.scope import BlockingEdge
+from stoppable._engine.edge import BlockingEdge
 from stoppable._engine.whereabouts import place
 
 

@@ -16,7 +16,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine.cancels import passed_on
 from stoppable._engine.channel import Channel
-from stoppable._engine.scope import raise_ended
+from stoppable._engine.edge import raise_ended
 from stoppable._engine.waits import acknowledged, ended
 from stoppable.errors import InvalidArgument, RunFailed
 

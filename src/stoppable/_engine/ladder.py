@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from stoppable._core import port
+from stoppable._core import participants
 from stoppable._core.hooks import Moment, call_hooks
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
@@ -85,7 +85,7 @@ class Ladder(control.Timer):
 
     def _force(self, rung: Rung, runs: list[Run]) -> None:
         # A task that executes several nested runs gets one cancel, for the outermost of them (G7).
-        outermost: dict[type[port.Participant], dict[port.Participant, Run]] = {}
+        outermost: dict[type[participants.Participant], dict[participants.Participant, Run]] = {}
         for run in runs:
             for participant in run._participants():
                 outermost.setdefault(type(participant), {}).setdefault(participant, run)

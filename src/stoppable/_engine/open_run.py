@@ -13,7 +13,7 @@ from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._engine import control, headroom
-from stoppable._engine.scope import BlockingEdge, Edge
+from stoppable._engine.edge import BlockingEdge, Edge
 from stoppable.errors import InvalidArgument, StoppableError
 
 

@@ -11,15 +11,15 @@ from types import TracebackType
 from stoppable._core.boundary import Boundary
 from stoppable._core.callables import code_of
 from stoppable._core.gate import lock
+from stoppable._core.participants import Participant, RemoteParticipant
 from stoppable._core.policy import Policy
-from stoppable._core.port import Participant, RemoteParticipant
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Fate, Mode, Rung
 from stoppable._core.stop import Stop
 from stoppable._engine import tasks
-from stoppable._engine.bells import Bell, block
+from stoppable._engine.alarms import Bell, block
 from stoppable._engine.cancels import is_our_cancel
 from stoppable._engine.open_run import open_run, refuse_generators
 from stoppable._engine.telling import Line, Tell, end_of

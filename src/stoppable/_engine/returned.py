@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Coroutine, Generator, Mapping
 from typing import Any
 
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
-from stoppable._engine.scope import BlockingEdge, Edge
+from stoppable._engine.edge import BlockingEdge, Edge
 
 
 class Returned(Participant, Coroutine[Any, Any, Any]):

@@ -14,7 +14,7 @@ from typing import Any
 
 from stoppable._core import clock
 from stoppable._core.boundary import Boundary
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung

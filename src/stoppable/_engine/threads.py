@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from stoppable._core import context
 from stoppable._core.boundary import Boundary, check, innermost
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.pool import DaemonPool

@@ -15,7 +15,7 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.run import Run
 from stoppable._engine import control, tasks
-from stoppable._engine.bells import Alarm
+from stoppable._engine.alarms import Alarm
 
 T = TypeVar("T")
 

@@ -20,9 +20,10 @@ from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import CHANGES, Answer, Receipt, Stop
-from stoppable._engine import control, inherited
+from stoppable._engine import control
+from stoppable._engine.isolation.values import Values
+from stoppable._engine.processes import inherited_fds
 from stoppable._engine.processes.orphans import end_orphans
-from stoppable._engine.values import Values
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
 from stoppable.records import EventType, RunRecord, Selector, StopAnswer, StopIntent, StopResult, TreeEvent
 from stoppable.stores.base import Intent, Registered, Store
@@ -93,11 +94,11 @@ class Desk:
             if self._was_opened:
                 raise InvalidArgument("this supervisor was opened before: make a new Supervisor for each block")
             self.store.open()
-            inherited.add(self._inherited)
+            inherited_fds.add(self._inherited)
             try:
                 self.lease.open()
             except BaseException:
-                inherited.remove(self._inherited)
+                inherited_fds.remove(self._inherited)
                 self.store.close()
                 raise
             self._was_opened = True
@@ -120,7 +121,7 @@ class Desk:
             if is_open and self.lease.close(give_back=not alive):
                 if alive:
                     _logger.error("still alive, and lost once the lease has run out: %s", ", ".join(alive))
-                inherited.remove(self._inherited)
+                inherited_fds.remove(self._inherited)
                 for listener in self._listeners:
                     listener.close()
                 self.store.close()

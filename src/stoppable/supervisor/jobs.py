@@ -20,10 +20,10 @@ from stoppable._core.run import Run
 from stoppable._engine.agents import Kind, body_of, kind_of, start, start_isolated
 from stoppable._engine.blocking import start_on_thread
 from stoppable._engine.handle import RunHandle
+from stoppable._engine.isolation.host import as_worker_body
+from stoppable._engine.isolation.values import Values
 from stoppable._engine.open_run import limit_time
 from stoppable._engine.options import asked, name_of
-from stoppable._engine.values import Values
-from stoppable._engine.workers import as_worker_body
 from stoppable.errors import InvalidArgument, RunStopped
 from stoppable.records import RunRecord, check_key
 from stoppable.supervisor.translate import digest, input_of, outcome_of

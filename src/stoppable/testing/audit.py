@@ -11,7 +11,7 @@ from typing import Any
 from stoppable._core import context
 from stoppable._core.boundary import Boundary
 from stoppable._core.run import Run
-from stoppable._engine import workers
+from stoppable._engine.isolation import host
 
 _EFFECTS = frozenset(
     {
@@ -58,7 +58,7 @@ def is_effect(event: str, args: tuple[Any, ...]) -> bool:
 def _starts_a_worker() -> bool:
     """Return whether it is the process of a run itself that is started."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename != workers.__file__:
+    while frame is not None and frame.f_code.co_filename != host.__file__:
         frame = frame.f_back
     return frame is not None
 

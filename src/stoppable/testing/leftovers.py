@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stoppable._core.ids import new_id
-from stoppable._engine import workers
+from stoppable._engine.isolation import host
 from stoppable._engine.processes import group, table
 
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # the interpreter's own, to its end
@@ -16,7 +16,7 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  #
 
 def participants() -> dict[object, str]:
     """Return the process groups and worker processes of which something may be alive, each with its description."""
-    return {participant: participant.describe() for participant in (*group.live, *workers.live)}
+    return {participant: participant.describe() for participant in (*group.live, *host.live)}
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 from stoppable._core import context
 from stoppable._core.context import DETACHED, Outside, Scope
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.plain import scopes, whose

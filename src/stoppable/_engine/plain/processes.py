@@ -10,7 +10,7 @@ from stoppable._core.boundary import Boundary
 from stoppable._core.context import Scope
 from stoppable._core.gate import lock
 from stoppable._core.ids import new_id
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.plain import scopes

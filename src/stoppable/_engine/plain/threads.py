@@ -13,7 +13,7 @@ from stoppable._core import context
 from stoppable._core.boundary import Boundary
 from stoppable._core.context import Outside, Scope, detached
 from stoppable._core.hooks import Moment, UserHook
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.plain import scopes, whose

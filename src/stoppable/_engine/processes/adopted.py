@@ -13,7 +13,7 @@ from stoppable._core import clock, context
 from stoppable._core.boundary import boundary
 from stoppable._core.gate import lock
 from stoppable._core.ids import new_id
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung

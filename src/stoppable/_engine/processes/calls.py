@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Generic, Literal, TypedDict, Unpack, overload
 
-from stoppable._engine.bells import block
+from stoppable._engine.alarms import block
 from stoppable._engine.processes.command import Argument, Command
 from stoppable._engine.processes.errors import ProcessFailed
 from stoppable._engine.processes.group import ProcessGroup

@@ -15,13 +15,13 @@ from stoppable._core import clock, context
 from stoppable._core.boundary import boundary, check
 from stoppable._core.ids import new_id
 from stoppable._core.partial import append_partial
+from stoppable._core.participants import Participant
 from stoppable._core.policy import Policy
-from stoppable._core.port import Participant
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung
 from stoppable._engine import control
-from stoppable._engine.bells import Bell
+from stoppable._engine.alarms import Bell
 from stoppable._engine.processes.command import Command
 from stoppable._engine.processes.keeper import Force, Keeper
 from stoppable._engine.processes.orphans import cookie

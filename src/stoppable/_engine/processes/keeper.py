@@ -11,8 +11,7 @@ from enum import IntEnum
 from typing import IO, TYPE_CHECKING, Any
 
 from stoppable._core import clock
-from stoppable._engine import inherited
-from stoppable._engine.processes import table
+from stoppable._engine.processes import inherited_fds, table
 from stoppable._engine.processes.errors import not_started
 from stoppable._engine.processes.pipes import Outgoing, Pipes, Pump, Sink
 
@@ -95,7 +94,7 @@ class Keeper:
                 cwd=command.cwd,
                 env=self._env,
                 start_new_session=True,
-                pass_fds=inherited.descriptors(),
+                pass_fds=inherited_fds.descriptors(),
             )
         except Exception as error:
             group.error = not_started(command.name, command.cwd, error)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
 
-from stoppable._engine.bells import Bell
+from stoppable._engine.alarms import Bell
 from stoppable._engine.processes.waker import Waker
 
 _CHUNK = 1 << 16

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stoppable._core.boundary import check
-from stoppable._engine.bells import block
+from stoppable._engine.alarms import block
 from stoppable._engine.processes.group import ProcessGroup
 from stoppable._engine.processes.pipes import Incoming, Outgoing, Pipes
 from stoppable.errors import AgentStopped, InvalidArgument

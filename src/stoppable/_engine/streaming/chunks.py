@@ -6,7 +6,7 @@ import sys
 from asyncio import AbstractEventLoop
 from typing import Any, Generic, Never, TypeVar
 
-from stoppable._core import port
+from stoppable._core import participants
 from stoppable._core.boundary import Boundary
 from stoppable._core.context import Scope
 from stoppable._core.hooks import Hook
@@ -110,7 +110,7 @@ class Chunks(Generic[T]):
 
     def _enter(self, scope: Scope, run: Run) -> bool:
         kind, name = self._label
-        if not _is_listed(run, kind, port.join(run)):
+        if not _is_listed(run, kind, participants.join(run)):
             entry = Entry(kind, name)
             if not entry.enter_unpaid(scope):
                 return False
@@ -135,10 +135,10 @@ class Chunks(Generic[T]):
 
     # One read
 
-    def _read_begins(self) -> port.Participant | None:
+    def _read_begins(self) -> participants.Participant | None:
         if self._run is None:
             return None
-        reader = port.join(self._run)
+        reader = participants.join(self._run)
         if self._entry is not None:
             self._entry.holder = reader
         return reader
@@ -193,7 +193,7 @@ def _is_forced(run: Run | None) -> bool:
     return run is not None and (run._rung is not None or run._outcome is not None)
 
 
-def _is_listed(run: Run, kind: str, reader: port.Participant | None) -> bool:
+def _is_listed(run: Run, kind: str, reader: participants.Participant | None) -> bool:
     """Return whether the reader is inside a boundary of that kind: the stream is a part of that effect."""
     open_ = (member for member in list(run._members or ()) if isinstance(member, Boundary))
     return any(other.kind == kind and other.holder is reader for other in open_)

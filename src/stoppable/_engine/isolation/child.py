@@ -1,6 +1,6 @@
 """The worker process: executes one agent for a run of its parent, and dies with it.
 
-Started as ``python -m stoppable._engine.worker FD``, in a session of its own, with one end of a socket pair.
+Started as ``python -m stoppable._engine.isolation.child FD``, in a session of its own, with one end of a socket pair.
 """
 
 from __future__ import annotations
@@ -31,12 +31,7 @@ from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Stop
 from stoppable._engine import control
 from stoppable._engine.agents import Kind, body_of, kind_of, perform, pumped, start
-from stoppable._engine.loops import run_in_new_loop
-from stoppable._engine.plain.install import instrument
-from stoppable._engine.processes.table import GROUPS, Members
-from stoppable._engine.values import Values, sendable_error
-from stoppable._engine.waits import wait_for_end
-from stoppable._engine.wire import (
+from stoppable._engine.isolation.messages import (
     Acknowledged,
     Born,
     Ended,
@@ -53,6 +48,11 @@ from stoppable._engine.wire import (
     Told,
     pack,
 )
+from stoppable._engine.isolation.values import Values, sendable_error
+from stoppable._engine.loops import run_in_new_loop
+from stoppable._engine.plain.install import instrument
+from stoppable._engine.processes.table import GROUPS, Members
+from stoppable._engine.waits import wait_for_end
 from stoppable._wire import plain
 from stoppable.errors import InvalidArgument
 

@@ -26,8 +26,8 @@ from stoppable._core.policy import Policy
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode
 from stoppable._core.stop import Abandoned
+from stoppable._engine.isolation.values import LIMIT, Values, checked, refused
 from stoppable._engine.processes.table import open_pidfd
-from stoppable._engine.values import LIMIT, Values, checked, refused
 from stoppable.errors import InvalidArgument
 
 _logger = logging.getLogger("stoppable")

@@ -16,7 +16,7 @@ from stoppable.errors import InvalidArgument
 
 LIMIT = 64 * 1024 * 1024
 _PARTS = ("outcome", "policy", "reason", "state")
-_MODULES = {"stoppable._engine.wire", *(f"stoppable._core.{name}" for name in _PARTS)}
+_MODULES = {"stoppable._engine.isolation.messages", *(f"stoppable._core.{name}" for name in _PARTS)}
 _IN_THE_WORKER = "in the worker process:\n"
 
 

@@ -6,12 +6,23 @@ from collections.abc import Callable, Mapping
 
 from stoppable._core.boundary import Boundary, boundary
 from stoppable._core.partial import Partial
-from stoppable._core.port import Participant, RemoteParticipant
+from stoppable._core.participants import Participant, RemoteParticipant
 from stoppable._core.reason import Reason
 from stoppable._core.run import Run
 from stoppable._core.state import Fate, Rung, Status
 from stoppable._core.stop import Stop
-from stoppable._engine.wire import Born, Ended, Entered, Event, Left, Message, Noted, Spent, Stopping, Told
+from stoppable._engine.isolation.messages import (
+    Born,
+    Ended,
+    Entered,
+    Event,
+    Left,
+    Message,
+    Noted,
+    Spent,
+    Stopping,
+    Told,
+)
 
 
 class Process(RemoteParticipant):

@@ -15,17 +15,17 @@ from typing import Any, TypeAlias
 
 from stoppable._core import clock, context
 from stoppable._core.ids import new_id
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
-from stoppable._engine import inherited
 from stoppable._engine.agents import body_of
-from stoppable._engine.mirror import Mirror, Process, note_delivery
+from stoppable._engine.isolation.child_runs import Mirror, Process, note_delivery
+from stoppable._engine.isolation.messages import Acknowledged, Ended, Item, Line, Sender, Start, StopRequest, pack
+from stoppable._engine.isolation.values import Values
+from stoppable._engine.processes import inherited_fds
 from stoppable._engine.processes.orphans import cookie
 from stoppable._engine.processes.table import Members, environment
-from stoppable._engine.values import Values
-from stoppable._engine.wire import Acknowledged, Ended, Item, Line, Sender, Start, StopRequest, pack
 from stoppable.errors import InvalidArgument, StoppableError
 
 Put: TypeAlias = Callable[[Any], object]
@@ -85,8 +85,8 @@ class Worker(Process):
         with theirs, context.detached():  # a participant of its own, not one of the run's plain processes
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    [sys.executable, "-m", "stoppable._engine.worker", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno(), *inherited.descriptors()],
+                    [sys.executable, "-m", "stoppable._engine.isolation.child", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno(), *inherited_fds.descriptors()],
                     start_new_session=True,
                     env={**environment(None, run.id, group, cookie()), "PYTHONPATH": _search_path(request)},
                 )

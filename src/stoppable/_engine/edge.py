@@ -11,7 +11,7 @@ from typing import Any, Never, Self
 from stoppable._core import context
 from stoppable._core.context import Scope
 from stoppable._core.outcome import Outcome
-from stoppable._core.port import Participant
+from stoppable._core.participants import Participant
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
