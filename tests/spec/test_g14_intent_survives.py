@@ -11,7 +11,7 @@ from stoppable.errors import StoreError
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
 from stoppable.stores.sqlite import SqliteStore
-from stoppable.stores.sqlite.bells import Bells
+from stoppable.stores.sqlite.wakeups import Bells
 
 DEADLINE = 30
 TTL = 9.0  # a heartbeat every three seconds, and a lease that a busy machine does not let run out

@@ -11,8 +11,8 @@ from stoppable._core.stop import Answer, Receipt
 from stoppable.errors import Fenced
 from stoppable.records import Draft, EventType, OutcomeRecord
 from stoppable.stores.memory import MemoryStore
+from stoppable.stores.sql.boot import boot_clock
 from stoppable.stores.sqlite import SqliteStore
-from stoppable.stores.sqlite.boot import boot_clock
 
 DEADLINE = 30
 TTL = 9.0  # a heartbeat every three seconds, and a lease that a busy machine does not let run out

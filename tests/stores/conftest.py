@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from stoppable.stores.sqlite import SqliteStore, locks
+from stoppable.stores.sql import locks
+from stoppable.stores.sqlite import SqliteStore
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from stoppable.errors import Fenced, InvalidArgument, RunNotFound, StoreError
 from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.reply import Reply
+from stoppable.stores.sql.batch import BatchThread
 from stoppable.stores.sqlite import SqliteStore, engine, transaction
-from stoppable.stores.sqlite.lane import Lane
 
 from .sqlite_tools import Gate, Script, done, progress, reaped, started
 
@@ -204,11 +204,11 @@ def test_a_lane_that_is_closed_is_waited_for_as_long_as_it_makes_progress():
         threading.Event().wait(0.3)
         done.extend(items)
 
-    lane = Lane("test", work, most=1)
+    batches = BatchThread("test", work, most=1)
     for item in range(8):
-        lane.put(item)
-    lane.start()
-    assert lane.close(2)
+        batches.put(item)
+    batches.start()
+    assert batches.close(2)
     assert done == list(range(8))
 
 
@@ -229,7 +229,7 @@ def test_threads_are_daemons_with_names_and_end_with_the_store(open_store):
     store = open_store()
     started(store)
     ours = [thread for thread in threading.enumerate() if thread.name.startswith("stoppable-sqlite-")]
-    assert {thread.name for thread in ours} == {f"stoppable-sqlite-{each}" for each in ("writer", "reader", "bells")}
+    assert {thread.name for thread in ours} == {f"stoppable-sqlite-{each}" for each in ("writer", "reader", "wakeups")}
     assert all(thread.daemon for thread in ours)
     store.close()
     assert not any(thread.is_alive() for thread in ours)
@@ -350,7 +350,7 @@ def test_a_heartbeat_does_not_wait_for_what_was_asked_before(tmp_path):
     try:
         store.open_worker(WorkerInfo(id="w"), 60).result(15)
         entered, go = threading.Event(), threading.Event()
-        store._engine._writer.lane.put((lambda tx: (entered.set(), go.wait(15)), (), Reply()))
+        store._engine._writer.batches.put((lambda tx: (entered.set(), go.wait(15)), (), Reply()))
         assert entered.wait(15)
         for number in range(2000):  # more than one transaction takes
             record = RunRecord(id=str(number), name="x", worker="w")
@@ -366,7 +366,7 @@ def test_a_heartbeat_does_not_wait_for_what_was_asked_before(tmp_path):
         store.close()
 
 
-def test_a_lease_that_could_not_be_written_leaves_neither_a_lock_nor_a_bell(store, path):
+def test_a_lease_that_could_not_be_written_leaves_neither_a_lock_nor_a_socket(store, path):
     connection = apsw.Connection(str(path))
     connection.execute("CREATE TRIGGER full BEFORE INSERT ON workers BEGIN SELECT RAISE(ABORT, 'full'); END")
     gate = Gate(store)
@@ -383,7 +383,7 @@ def test_a_lease_that_could_not_be_written_leaves_neither_a_lock_nor_a_bell(stor
     assert (len(store.inherited), sorted(file.name for file in directory.iterdir())) == (1, ["a.lock", "a.sock"])
 
 
-def test_a_lease_that_could_not_be_renewed_keeps_its_lock_and_its_bell(store, path):
+def test_a_lease_that_could_not_be_renewed_keeps_its_lock_and_its_socket(store, path):
     started(store)
     held = store.inherited
     connection = apsw.Connection(str(path))

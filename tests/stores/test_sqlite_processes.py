@@ -9,7 +9,7 @@ from tests.waiting import wait_until
 from stoppable._core.state import Mode, Status
 from stoppable.records import StopIntent
 from stoppable.stores.sqlite import writer
-from stoppable.stores.sqlite.bells import Bells
+from stoppable.stores.sqlite.wakeups import Wakeups
 
 from .sqlite_tools import Script, listens, progress, reaped, started
 
@@ -114,19 +114,19 @@ def test_many_processes_make_the_file_at_once(path):
 # Waking
 
 
-def test_a_stop_in_another_process_rings_the_bell_of_the_worker(store, path, monkeypatch):
+def test_a_stop_in_another_process_wakes_the_worker(store, path, monkeypatch):
     monkeypatch.setattr(writer, "LOOK_SECONDS", 600.0)
     _woken_by_another_process(store, path)
 
 
-def test_a_bell_rings_where_the_path_is_too_long_for_a_socket(open_store, tmp_path, monkeypatch):
+def test_a_worker_is_woken_where_the_path_is_too_long_for_a_socket(open_store, tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "LOOK_SECONDS", 600.0)
     directory = tmp_path / ("long" * 30) / ("path" * 30)
     directory.mkdir(parents=True)
     _woken_by_another_process(open_store(path=directory / "runs.db"), directory / "runs.db")
 
 
-def test_a_stop_whose_bell_is_not_heard_is_seen_by_looking(store, path):
+def test_a_stop_whose_wakeup_is_lost_is_seen_by_looking(store, path):
     _woken_by_another_process(store, path, deaf=True)
 
 
@@ -153,7 +153,7 @@ def _woken_by_another_process(store, path, *, deaf=False):
     subscription.close()
 
 
-def test_a_bell_that_is_rung_while_it_is_answered_is_answered_again(tmp_path):
+def test_a_wakeup_that_comes_while_one_is_answered_is_answered_too(tmp_path):
     """A look that is under way may be too early for the second stop; many rings that came meanwhile need one more."""
     looks, looking, go = [], threading.Event(), threading.Event()
 
@@ -162,21 +162,21 @@ def test_a_bell_that_is_rung_while_it_is_answered_is_answered_again(tmp_path):
         looking.set()
         assert go.wait(10)
 
-    bells, others = Bells(tmp_path, look), Bells(tmp_path, looks.append)
+    wakeups, others = Wakeups(tmp_path, look), Wakeups(tmp_path, looks.append)
     try:
-        bells.hang("w")
-        others.ring(["w", "nobody"])
+        wakeups.listen("w")
+        others.wake(["w", "nobody"])
         assert looking.wait(10)
         for _ in range(5):
-            others.ring(["w"])
+            others.wake(["w"])
         go.set()
         wait_until(lambda: len(looks) == 2)
-        others.ring(["w"])
+        others.wake(["w"])
         wait_until(lambda: len(looks) == 3)
         assert looks == ["w"] * 3
     finally:
         go.set()
-        bells.close()
+        wakeups.close()
         others.close()
 
 

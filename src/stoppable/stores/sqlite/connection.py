@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
-from stoppable.stores.sqlite.private import make_file
+from stoppable.stores.sql.private import make_file
 from stoppable.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
 
 BUSY_SECONDS = 30.0

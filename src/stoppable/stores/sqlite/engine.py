@@ -17,13 +17,13 @@ from stoppable.errors import StoreError
 from stoppable.stores.base import Intent
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply, Settled, settle
+from stoppable.stores.sql.batch import BatchThread
+from stoppable.stores.sql.boot import boot_id
+from stoppable.stores.sql.locks import Locks
 from stoppable.stores.sqlite import connection
-from stoppable.stores.sqlite.bells import Bells
-from stoppable.stores.sqlite.boot import boot_id
-from stoppable.stores.sqlite.lane import Lane
 from stoppable.stores.sqlite.leases import Leases, intents
-from stoppable.stores.sqlite.locks import Locks
 from stoppable.stores.sqlite.transaction import Session, Transaction
+from stoppable.stores.sqlite.wakeups import Wakeups
 from stoppable.stores.sqlite.writer import Write, Writer
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Engine:
         self._hints = hints
         self._watchers = watchers
         directory = path.with_name(path.name + "-workers")
-        self._turn = threading.RLock()  # held while connections are opened or closed, and by the thread that was rung
+        self._turn = threading.RLock()  # held while connections change, and by the thread that hears of stops
         self.turns = [self._turn]
         self._connections = ExitStack()
         with self._turn, ExitStack() as undo:
@@ -72,22 +72,22 @@ class Engine:
                 log = connection.open_log(path)
                 undo.callback(os.close, log)
                 sync = partial(connection.sync, log)
-            self._bells = Bells(directory, lambda worker: hints.tell([worker]))
+            self._wakeups = Wakeups(directory, lambda worker: hints.tell([worker]))
             self._connections.push(undo.pop_all())
         self.locks = Locks(directory)
-        self.leases = Leases(lease_clock, boot_id(), self.locks, self._bells)
+        self.leases = Leases(lease_clock, boot_id(), self.locks, self._wakeups)
         transaction = Transaction(self._writes, clock, events_kept)
         self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all, sync)
         self._session = Session(self._reads, clock)
-        self._rung: Session | None = None
-        self._reader: Lane[Read] = Lane("stoppable-sqlite-reader", self._answer)
-        self.turns += [self._writer.lane.turn, self._reader.turn]
-        self._writer.lane.start()
+        self._woken: Session | None = None
+        self._reader: BatchThread[Read] = BatchThread("stoppable-sqlite-reader", self._answer)
+        self.turns += [self._writer.batches.turn, self._reader.turn]
+        self._writer.batches.start()
         self._reader.start()
 
     def put(self, write: Write, *, first: bool = False) -> None:
         """Have a change made, after those that wait or before them."""
-        if not self._writer.lane.put(write, first=first):
+        if not self._writer.batches.put(write, first=first):
             raise self._closed()
 
     def read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
@@ -99,23 +99,23 @@ class Engine:
         return reply
 
     def intents(self, worker: str) -> Reply[Sequence[Intent]]:
-        """Look up what a worker has to stop; on the thread that was rung, without waking another."""
-        if not self._bells.is_here:
+        """Look up what a worker has to stop; on the thread that heard of it, without waking another."""
+        if not self._wakeups.is_here:
             return self.read(intents, worker)
         with self._turn:
-            if self._rung is None:
+            if self._woken is None:
                 opened = self._connections.enter_context(closing(connection.open_reader(self._path)))
-                self._rung = Session(opened, self._session.now)
-            return Reply.of(partial(intents, self._rung, worker))
+                self._woken = Session(opened, self._session.now)
+            return Reply.of(partial(intents, self._woken, worker))
 
     def look(self) -> None:
         """See now whether other processes have written, and from now on again and again while anybody listens."""
-        self._writer.lane.nudge()
+        self._writer.batches.nudge()
 
     def close(self) -> None:
         """Finish what was asked, and let go of the file; what waits for another process that holds it is left to it."""
-        have_ended = self._writer.lane.close(PATIENCE_SECONDS), self._reader.close(PATIENCE_SECONDS)
-        self._bells.close()
+        have_ended = self._writer.batches.close(PATIENCE_SECONDS), self._reader.close(PATIENCE_SECONDS)
+        self._wakeups.close()
         if all(have_ended):
             self.disconnect()
         else:
@@ -140,7 +140,7 @@ class Engine:
             return reply, None, connection.explain(error, self._path)
 
     def _tell(self, transaction: Transaction) -> None:
-        self._bells.ring(transaction.woken.difference(self._hints.names()))  # first: they have the longest way
+        self._wakeups.wake(transaction.woken.difference(self._hints.names()))  # first: they have the longest way
         self._hints.tell(transaction.woken)
         self._watchers.tell(transaction.touched)
 

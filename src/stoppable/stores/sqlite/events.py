@@ -9,9 +9,9 @@ from stoppable.errors import Fenced, RunNotFound, StoppableError
 from stoppable.records import Draft, Event, EventType, RunRecord
 from stoppable.stores import rules
 from stoppable.stores.base import READ_BYTES
-from stoppable.stores.sqlite import rows
-from stoppable.stores.sqlite.rows import Lines
-from stoppable.stores.sqlite.transaction import Row, Session, Transaction
+from stoppable.stores.sql import rows
+from stoppable.stores.sql.rows import Lines, Row
+from stoppable.stores.sqlite.transaction import Session, Transaction
 
 _STATE = """SELECT number, epoch, ended_at IS NULL, (SELECT coalesce(max(seq), 0) FROM events WHERE run = number)
  FROM runs WHERE id = ?"""

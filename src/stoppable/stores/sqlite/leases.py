@@ -8,10 +8,11 @@ from stoppable.errors import Fenced
 from stoppable.records import RunRecord
 from stoppable.stores import rules
 from stoppable.stores.base import Intent, WorkerInfo
-from stoppable.stores.sqlite import events, rows, runs
-from stoppable.stores.sqlite.bells import Bells
-from stoppable.stores.sqlite.locks import Locks, file_name
+from stoppable.stores.sql import rows
+from stoppable.stores.sql.locks import Locks, file_name
+from stoppable.stores.sqlite import events, runs
 from stoppable.stores.sqlite.transaction import Session, Transaction
+from stoppable.stores.sqlite.wakeups import Wakeups
 
 # A lease of an earlier start of the machine has run out; so has one that was given in the future, which is how a reboot
 # looks where the system has no name for its starts.
@@ -33,11 +34,11 @@ def intents(session: Session, worker: str) -> Sequence[Intent]:
 class Leases:
     """The calls of and about workers."""
 
-    def __init__(self, clock: Callable[[], float], boot: str, locks: Locks, bells: Bells) -> None:
+    def __init__(self, clock: Callable[[], float], boot: str, locks: Locks, wakeups: Wakeups) -> None:
         self._clock = clock
         self._boot = boot
         self._locks = locks
-        self._bells = bells
+        self._wakeups = wakeups
 
     def open_worker(self, tx: Transaction, info: WorkerInfo, ttl: float) -> None:
         """Give a process its lease; its lock comes first, so that a lease without one is of a dead worker."""
@@ -45,7 +46,7 @@ class Leases:
             raise Fenced(info.id)
         if self._locks.take(info.id):
             tx.undo.append(lambda: self._goodbye(info.id))
-        self._bells.hang(info.id)
+        self._wakeups.listen(info.id)
         tx.run(
             "INSERT INTO workers (id, host, pid, boot, until, ttl, state) VALUES (?, ?, ?, ?, ?, ?, 'open') ON CONFLICT"
             " (id) DO UPDATE SET boot = excluded.boot, until = excluded.until, ttl = excluded.ttl",
@@ -68,7 +69,7 @@ class Leases:
         tx.later.append(lambda: self._goodbye(worker))
 
     def _goodbye(self, worker: str) -> None:
-        self._bells.take_down(worker)
+        self._wakeups.unlisten(worker)
         self._locks.drop(worker)
 
     def reap(self, tx: Transaction, limit: int, expired: bool) -> Sequence[RunRecord]:  # noqa: FBT001 - the store names it

@@ -11,9 +11,10 @@ from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
 from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent, changed
 from stoppable.stores import rules
 from stoppable.stores.base import Registered
-from stoppable.stores.sqlite import events, rows, stops, tombstones
-from stoppable.stores.sqlite.rows import Lines
-from stoppable.stores.sqlite.transaction import Row, Session, Transaction
+from stoppable.stores.sql import rows
+from stoppable.stores.sql.rows import Lines, Row
+from stoppable.stores.sqlite import events, stops, tombstones
+from stoppable.stores.sqlite.transaction import Session, Transaction
 
 _BY_ID = f"SELECT {rows.RECORD} FROM runs WHERE id = ?"  # noqa: S608 - our own names
 

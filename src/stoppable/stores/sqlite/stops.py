@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from stoppable import _wire
@@ -12,8 +11,11 @@ from stoppable._core.stop import Answer
 from stoppable.errors import RunNotFound
 from stoppable.records import Hold, Selector, StopAnswer, StopIntent, StopResult
 from stoppable.stores import rules
-from stoppable.stores.sqlite import house, rows, tombstones
-from stoppable.stores.sqlite.transaction import Row, Session, Transaction
+from stoppable.stores.sql import rows
+from stoppable.stores.sql.requests import StopRequest
+from stoppable.stores.sql.rows import Row
+from stoppable.stores.sqlite import holds, tombstones
+from stoppable.stores.sqlite.transaction import Session, Transaction
 
 LABELS = """NOT EXISTS (
     SELECT 1 FROM json_each(?) AS wanted
@@ -69,21 +71,7 @@ WHERE number IN (SELECT node FROM below) AND ended_at IS NULL AND acknowledged <
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A stop with all that was said about it."""
-
-    target: str | Selector
-    intent: StopIntent
-    idempotency_key: str | None
-    hold: bool
-    dry_run: bool
-    owner: str | None
-    if_unknown_hold: bool
-    asked_at: float | None
-
-
-def request_stop(tx: Transaction, request: Request) -> StopResult:
+def request_stop(tx: Transaction, request: StopRequest) -> StopResult:
     """Keep a stop."""
     target, intent = request.target, request.intent
     if request.idempotency_key is not None:
@@ -97,12 +85,12 @@ def request_stop(tx: Transaction, request: Request) -> StopResult:
         if not request.if_unknown_hold:
             raise RunNotFound(target)
         return StopResult(waits_until=None if request.dry_run else _wait_for_run(tx, target, request.owner, intent))
-    placed = None if held is None else house.make(tx, held, intent)
+    placed = None if held is None else holds.make(tx, held, intent)
     answers = [(number, _answer(is_live, mode, intent)) for number, is_live, mode in chosen]
     if request.dry_run:
         return _result(tx, answers, placed)
     if placed is not None:
-        house.keep(tx, placed)
+        holds.keep(tx, placed)
     until = None
     if not chosen and request.if_unknown_hold and isinstance(target, Selector):
         until = tombstones.wait_for_key(tx, target, request.owner, intent)
@@ -183,7 +171,7 @@ def _result(
     )
 
 
-def _remember(tx: Transaction, request: Request, result: StopResult) -> None:
+def _remember(tx: Transaction, request: StopRequest, result: StopResult) -> None:
     answers = {item.record.id: item.answer for item in result.answers}
     placed = result.hold
     if request.idempotency_key is not None:
@@ -198,7 +186,7 @@ def _remember(tx: Transaction, request: Request, result: StopResult) -> None:
                 result.waits_until,
             ),
         )
-    house.note(tx, "stop", request.intent, request.target, {"runs": answers, "hold": placed and placed.id})
+    holds.note(tx, "stop", request.intent, request.target, {"runs": answers, "hold": placed and placed.id})
 
 
 def _answered(
@@ -220,5 +208,5 @@ def _answered(
 
 
 def _wait_for_run(tx: Transaction, run_id: str, owner: str | None, intent: StopIntent) -> float:
-    house.note(tx, "stop", intent, run_id, {"runs": {}, "hold": None, "owner": owner})
+    holds.note(tx, "stop", intent, run_id, {"runs": {}, "hold": None, "owner": owner})
     return tombstones.wait_for_run(tx, run_id, owner, intent)

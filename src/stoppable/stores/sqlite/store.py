@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple
 
-from stoppable._core.state import Mode
-from stoppable._core.stop import Receipt
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
-from stoppable.records import (
-    AuditEntry,
-    Draft,
-    Event,
-    EventType,
-    Filter,
-    Hold,
-    OutcomeRecord,
-    RunRecord,
-    Selector,
-    StopIntent,
-    StopResult,
-    Summaries,
-)
-from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Subscription, Tail, WorkerInfo, wall_clock
+from stoppable.records import RunRecord
+from stoppable.stores.base import EVENTS_KEPT, Intent, Subscription, WorkerInfo, wall_clock
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
-from stoppable.stores.sqlite import events as logs
-from stoppable.stores.sqlite import house, looks, runs, stops, tails
-from stoppable.stores.sqlite.boot import boot_clock
+from stoppable.stores.sql.boot import boot_clock
+from stoppable.stores.sql.store import SqlStore
+from stoppable.stores.sqlite import calls
 from stoppable.stores.sqlite.leases import Leases
-from stoppable.stores.sqlite.rows import Lines
-from stoppable.stores.sqlite.transaction import Session, Transaction
+from stoppable.stores.sqlite.transaction import Transaction
 
 if TYPE_CHECKING:
     from stoppable.stores.sqlite.engine import Engine
@@ -41,12 +25,14 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class SqliteStore:
+class SqliteStore(SqlStore):
     """Keeps runs in one file, for several processes of one machine; needs ``pip install "stoppable[sqlite]"``.
 
     One thread writes and one reads; calls that wait for the first share a transaction. ``synchronous="normal"`` loses
     the last calls if the machine goes down, not if a process does; ``"full"`` loses nothing that was answered.
     """
+
+    _calls = calls
 
     def __init__(
         self,
@@ -113,7 +99,7 @@ class SqliteStore:
             raise StoreError(f"{self.path} was opened by process {engine.pid}, before a fork: open a store of your own")
         return engine
 
-    def _write(self, call: Callable[[Transaction, *Ts], T], *args: *Ts) -> Reply[T]:
+    def _write(self, call: Callable[..., T], *args: Any) -> Reply[T]:
         reply: Reply[T] = Reply()
         try:
             self._opened().put((call, args, reply))
@@ -131,7 +117,7 @@ class SqliteStore:
             return Reply.failed(error)
         return reply
 
-    def _read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
+    def _read(self, call: Callable[..., T], *args: Any) -> Reply[T]:
         try:
             return self._opened().read(call, *args)
         except StoppableError as error:
@@ -170,123 +156,9 @@ class SqliteStore:
         """End the runs of workers that are gone."""
         return self._lease(Leases.reap, limit, expired)
 
-    # Runs
-
-    def register(self, record: RunRecord, request: str) -> Reply[Registered]:
-        """Keep a new run."""
-        return self._write(runs.register, record, request)
-
-    def request_stop(
-        self,
-        target: str | Selector,
-        intent: StopIntent,
-        *,
-        idempotency_key: str | None = None,
-        hold: bool = False,
-        dry_run: bool = False,
-        owner: str | None = None,
-        if_unknown_hold: bool = False,
-        asked_at: float | None = None,
-    ) -> Reply[StopResult]:
-        """Keep a stop, then tell the workers."""
-        request = stops.Request(
-            target=target,
-            intent=intent,
-            idempotency_key=idempotency_key,
-            hold=hold,
-            dry_run=dry_run,
-            owner=owner,
-            if_unknown_hold=if_unknown_hold,
-            asked_at=asked_at,
-        )
-        return self._write(stops.request_stop, request)
-
-    def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> Reply[None]:
-        """Note that a gate is closed."""
-        return self._write(runs.acknowledge, run_id, epoch, mode, receipt)
-
-    def finish(
-        self,
-        run_id: str,
-        epoch: int,
-        outcome: OutcomeRecord,
-        receipt: Receipt | None,
-        events: Sequence[Draft] = (),
-    ) -> Reply[RunRecord]:
-        """Write the terminal status, if there is none."""
-        try:
-            lines = Lines(events)
-        except InvalidArgument as error:
-            return Reply.failed(error)
-        return self._write(runs.finish, run_id, epoch, outcome, receipt, lines)
-
-    # Events
-
-    def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> Reply[int]:
-        """Add to a run's log."""
-        try:
-            lines = Lines(events)
-        except InvalidArgument as error:
-            return Reply.failed(error)
-        return self._write(logs.append, run_id, epoch, lines)
-
-    def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Reply[Sequence[Event]]:
-        """Return a part of a run's log."""
-        return self._read(logs.read, run_id, after, limit)
-
-    def tail(
-        self, after: int = 0, limit: int = 1000, *, types: Collection[EventType] = (), below: str | None = None
-    ) -> Reply[Tail]:
-        """Return events of many runs as they came."""
-        return self._read(tails.tail, after, limit, types, below)
-
-    def in_flight(self, run_ids: Sequence[str]) -> Reply[Mapping[str, tuple[str, ...] | None]]:
-        """Return the boundaries that are open in live runs."""
-        return self._read(tails.in_flight, run_ids, self._events_kept)
-
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
         """Call a function when a run may have changed."""
         engine = self._opened()
         subscription = self._watchers.add(run_id, wake)
         engine.look()
         return subscription
-
-    # Looking
-
-    def get(self, run_id: str) -> Reply[RunRecord]:
-        """Return a record."""
-        return self._read(looks.get, run_id)
-
-    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Summaries]:
-        """Return the runs that match, newest first."""
-        return self._read(looks.query, wanted, cursor, limit)
-
-    def tree(self, run_id: str) -> Reply[Sequence[RunRecord]]:
-        """Return a run and all its descendants."""
-        return self._read(looks.tree, run_id)
-
-    def counts(self) -> Reply[Mapping[str, int]]:
-        """Return how many runs have each status."""
-        return self._read(looks.counts)
-
-    # Holds, audit, retention
-
-    def place_hold(self, selector: Selector, intent: StopIntent) -> Reply[Hold]:
-        """Refuse new starts."""
-        return self._write(house.place_hold, selector, intent)
-
-    def release(self, hold_id: str, actor: str | None = None) -> Reply[Hold]:
-        """Take a hold away."""
-        return self._write(house.release, hold_id, actor)
-
-    def holds(self) -> Reply[Sequence[Hold]]:
-        """Return the holds that are in force."""
-        return self._read(house.holds)
-
-    def audit(self, after: int = 0, limit: int = 100) -> Reply[Sequence[AuditEntry]]:
-        """Return who did what."""
-        return self._read(house.audit, after, limit)
-
-    def purge(self, before: float, limit: int = 1000) -> Reply[int]:
-        """Forget trees that ended before a time."""
-        return self._write(house.purge, before, limit)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from stoppable.records import EventType
 from stoppable.stores.arrivals import label
 from stoppable.stores.base import READ_BYTES, Tail
-from stoppable.stores.sqlite import rows
+from stoppable.stores.sql import rows
 from stoppable.stores.sqlite.transaction import Session
 
 _TAIL = """

@@ -6,8 +6,9 @@ from stoppable import _wire
 from stoppable.records import RunRecord, Selector, StopIntent
 from stoppable.stores import rules
 from stoppable.stores.base import TOMBSTONE_SECONDS
-from stoppable.stores.sqlite import rows
-from stoppable.stores.sqlite.transaction import Row, Transaction
+from stoppable.stores.sql import rows
+from stoppable.stores.sql.rows import Row
+from stoppable.stores.sqlite.transaction import Transaction
 
 _RUNS = ("tombstones", "run_id")
 _KEYS = ("key_tombstones", "key")

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stoppable.errors import RunNotFound
+from stoppable.stores.sql.rows import Row
 
 if TYPE_CHECKING:
     import apsw
-
-Row = tuple[Any, ...]
 
 
 class Session:

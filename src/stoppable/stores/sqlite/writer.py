@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from stoppable.errors import StoppableError, StoreError
 from stoppable.stores.reply import Reply, Settled, settle
+from stoppable.stores.sql.batch import BatchThread
 from stoppable.stores.sqlite import events, runs, stops
 from stoppable.stores.sqlite.connection import explain
-from stoppable.stores.sqlite.lane import Lane
 from stoppable.stores.sqlite.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ class Writer:
         self._others_wrote = others_wrote
         self._version = -1
         self._look_at = 0.0
-        self.lane: Lane[Write] = Lane("stoppable-sqlite-writer", self._work, self._look)
+        self.batches: BatchThread[Write] = BatchThread("stoppable-sqlite-writer", self._work, self._look)
 
     def follow(self, read: Callable[[], object]) -> bool:
         """Call a function after all the calls that wait now, or return False if none does."""
-        return self.lane.put_behind((read, (), _NOBODY))
+        return self.batches.put_behind((read, (), _NOBODY))
 
     def _work(self, batch: list[Write]) -> None:
         writes = [write for write in batch if write[2] is not _NOBODY]

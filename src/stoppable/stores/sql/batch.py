@@ -12,7 +12,7 @@ T = TypeVar("T")
 _log = logging.getLogger("stoppable")
 
 
-class Lane(Generic[T]):
+class BatchThread(Generic[T]):
     """Hands what is put into it to one function, on one thread, in order, as many at once as there are."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Lane(Generic[T]):
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.turn = threading.RLock()
-        """Held while it works: whoever has it finds the lane between two batches."""
+        """Held while it works: whoever has it finds the batches between two batches."""
 
     def start(self) -> None:
         """Start the thread."""

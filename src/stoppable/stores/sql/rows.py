@@ -17,7 +17,8 @@ from stoppable._core.stop import Receipt
 from stoppable.errors import InvalidArgument
 from stoppable.records import ERROR_LENGTH, SETTERS, Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
 from stoppable.stores import rules
-from stoppable.stores.sqlite.transaction import Row
+
+Row = tuple[Any, ...]
 
 
 def _encoder() -> Callable[[object], str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stoppable.errors import StoreError
-from stoppable.stores.sqlite.private import check_directory, make_directory
+from stoppable.stores.sql.private import check_directory, make_directory
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _held: dict[Path, int] = {}  # of this process: a store that is closed leaves them to the next one over its file

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from stoppable.errors import StoreError
-from stoppable.stores.sqlite.locks import file_name
+from stoppable.stores.sql.locks import file_name
 
-_MOST = 1000  # rings that are answered by one look
+_MOST = 1000  # datagrams that one look answers
 _LONGEST = 100  # the system takes 107 bytes on Linux, 103 elsewhere
 
 
-class Bells:
-    """The bells of our own workers, answered on one thread, and the way to ring those of others."""
+class Wakeups:
+    """The sockets of this process's workers, read on one thread, and the way to wake the workers of others."""
 
-    def __init__(self, directory: Path, rung: Callable[[str], object]) -> None:
+    def __init__(self, directory: Path, woken: Callable[[str], object]) -> None:
         self._directory = directory
-        self._rung = rung
-        self._bells: dict[str, socket.socket] = {}
+        self._woken = woken
+        self._sockets: dict[str, socket.socket] = {}
         self._address = functools.lru_cache(1024)(self._address_of)
         try:
             self._selector = selectors.DefaultSelector()
@@ -33,40 +33,40 @@ class Bells:
         except OSError as error:
             raise StoreError(f"{directory}: no socket could be made to wake workers with: {error}") from error
         self._selector.register(self._is_ended, selectors.EVENT_READ, None)
-        self._thread = threading.Thread(target=self._listen, name="stoppable-sqlite-bells", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="stoppable-sqlite-wakeups", daemon=True)
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the thread that answers them."""
+        """Whether this is the thread that listens."""
         return threading.get_ident() == self._thread.ident
 
-    def hang(self, worker: str) -> None:
-        """Answer the bell of a worker of this process from now on; without one the poll has to do."""
-        if worker in self._bells:
+    def listen(self, worker: str) -> None:
+        """Listen for a worker of this process; where sockets cannot be made, the poll has to do."""
+        if worker in self._sockets:
             return
-        bell = _datagrams()
+        inbox = _datagrams()
         path = self._path(worker)
         try:
             path.unlink(missing_ok=True)
             with _short(path) as address:
-                bell.bind(address)
+                inbox.bind(address)
         except OSError:  # a filesystem without sockets
-            bell.close()
+            inbox.close()
             return
-        self._bells[worker] = bell
-        self._selector.register(bell, selectors.EVENT_READ, worker)
+        self._sockets[worker] = inbox
+        self._selector.register(inbox, selectors.EVENT_READ, worker)
         if not self._thread.is_alive():
             self._thread.start()
 
-    def take_down(self, worker: str) -> None:
-        """Answer a bell no longer."""
-        bell = self._bells.pop(worker, None)
-        if bell is not None:
-            self._selector.unregister(bell)
-            bell.close()
+    def unlisten(self, worker: str) -> None:
+        """Stop listening for a worker."""
+        inbox = self._sockets.pop(worker, None)
+        if inbox is not None:
+            self._selector.unregister(inbox)
+            inbox.close()
             self._path(worker).unlink(missing_ok=True)
 
-    def ring(self, workers: Iterable[str]) -> None:
+    def wake(self, workers: Iterable[str]) -> None:
         """Wake the processes of workers, those that are there."""
         for worker in workers:
             try:
@@ -87,34 +87,34 @@ class Bells:
         return self._directory / f"{file_name(worker)}.sock"
 
     def close(self) -> None:
-        """Take all down."""
-        for worker in list(self._bells):
-            self.take_down(worker)
+        """Stop listening."""
+        for worker in list(self._sockets):
+            self.unlisten(worker)
         self._end.send(b"!")
         if self._thread.is_alive():
             self._thread.join()
         self._selector.close()
-        for one in (self._end, self._is_ended, self._sender):
-            one.close()
+        for each in (self._end, self._is_ended, self._sender):
+            each.close()
 
     def _listen(self) -> None:
         while True:
             for key, _ in self._selector.select():
                 if key.data is None:
                     return
-                bell = key.fileobj
-                assert isinstance(bell, socket.socket), "nothing else is registered"
-                _heard(bell, 1)
-                self._rung(key.data)  # first: a stop does not wait until we know that there is no other one
-                if _heard(bell, _MOST):
-                    self._rung(key.data)
+                inbox = key.fileobj
+                assert isinstance(inbox, socket.socket), "nothing else is registered"
+                _heard(inbox, 1)
+                self._woken(key.data)  # first: a stop does not wait until we know that there is no other one
+                if _heard(inbox, _MOST):
+                    self._woken(key.data)
 
 
-def _heard(bell: socket.socket, most: int) -> bool:
+def _heard(inbox: socket.socket, most: int) -> bool:
     """Take what came, up to so many, and return whether it was anything."""
     heard = 0
-    with contextlib.suppress(OSError):  # there is no more, or it was taken down
-        while heard < most and bell.recv(16):
+    with contextlib.suppress(OSError):  # there is no more, or it was closed
+        while heard < most and inbox.recv(16):
             heard += 1
     return heard > 0
 

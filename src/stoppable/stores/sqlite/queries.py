@@ -7,7 +7,8 @@ from typing import Any
 
 from stoppable.records import Filter, RunRecord, RunSummary, Summaries
 from stoppable.stores import rules
-from stoppable.stores.sqlite import rows, runs
+from stoppable.stores.sql import rows
+from stoppable.stores.sqlite import runs
 from stoppable.stores.sqlite.stops import LABELS
 from stoppable.stores.sqlite.transaction import Session
 
