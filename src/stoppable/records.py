@@ -1,6 +1,6 @@
 """What is kept of a run: its record, its events, and the stops, holds and audit entries about it.
 
-Every time in here is of the store's clock, in seconds since 1970; ``_wire`` gives each its JSON form.
+Every time in here is of the store's clock, in seconds since 1970; ``_json`` gives each its JSON form.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core.labels import check_labels
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason
@@ -371,7 +371,7 @@ class Summaries:
 
 def to_json(value: Any) -> Any:
     """Return the JSON form of anything in this module."""
-    return _wire.dump(value)
+    return _json.dump(value)
 
 
 def run_from_json(data: Mapping[str, Any]) -> RunRecord:
@@ -381,4 +381,4 @@ def run_from_json(data: Mapping[str, Any]) -> RunRecord:
             f"the record of run {data.get('id')} has version {data['version']}, this stoppable reads up to {VERSION}: "
             "upgrade stoppable"
         )
-    return _wire.load(RunRecord, data)
+    return _json.load(RunRecord, data)

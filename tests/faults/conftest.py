@@ -52,7 +52,7 @@ class Node:
 
     def freeze(self, supervisor):
         """Stop the process where it stands, but not while it writes: then nobody else could, and would be fenced."""
-        store = supervisor._desk.store
+        store = supervisor._core.store
         while True:
             self.signal(signal.SIGSTOP)
             try:

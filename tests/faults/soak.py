@@ -172,9 +172,9 @@ class Soak:
             if tree[0].status != "lost":
                 assert _size(known.marks) == sizes[run], f"I3: {known.agent} {tree[0]} still works"
                 assert all(record.over for record in tree), f"I5: {tree}"
-            seqs = [event.seq for event in supervisor._desk.store.read(run, 0, 100_000).result()]
+            seqs = [event.seq for event in supervisor._core.store.read(run, 0, 100_000).result()]
             assert seqs == list(range(1, len(seqs) + 1)), f"I7: {seqs}"
-            types = [event.type for event in supervisor._desk.store.read(run, 0, 100_000).result()]
+            types = [event.type for event in supervisor._core.store.read(run, 0, 100_000).result()]
             assert types.count("done") == 1, f"I1: {types}"
             assert set(types[types.index("done") + 1 :]) <= {"late"}, f"I4: {types}"
 

@@ -77,7 +77,7 @@ def test_a_worker_that_is_frozen_past_its_lease_is_lost_and_its_late_writes_chan
     worker.signal(signal.SIGCONT)
     wait_until(lambda: supervisor.handle(polite).record().last_event > records[0].last_event)  # the late report
     assert supervisor.get(polite).status == "lost"
-    types = [event.type for event in supervisor._desk.store.read(polite).result()]
+    types = [event.type for event in supervisor._core.store.read(polite).result()]
     assert types[types.index("done") :] == ["done", "late"]
     assert stands_still(tmp_path / "a")
     again = worker.start("forever")  # it goes on with a new lease

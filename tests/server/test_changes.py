@@ -14,8 +14,9 @@ from stoppable import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.errors import StoreError
 from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, StopIntent
-from stoppable.server import Principal, ServerLimits, changes
-from stoppable.server.feed import message
+from stoppable.server import Principal, ServerLimits
+from stoppable.server.sse import run_changes
+from stoppable.server.sse.feed import message
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.reply import Reply
 
@@ -250,7 +251,7 @@ async def test_ten_pages_share_one_look_at_the_store():
     with served(AGENTS) as service:
         async with contextlib.AsyncExitStack() as stack:
             pages = [await stack.enter_async_context(changed(service)) for _ in range(10)]
-            streams = service.app.state.desk.streams
+            streams = service.app.state.backend.streams
             assert len(streams) == 10
             assert len(streams._feeds) == 1
             run_id = await asked_for(pages[0].client, "quick")
@@ -260,11 +261,11 @@ async def test_ten_pages_share_one_look_at_the_store():
 
 def flooded(service, count):
     """Let the feed find much at once, which no page has room for."""
-    feed = next(iter(service.app.state.desk.streams._feeds.values()))
+    feed = next(iter(service.app.state.backend.streams._feeds.values()))
 
     def flood():
         for _ in range(count):
-            feed._keep(changes.Batch(0, [(None, message("run", {"padding": "x" * 100_000}))]))
+            feed._keep(run_changes.Batch(0, [(None, message("run", {"padding": "x" * 100_000}))]))
         for reader in feed.readers:
             reader.wake()
 
@@ -278,7 +279,7 @@ async def test_a_page_that_takes_nothing_for_long_is_dropped():
         while (await anext(events))["event"] != "flight":
             pass
         flooded(service, 150)
-        streams = service.app.state.desk.streams
+        streams = service.app.state.backend.streams
         await until(lambda: len(streams) == 0)
         told = [one async for one in events]
         await stream.close()
@@ -288,7 +289,7 @@ async def test_a_page_that_takes_nothing_for_long_is_dropped():
 
 async def test_a_page_that_is_too_far_behind_is_dropped(monkeypatch):
     """What it missed is in the store, and not in our memory."""
-    monkeypatch.setattr(changes, "_BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(run_changes, "_BATCH_BYTES", 1_000_000)
     with served(AGENTS) as service:
         stream = await RawStream.open(service, None, path="/events")
         told = stream.events()
@@ -319,7 +320,7 @@ async def test_a_store_that_does_not_answer_for_a_while_loses_no_change(caplog):
 
 
 async def test_a_page_that_missed_too_much_begins_anew(monkeypatch):
-    monkeypatch.setattr(changes, "_REPLAYED_RUNS", 2)
+    monkeypatch.setattr(run_changes, "_REPLAYED_RUNS", 2)
     with served(AGENTS) as service:
         async with client_of(service) as client:
             for number in range(3):

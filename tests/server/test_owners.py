@@ -190,7 +190,7 @@ async def test_a_reader_that_may_not_stop_a_run_does_not_stop_it_by_leaving_its_
         async with client_of(service, **as_user("ada")) as ada:
             run_id = await started(ada, "sleeper", onDisconnect="stop")
             reader = {"X-User": "ada", "X-Scopes": "read"}
-            streams = service.app.state.desk.streams
+            streams = service.app.state.backend.streams
             await (await RawStream.open(service, run_id, headers=reader)).drop()
             await until(lambda: not len(streams))
             assert (await ada.get(f"/runs/{run_id}")).json()["status"] == "running"

@@ -28,7 +28,7 @@ async def test_the_policy_the_limits_and_the_grace_of_a_client_are_capped():
             assert (record["limits"]["seconds"], record["limits"]["boundaries"]) == (50.0, {"llm": 3})
             without = await started(client, "sleeper")
             assert (await client.get(f"/runs/{without}")).json()["limits"]["seconds"] == 50.0
-            assert service.supervisor._desk.shut_down() < 20, "what a shutdown takes"
+            assert service.supervisor._core.shut_down() < 20, "what a shutdown takes"
 
 
 async def test_a_stop_cannot_ask_for_more_grace_than_the_server_gives():

@@ -439,7 +439,7 @@ async def test_readyz_tells_when_the_store_does_not_answer(service):
 
 async def test_readyz_tells_when_the_store_cannot_be_written(service, monkeypatch):
     """A file that another process holds can be read all the same; no heartbeat is answered then."""
-    lease = service.supervisor._desk.lease
+    lease = service.supervisor._core.lease
     async with client_of(service) as client:
         assert (await client.get("/readyz")).json() == {"status": "ready"}
         # as if no heartbeat had been answered for 20 seconds, which nobody wants to wait

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 import stoppable
 from stoppable.errors import StoreError
 from stoppable.server import ServerLimits
-from stoppable.server.stream_connection import hand_over_of
+from stoppable.server.sse.connection import hand_over_of
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.reply import Reply, settle
 
@@ -182,7 +182,7 @@ async def test_a_slow_reader_is_dropped_with_a_marker_and_can_resume(serve, step
             run_id = await started(client, "steps", {"size": 100_000})
             stream = await RawStream.open(service, run_id, receive_buffer=4096)
             steps.give(150)
-            streams = service.app.state.desk.streams
+            streams = service.app.state.backend.streams
             async with asyncio.timeout(DEADLINE):
                 while not len(streams):
                     await asyncio.sleep(0)
@@ -205,7 +205,7 @@ async def test_a_client_that_takes_nothing_at_all_does_not_keep_its_connection(s
         async with client_of(service) as client:
             run_id = await started(client, "steps", {"size": 100_000})
             stream = await RawStream.open(service, run_id, receive_buffer=4096)
-            feeds = service.app.state.desk.streams._feeds
+            feeds = service.app.state.backend.streams._feeds
             async with asyncio.timeout(DEADLINE):
                 while run_id not in feeds:
                     await asyncio.sleep(0)
@@ -307,7 +307,7 @@ class Late(MemoryStore):
 
 
 async def test_an_event_that_comes_while_the_log_is_read_is_not_missed(serve, steps, monkeypatch):
-    monkeypatch.setattr("stoppable.server.streams._LOOK_SECONDS", 3600)  # being told is all there is
+    monkeypatch.setattr("stoppable.server.sse.streams._LOOK_SECONDS", 3600)  # being told is all there is
     store = Late()
     limits = ServerLimits(heartbeat=3600, slow_seconds=3600)
     with serve({"steps": steps.agent}, store=store, limits=limits) as service:
@@ -338,7 +338,7 @@ async def test_a_stream_that_waits_keeps_nothing_of_its_request(steps):
                 async for one in stream.events():
                     if one["event"] == "progress":
                         break
-                loop = service.app.state.desk.streams._feeds[run_id]._loop
+                loop = service.app.state.backend.streams._feeds[run_id]._loop
                 await until(
                     lambda: not any("/events" in repr(t) or "_work" in repr(t) for t in asyncio.all_tasks(loop))
                 )
@@ -406,7 +406,7 @@ async def test_a_client_that_goes_away_while_its_stream_is_opened_has_gone_away(
                 await stream.rest()
             await stream.close()
             assert (await over(client, run_id))["outcome"]["reason"]["kind"] == "disconnect"
-            assert len(service.app.state.desk.streams) == 0
+            assert len(service.app.state.backend.streams) == 0
 
 
 async def test_a_stream_whose_head_a_middleware_keeps_back_has_it_first(steps):
@@ -443,7 +443,7 @@ async def test_a_connection_that_is_full_when_its_stream_begins_is_written_to_wh
                 await on_its_loop(transport.write, b"x" * 100_000)
             await on_its_loop(transport.set_write_buffer_limits, size)  # the head of the response is too much
             stream.write(f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            await until(lambda: len(service.app.state.desk.streams) == 1)
+            await until(lambda: len(service.app.state.backend.streams) == 1)
             steps.give(100)
             steps.finish()
             assert (await ended(client, run_id))["status"] == "completed"

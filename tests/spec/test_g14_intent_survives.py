@@ -68,7 +68,7 @@ async def test_a_stop_through_another_process_is_answered_when_its_gate_is_close
 ):
     monkeypatch.setattr("stoppable.stores.sqlite.writer.LOOK_SECONDS", 3600)
     async with Supervisor(SqliteStore(path)) as there, Supervisor(SqliteStore(path)) as here:
-        monkeypatch.setattr("stoppable.supervisor.desk._ACKNOWLEDGE_SECONDS", DEADLINE)
+        monkeypatch.setattr("stoppable.supervisor.core._ACKNOWLEDGE_SECONDS", DEADLINE)
         monkeypatch.setattr("stoppable.supervisor.waiting.LOOK_SECONDS", 0.1)
         handle = await there.start(forever)
         await until(lambda: handle.run.in_flight)
@@ -85,7 +85,7 @@ async def test_it_takes_effect_though_nobody_is_told_and_whoever_took_it_is_gone
         monkeypatch.setattr(Listeners, "tell", lambda *_: None)
         taker = SqliteStore(path)
         taker.open()
-        intent = there._desk.intent("graceful", "its taker is gone", None, None)
+        intent = there._core.intent("graceful", "its taker is gone", None, None)
         taker.request_stop(handle.id, intent).result(DEADLINE)
         taker.close()
         async with asyncio.timeout(DEADLINE):

@@ -122,7 +122,7 @@ async def test_many_are_halted_before_anything_is_written_about_the_first(store)
 
     async with Supervisor(faulty) as supervisor:
         handles = [await supervisor.start(body) for _ in range(200)]
-        recorder = supervisor._desk.recorder
+        recorder = supervisor._core.recorder
         await until(lambda: all(handle.status == "running" for handle in handles))
         await until(lambda: not recorder.outbox._calls and not any(log.is_busy for log in recorder.logs.values()))
         receipts = await supervisor.stop_where(all=True)

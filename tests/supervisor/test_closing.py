@@ -11,7 +11,7 @@ from tests.waiting import until
 import stoppable
 from stoppable import Policy, Supervisor, sync
 from stoppable.errors import StoppableError, StoreError
-from stoppable.supervisor import desk as desks
+from stoppable.supervisor import core
 
 from .kept_agents import forever
 
@@ -78,7 +78,7 @@ def test_a_start_is_refused_on_a_thread_too(file):
 
 async def test_a_run_that_is_alive_when_the_supervisor_has_closed_is_not_proven_dead(file, monkeypatch):
     """Its lease runs out: it becomes lost, and not stopped."""
-    monkeypatch.setattr(desks, "SHUTDOWN_MARGIN", 0.1)
+    monkeypatch.setattr(core, "SHUTDOWN_MARGIN", 0.1)
     go = threading.Event()
 
     def hangs():
@@ -87,7 +87,7 @@ async def test_a_run_that_is_alive_when_the_supervisor_has_closed_is_not_proven_
     async with Supervisor(file, ttl=0.5) as supervisor:
         handle = await supervisor.start(hangs)
         await until(lambda: handle.status == "running")
-        monkeypatch.setattr(desks.Desk, "shut_down", lambda *_: 0.0)
+        monkeypatch.setattr(core.SupervisorCore, "shut_down", lambda *_: 0.0)
     assert handle.run.outcome is None
     waiting = asyncio.create_task(handle.outcome())
     async with Supervisor(file, ttl=0.5) as after:
@@ -99,7 +99,7 @@ async def test_a_run_that_is_alive_when_the_supervisor_has_closed_is_not_proven_
 
 
 async def test_nobody_waits_for_an_end_that_cannot_be_kept_any_more(store, monkeypatch):
-    monkeypatch.setattr(desks, "SHUTDOWN_MARGIN", 0.1)
+    monkeypatch.setattr(core, "SHUTDOWN_MARGIN", 0.1)
     faulty = Faulty(store)
     async with asyncio.timeout(10):
         async with Supervisor(faulty) as supervisor:
@@ -115,10 +115,10 @@ async def test_nobody_waits_for_an_end_that_cannot_be_kept_any_more(store, monke
 def test_a_stop_without_an_end_does_not_break_the_shutdown(store):
     with sync.Supervisor(store) as supervisor:
         handle = supervisor.start(sleeps, policy=Policy(grace=31_536_000))
-        desk = supervisor._desk
-        desk.shut_down()
-        assert desk.wait_for_end(1e10)
-        assert desk.wait_for_end(math.inf)
+        inner = supervisor._core
+        inner.shut_down()
+        assert inner.wait_for_end(1e10)
+        assert inner.wait_for_end(math.inf)
     assert handle.status == "stopped"
 
 

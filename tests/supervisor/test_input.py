@@ -5,7 +5,7 @@ import functools
 import time
 
 from stoppable import Supervisor, sync
-from stoppable.supervisor import jobs, translate
+from stoppable.supervisor import jobs, serialization
 
 
 @dataclasses.dataclass
@@ -62,7 +62,7 @@ def test_blocking_code_keeps_the_input_too(store):
 
 async def test_only_a_start_with_an_id_of_its_own_is_digested(store, monkeypatch):
     digested = []
-    monkeypatch.setattr(jobs, "digest", lambda *asked: digested.append(asked) or translate.digest(*asked))
+    monkeypatch.setattr(jobs, "digest", lambda *asked: digested.append(asked) or serialization.digest(*asked))
     async with Supervisor(store) as supervisor:
         await record_of(supervisor, ask, "x" * 1000)
         assert digested == []
@@ -74,7 +74,7 @@ async def test_forty_megabytes_of_arguments_hold_up_the_loop_for_no_more_than_a_
     much = ["x" * 1_000_000 for _ in range(40)]
     async with Supervisor(store) as supervisor:
         before = time.process_time()
-        job = supervisor._desk.job(ask, (much,), jobs.Options(), in_loop=True)
+        job = supervisor._core.job(ask, (much,), jobs.Options(), in_loop=True)
         assert time.process_time() - before < 0.05  # it took 0.1 s on an idle machine to digest them
         assert job.omitted.keys() == {"question"}
 

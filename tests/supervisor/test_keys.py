@@ -12,7 +12,7 @@ from stoppable.errors import InvalidArgument, RunStopped
 from stoppable.records import Filter
 from stoppable.stores.base import NEXT_TURN_SECONDS, TOMBSTONE_SECONDS
 from stoppable.stores.memory import MemoryStore
-from stoppable.supervisor import desk
+from stoppable.supervisor import core
 from stoppable.testing import StoreClock
 
 from .kept_agents import forever, steps
@@ -199,7 +199,7 @@ async def test_a_stop_by_key_reaches_the_run_of_another_process_and_is_acknowled
 
 
 async def test_a_bulk_stop_waits_until_the_gates_of_another_process_are_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(desk, "_ACKNOWLEDGE_SECONDS", 30.0)
+    monkeypatch.setattr(core, "_ACKNOWLEDGE_SECONDS", 30.0)
     url = f"sqlite:///{tmp_path}/runs.db"
     with Replica(url) as replica:
         async with Supervisor(url) as supervisor:

@@ -82,7 +82,7 @@ async def test_a_start_that_the_store_refuses_does_not_run(store):
         faulty.failing = {"register"}
         with pytest.raises(StoreError, match="make room"):
             await supervisor.start(forever, run_id="never")
-        assert supervisor._desk.recorder.logs == {}
+        assert supervisor._core.recorder.logs == {}
 
 
 async def test_a_worker_that_cannot_renew_its_lease_ends_its_runs_before_others_may_give_them_up(store):
@@ -103,13 +103,13 @@ async def test_a_worker_that_was_fenced_keeps_its_lock_until_its_runs_are_over(t
     let_go = threading.Event()
     async with Supervisor(faulty, ttl=3) as supervisor:
         handle = await supervisor.start(let_go.wait, isolation="thread", policy=Policy(kill=30))
-        fenced = supervisor._desk.lease.worker
+        fenced = supervisor._core.lease.worker
         faulty.failing = {"heartbeat"}
         await until(lambda: handle.run.token.stopped)
         faulty.failing = set()
         beats = faulty.calls.count("heartbeat")
         await until(lambda: faulty.calls.count("heartbeat") > beats + 3)
-        assert supervisor._desk.lease.worker != fenced
+        assert supervisor._core.lease.worker != fenced
         assert len(store.inherited) == 2
         assert (tmp_path / "runs.db-workers" / f"{fenced}.lock").exists()
         let_go.set()
@@ -127,7 +127,7 @@ async def leased(monkeypatch):
         async with Supervisor(faulty, ttl=30) as supervisor:
             handle = await supervisor.start(forever)
             await until(lambda: handle.status == "running")
-            yield time, faulty, supervisor._desk.lease, handle
+            yield time, faulty, supervisor._core.lease, handle
             faulty.silent = set()
 
 
@@ -170,14 +170,14 @@ async def test_a_worker_that_was_given_up_ends_its_runs_and_its_reports_come_too
     async with Supervisor(store, ttl=0.3) as supervisor:
         handle = await supervisor.start(forever)
         await until(lambda: handle.status == "running")
-        old = supervisor._desk.lease.worker
+        old = supervisor._core.lease.worker
         time.now += 60  # as if this process had been frozen for a minute
         [record] = store.reap().result()
         assert (record.id, record.status) == (handle.id, "lost")
         with pytest.raises(Fenced):
             store.append(handle.id, 1, []).result()
         assert (await handle.outcome()).status == "stopped"  # it knows better, but too late
-        await until(lambda: supervisor._desk.lease.worker != old)
+        await until(lambda: supervisor._core.lease.worker != old)
         record = await supervisor.get(handle.id)
         assert record.status == "lost"
         events = store.read(handle.id).result()
@@ -192,7 +192,7 @@ async def test_the_runs_of_a_worker_that_gave_its_lease_back_are_ended_by_the_ne
     left = await first.start(forever)
     asked = await first.start(forever)
     await until(lambda: left.status == asked.status == "running")
-    first._desk.lease.close()  # as if it had died here
+    first._core.lease.close()  # as if it had died here
     store.request_stop(asked.id, StopIntent()).result()
     async with Supervisor(store, ttl=0.3) as second:
         async with asyncio.timeout(30):

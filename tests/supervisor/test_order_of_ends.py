@@ -51,8 +51,8 @@ async def test_the_end_of_a_run_is_kept_after_the_ends_below_it():
 
     async with asyncio.timeout(10), Supervisor(store) as supervisor:
         handle = await supervisor.start(parent)
-        run = supervisor._desk.recorder.logs[handle.id].run
-        while run.outcome is None or not supervisor._desk.recorder.outbox.is_idle:
+        run = supervisor._core.recorder.logs[handle.id].run
+        while run.outcome is None or not supervisor._core.recorder.outbox.is_idle:
             await asyncio.sleep(0.001)
         store.release()
         await handle.outcome()

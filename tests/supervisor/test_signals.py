@@ -50,7 +50,7 @@ def test_a_forked_child_handles_sigterm_as_if_nobody_did():
         async with Supervisor():
             pid = os.fork()
             if not pid:
-                os._exit(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not signals._desks)
+                os._exit(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not signals._cores)
             return os.waitpid(pid, 0)[1]
 
     assert os.waitstatus_to_exitcode(asyncio.run(main())) == 1

@@ -103,7 +103,7 @@ async def test_a_start_that_is_cancelled_while_it_is_registered_leaves_no_run_th
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        supervisor._desk.store.let_go()
+        supervisor._core.store.let_go()
         record = await record_of(supervisor, "gone")
     assert (record.status, began) == ("stopped", False)
 
@@ -405,7 +405,7 @@ async def test_existing_code_is_a_run_that_can_be_stopped_by_its_id(store):
 async def test_leaving_stops_what_still_runs_and_writes_it_down(store):
     async with Supervisor(store) as supervisor:
         handle = await supervisor.start(forever)
-    record = (await supervisor._desk.store.get(handle.id)) if store_is_memory(store) else None
+    record = (await supervisor._core.store.get(handle.id)) if store_is_memory(store) else None
     assert handle.status == "stopped"
     if record is not None:
         assert (record.status, record.stop.reason.kind) == ("stopped", "shutdown")

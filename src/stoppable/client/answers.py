@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable.client.errors import NotAllowed, ServerError
 from stoppable.errors import (
     AgentNotFound,
@@ -73,7 +73,7 @@ def hold(body: Mapping[str, Any]) -> Hold:
     """Return a hold; what a selector calls an agent is the name of a run in a record."""
     selector = dict(body["selector"])
     selector["name"] = selector.pop("agent", None)
-    return _wire.load(Hold, {**body, "selector": selector})
+    return _json.load(Hold, {**body, "selector": selector})
 
 
 def check(subject: str, status: int, content: bytes) -> None:

@@ -22,7 +22,7 @@ from stoppable.client.following import Following, FollowingAll
 from stoppable.client.runs import LAST_WORD_SECONDS, AsyncClientRun, left_because, may_have_started
 from stoppable.client.settings import explained, httpx_options, request_options, server_url, stream_options
 from stoppable.records import AuditEntry, Event, Hold, RunRecord, Selector, Summaries
-from stoppable.supervisor.bulk import BulkStop
+from stoppable.supervisor.selection import BulkStop
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core import clock
 from stoppable._core.ids import new_id
 from stoppable._core.policy import Limits, Policy
@@ -31,7 +31,7 @@ from stoppable.client.agents import AgentInfo
 from stoppable.client.errors import ServerUnreachable
 from stoppable.errors import HoldNotFound, InvalidArgument, RunNotFound
 from stoppable.records import AuditEntry, Hold, RunRecord, Selector, Summaries, run_from_json, to_json
-from stoppable.supervisor.bulk import BulkStop
+from stoppable.supervisor.selection import BulkStop
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ class Calls:
             reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/receipt", subject=run_id))
         except answers.NotStopped:
             return None
-        return reply.read(partial(_wire.load, Receipt))
+        return reply.read(partial(_json.load, Receipt))
 
     def list(self, wanted: Wanted) -> Plan[Summaries]:
         """Return the runs that match, newest first, each in short."""
@@ -182,7 +182,7 @@ class Calls:
             patience=wait or 0.0,
         )
         reply = yield from self.send(request)
-        return reply.read(lambda body: _wire.load(Receipt, body["receipt"]))
+        return reply.read(lambda body: _json.load(Receipt, body["receipt"]))
 
     def stop_where(
         self,
@@ -337,13 +337,13 @@ class Wanted:
 
 
 def _summaries(body: Any) -> Summaries:
-    return _wire.load(Summaries, {"runs": answers.listed(body, "runs"), "cursor": body.get("cursor")})
+    return _json.load(Summaries, {"runs": answers.listed(body, "runs"), "cursor": body.get("cursor")})
 
 
 def _bulk_stop(body: Any) -> BulkStop:
     placed = body.get("hold")
     return BulkStop(
-        (_wire.load(Receipt, one) for one in answers.listed(body, "receipts")),
+        (_json.load(Receipt, one) for one in answers.listed(body, "receipts")),
         None if placed is None else answers.hold(placed),
         body.get("waitsUntil"),
     )
@@ -351,7 +351,7 @@ def _bulk_stop(body: Any) -> BulkStop:
 
 def _audit_page(body: Any) -> tuple[list[AuditEntry], int | None]:
     """Return the entries of a part of the audit, and where the next one begins."""
-    return [_wire.load(AuditEntry, one) for one in answers.listed(body, "entries")], body["after"]
+    return [_json.load(AuditEntry, one) for one in answers.listed(body, "entries")], body["after"]
 
 
 def _run(run_id: str) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable.client.answers import SHAPE_ERRORS
 from stoppable.errors import StoppableError
 from stoppable.records import RunSummary
@@ -33,7 +33,7 @@ def change_of(fields: Mapping[str, str]) -> Change | None:
             case "hello":
                 return Change(is_reset=True) if data["reset"] else None
             case "run":
-                return Change(run=_wire.load(RunSummary, data))
+                return Change(run=_json.load(RunSummary, data))
             case "flight":
                 flights = {name: None if now is None else tuple(now) for name, now in data["runs"].items()}
                 return Change(in_flight=flights, is_all=data["all"])

@@ -11,7 +11,7 @@ from stoppable._core.stop import Receipt
 from stoppable.client.errors import ServerError, ServerUnreachable
 from stoppable.errors import RunFailed, RunLost, RunStopped, StoreError
 from stoppable.records import Event, OutcomeRecord, RunRecord
-from stoppable.supervisor.translate import outcome_of
+from stoppable.supervisor.serialization import outcome_of
 
 if TYPE_CHECKING:
     from stoppable.client.asynchronous import AsyncClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable.client.answers import SHAPE_ERRORS
 from stoppable.errors import StoppableError
 from stoppable.records import Event, EventType
@@ -83,7 +83,7 @@ class Reader:
         """Return an event, or None for one that only a newer version knows."""
         try:
             data = {**json.loads(fields.get("data", "")), "seq": int(fields["id"])}
-            return _wire.load(Event, data) if data["type"] in set(EventType) else None
+            return _json.load(Event, data) if data["type"] in set(EventType) else None
         except SHAPE_ERRORS:
             raise StoppableError(
                 f"the events of run {self.run_id} cannot be read: is this a stoppable server?"

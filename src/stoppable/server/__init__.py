@@ -15,11 +15,11 @@ from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.app import create_app
 from stoppable.server.host import Host
 from stoppable.server.limits import ServerLimits
-from stoppable.server.own_format import EventEncoder, EventStreams, Message
-from stoppable.server.pages import ui
 from stoppable.server.principal import Principal, Scope
 from stoppable.server.router import router
 from stoppable.server.service import Service, serve
+from stoppable.server.sse.custom import EventEncoder, EventStreams, Message
+from stoppable.server.web_ui import ui
 
 __all__ = [
     "AgentLoop",

@@ -22,19 +22,19 @@ from stoppable._engine.threads import to_thread
 from stoppable.errors import InvalidArgument, StoppableError
 from stoppable.server import keys, schemas
 from stoppable.server.agent_loop import AgentLoop
-from stoppable.server.desk import FrontDesk
+from stoppable.server.backend import Backend
 from stoppable.server.documented import answer, errors
 from stoppable.server.encoding import json_response
-from stoppable.server.guarded import Identify, answer_to, guarded_route
 from stoppable.server.host import Host, Routers, Services
 from stoppable.server.limits import ServerLimits
 from stoppable.server.middleware import Guard
 from stoppable.server.origins import EXPOSED, LOOPBACK, METHODS, TAKEN, check_origin
-from stoppable.server.pages import ui
 from stoppable.server.principal import admit
 from stoppable.server.problems import Problem, problem_of_status, problem_of_validation
 from stoppable.server.registry import Agents, Registry
+from stoppable.server.route import Identify, answer_to, guarded_route
 from stoppable.server.router import PrincipalDependency, add_routes, routes
+from stoppable.server.web_ui import ui
 from stoppable.supervisor import Supervisor
 
 _DESCRIPTION = "Start agents as runs, follow them, and stop exactly the run you mean, with everything it started."
@@ -65,19 +65,19 @@ def create_app(
     if principal is not None and api_key is not None:
         raise InvalidArgument("give a principal or an api_key, not both: the principal may check a key itself")
     bounds = limits or ServerLimits()
-    desk = FrontDesk(supervisor=supervisor, registry=Registry(agents), limits=bounds, agent_loop=agent_loop)
-    host = Host(desk)
-    desk.services = tuple(partial(service, host) for service in services)
+    backend = Backend(supervisor=supervisor, registry=Registry(agents), limits=bounds, agent_loop=agent_loop)
+    host = Host(backend)
+    backend.services = tuple(partial(service, host) for service in services)
     app = FastAPI(
         title="stoppable",
         version=stoppable.__version__,
         description=_DESCRIPTION,
-        lifespan=lambda _: living(desk),
+        lifespan=lambda _: living(backend),
         docs_url=None,  # its scripts would come from somewhere else
         redoc_url=None,
         redirect_slashes=False,  # where to, a client would say in its Host
     )
-    app.state.desk = desk
+    app.state.backend = backend
     is_open = principal is None and api_key is None
     hosts = frozenset({*LOOPBACK, *map(str.lower, allowed_hosts)}) if is_open else None
     app.add_middleware(Guard, limits=bounds, allowed_hosts=hosts)
@@ -94,15 +94,15 @@ def create_app(
         identify = keys.everybody() if api_key is None else keys.holder_of(api_key)
         made = app.router
         made.route_class = guarded_route(bounds, frozenset(allowed_origins), identify)
-        add_routes(made, desk)
+        add_routes(made, backend)
         made.route_class = APIRoute
     else:
-        made = routes(desk, principal, allowed_origins)
+        made = routes(backend, principal, allowed_origins)
         app.include_router(made)
     for extra in routers:
         further = extra if isinstance(extra, APIRouter) else extra(host)
         app.include_router(further, dependencies=[Depends(_admission(identify, principal, frozenset(allowed_origins)))])
-    _add_health(app, desk)
+    _add_health(app, backend)
     app.include_router(ui())
     _add_errors(app, made)
     if api_key is not None:
@@ -111,16 +111,16 @@ def create_app(
 
 
 @contextlib.asynccontextmanager
-async def living(desk: FrontDesk) -> AsyncIterator[None]:
+async def living(backend: Backend) -> AsyncIterator[None]:
     """Open what a server needs, unless it is open, and close it again."""
     async with contextlib.AsyncExitStack() as stack:
-        if desk.agent_loop is not None:
-            await to_thread(desk.agent_loop.open)
-            stack.push_async_callback(to_thread, desk.agent_loop.close)
-        if not desk.supervisor.is_open:
-            await stack.enter_async_context(desk.supervisor)
-        stack.callback(desk.streams.close)
-        for service in desk.services:
+        if backend.agent_loop is not None:
+            await to_thread(backend.agent_loop.open)
+            stack.push_async_callback(to_thread, backend.agent_loop.close)
+        if not backend.supervisor.is_open:
+            await stack.enter_async_context(backend.supervisor)
+        stack.callback(backend.streams.close)
+        for service in backend.services:
             await stack.enter_async_context(service())
         yield
 
@@ -150,14 +150,14 @@ def _document_key(app: FastAPI) -> None:
         document["paths"][path]["get"]["security"] = []
 
 
-def _add_health(app: FastAPI, desk: FrontDesk) -> None:
+def _add_health(app: FastAPI, backend: Backend) -> None:
     async def healthz() -> Response:
         """Say that the server answers."""
         return json_response({"status": "ok"})
 
     async def readyz() -> Response:
         """Say whether the store answers and new runs are taken."""
-        if await desk.is_ready():
+        if await backend.is_ready():
             return json_response({"status": "ready"})
         return Problem(503, "not_ready", "the store does not answer, or the server is shutting down").to_response()
 

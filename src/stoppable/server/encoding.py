@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from stoppable._wire import shallow
+from stoppable._json import shallow
 
 # What is told about runs is nobody else's business, and never markup.
 PRIVATE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}

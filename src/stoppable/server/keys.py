@@ -8,9 +8,9 @@ import hmac
 from fastapi import Request
 
 from stoppable.errors import InvalidArgument
-from stoppable.server.guarded import Identify
 from stoppable.server.principal import Principal
 from stoppable.server.problems import Problem
+from stoppable.server.route import Identify
 
 _SHORTEST = 8
 

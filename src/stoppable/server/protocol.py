@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from stoppable.server.connections import Connections
 from stoppable.server.limits import ServerLimits
 from stoppable.server.problems import Problem
-from stoppable.server.stream_connection import StreamConnection, offered
+from stoppable.server.sse.connection import StreamConnection, offered
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
 
-from stoppable.server.desk import FrontDesk
-from stoppable.server.guarded import guarded_route
+from stoppable.server.backend import Backend
 from stoppable.server.limits import ServerLimits
 from stoppable.server.origins import preflight
 from stoppable.server.principal import Principal, admit
 from stoppable.server.registry import Agents, Registry
+from stoppable.server.route import guarded_route
 from stoppable.server.run_routes import RunRoutes
 from stoppable.server.stop_routes import StopRoutes
 from stoppable.supervisor import Supervisor
@@ -36,8 +36,8 @@ def router(
     """
     if principal is None:
         raise TypeError("a router needs a principal: a dependency that returns whose runs the caller may see")
-    desk = FrontDesk(supervisor=supervisor, registry=Registry(agents), limits=limits or ServerLimits())
-    inner = routes(desk, principal, allowed_origins, tells_origins=True)
+    backend = Backend(supervisor=supervisor, registry=Registry(agents), limits=limits or ServerLimits())
+    inner = routes(backend, principal, allowed_origins, tells_origins=True)
     if not allowed_origins:
         return inner
     outer = APIRouter()
@@ -49,20 +49,20 @@ def router(
 
 
 def routes(
-    desk: FrontDesk, principal: PrincipalDependency, allowed_origins: Collection[str], *, tells_origins: bool = False
+    backend: Backend, principal: PrincipalDependency, allowed_origins: Collection[str], *, tells_origins: bool = False
 ) -> APIRouter:
-    """Return the routes of a desk, behind a principal; they may tell browsers themselves which origins may read."""
+    """Return the routes of a backend, behind a principal; they may tell browsers themselves which origins may read."""
 
     async def remember(request: Request, found: Any = Depends(principal)) -> None:  # noqa: B008 - FastAPI's way
         admit(request, found)
 
-    kind = guarded_route(desk.limits, frozenset(allowed_origins), tells_origins=tells_origins)
+    kind = guarded_route(backend.limits, frozenset(allowed_origins), tells_origins=tells_origins)
     made = APIRouter(dependencies=[Depends(remember)], route_class=kind)
-    add_routes(made, desk)
+    add_routes(made, backend)
     return made
 
 
-def add_routes(made: APIRouter, desk: FrontDesk) -> None:
-    """Add the routes of a desk; the framework tries them in this order, and a stop is what must be fast."""
-    StopRoutes(desk).add_to(made)
-    RunRoutes(desk).add_to(made)
+def add_routes(made: APIRouter, backend: Backend) -> None:
+    """Add the routes of a backend; the framework tries them in this order, and a stop is what must be fast."""
+    StopRoutes(backend).add_to(made)
+    RunRoutes(backend).add_to(made)

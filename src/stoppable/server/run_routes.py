@@ -14,15 +14,15 @@ from stoppable._core.state import Status
 from stoppable._core.stop import Answer, Receipt
 from stoppable.records import Filter, RunRecord, Summaries
 from stoppable.server import schemas
-from stoppable.server.bodies import RUN_ID, StartBody
-from stoppable.server.changes import ChangesView
-from stoppable.server.desk import FrontDesk
+from stoppable.server.backend import Backend
 from stoppable.server.documented import BODY, answer, errors
 from stoppable.server.encoding import json_response
 from stoppable.server.principal import Principal, Scope, caller_of
 from stoppable.server.problems import Problem
 from stoppable.server.registry import NOTHING
-from stoppable.server.views import RunView, TreeView
+from stoppable.server.requests import RUN_ID, StartBody
+from stoppable.server.sse.run_changes import ChangesView
+from stoppable.server.sse.views import RunView, TreeView
 from stoppable.server.visible import visible_receipt, visible_record
 from stoppable.stores.rules import receipt_of
 from stoppable.supervisor import StartOptions
@@ -46,8 +46,8 @@ _EVENT = {
 class RunRoutes:
     """The routes about runs."""
 
-    def __init__(self, desk: FrontDesk) -> None:
-        self._desk = desk
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
 
     def add_to(self, router: APIRouter) -> None:
         """Add them."""
@@ -126,7 +126,7 @@ class RunRoutes:
         caller = caller_of(request, Scope.START)
         if not caller.sees(body.owner) and body.owner is not None:
             raise Problem(403, "foreign_owner", "you may start runs of your own only: leave the owner out")
-        bounds = self._desk.limits
+        bounds = self._backend.limits
         options = StartOptions(
             name=body.agent,
             owner=body.owner if caller.owner is None else caller.owner,
@@ -139,8 +139,8 @@ class RunRoutes:
             on_disconnect=body.on_disconnect,
         )
         arguments = body.input if "input" in body.model_fields_set else NOTHING
-        run_id, is_new = await self._desk.start(body.agent, arguments, options)
-        record = await self._desk.record(run_id, caller)
+        run_id, is_new = await self._backend.start(body.agent, arguments, options)
+        record = await self._backend.record(run_id, caller)
         headers = {"Stoppable-Run-Id": run_id, "Location": f"{quote(request.scope['path'].rstrip('/'))}/{run_id}"}
         return json_response(record, 201 if is_new else 200, headers)
 
@@ -172,41 +172,41 @@ class RunRoutes:
             key=key,
             roots=roots,
         )
-        page = await self._desk.supervisor.list(wanted, cursor=cursor, limit=limit)
-        now = await self._desk.supervisor.in_flight([record.id for record in page.runs if not record.over])
+        page = await self._backend.supervisor.list(wanted, cursor=cursor, limit=limit)
+        now = await self._backend.supervisor.in_flight([record.id for record in page.runs if not record.over])
         runs = (replace(record, in_flight=now.get(record.id, ())) for record in page.runs)
         return json_response(Summaries(runs=tuple(runs), cursor=page.cursor))
 
     async def get(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what is kept of a run."""
         caller = caller_of(request, Scope.READ)
-        record = await self._visible(caller, await self._desk.record(run_id, caller))
+        record = await self._visible(caller, await self._backend.record(run_id, caller))
         return json_response(record, headers={"Stoppable-Run-Id": record.id})
 
     async def _visible(self, caller: Principal, record: RunRecord) -> RunRecord:
-        return await visible_record(self._desk.supervisor, caller, record)
+        return await visible_record(self._backend.supervisor, caller, record)
 
     async def tree(self, request: Request, run_id: RunIdPath) -> Response:
         """Return a run and all its descendants, parents before children."""
         caller = caller_of(request, Scope.READ)
-        await self._desk.record(run_id, caller)
-        everything = await self._desk.supervisor.tree(run_id)
+        await self._backend.record(run_id, caller)
+        everything = await self._backend.supervisor.tree(run_id)
         found = [record for record in everything if caller.sees_run(record)]
         # With no run of another owner among them, no receipt has to be looked through: each would load a tree again.
         seen = {record.id for record in found} if len(found) == len(everything) else ()
-        supervisor = self._desk.supervisor
+        supervisor = self._backend.supervisor
         return json_response({"runs": [await visible_record(supervisor, caller, record, seen) for record in found]})
 
     async def receipt(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what became of the stop of a run so far; 409 if nobody stopped it."""
         caller = caller_of(request, Scope.READ)
-        receipt = _receipt(await self._desk.record(run_id, caller))
-        return json_response(await visible_receipt(self._desk.supervisor, caller, receipt))
+        receipt = _receipt(await self._backend.record(run_id, caller))
+        return json_response(await visible_receipt(self._backend.supervisor, caller, receipt))
 
     async def agents(self, request: Request) -> Response:
         """List the agents that can be started."""
         caller_of(request, Scope.READ)
-        return json_response({"agents": self._desk.registry.described()})
+        return json_response({"agents": self._backend.registry.described()})
 
     async def changes(
         self,
@@ -219,8 +219,8 @@ class RunRoutes:
         """Follow all runs that the caller sees: a summary of each that changes, and what is in flight."""
         caller = caller_of(request, Scope.READ)
         since = after if last_event_id is None else last_event_id
-        view = ChangesView(self._desk.supervisor, caller.owner, resumes=since is not None)
-        return self._desk.streams.open(view, since or 0)
+        view = ChangesView(self._backend.supervisor, caller.owner, resumes=since is not None)
+        return self._backend.streams.open(view, since or 0)
 
     async def events(
         self,
@@ -232,11 +232,11 @@ class RunRoutes:
     ) -> Response:
         """Follow a run. Leaving the stream stops it only if it was started with `onDisconnect: stop`."""
         caller = caller_of(request, Scope.READ)
-        record = await self._desk.record(run_id, caller)
+        record = await self._backend.record(run_id, caller)
         if Scope.STOP not in caller.scopes:
             record = replace(record, on_disconnect="keep")  # leaving is no way round the scope
         view = TreeView(record, caller.owner) if tree else RunView(record)
-        return await self._desk.streams.resume(view, last_event_id or after)
+        return await self._backend.streams.resume(view, last_event_id or after)
 
 
 def _receipt(record: RunRecord) -> Receipt:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, Field, create_model
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core.reason import Reason
 from stoppable._core.stop import Receipt
 from stoppable.records import AuditEntry, Hold, RunRecord, RunSummary
@@ -23,7 +23,7 @@ _NAMES = {"RunRecord": "Run", "OutcomeRecord": "Outcome", "ErrorRecord": "Failur
 def schema_of(kind: type) -> type[BaseModel]:
     """Return the schema of a dataclass in its JSON form; every name is always there."""
     name = _NAMES.get(kind.__name__, kind.__name__)
-    fields: dict[str, Any] = {wire: (_type_of(hint), ...) for _, wire, hint in _wire._fields(kind)}
+    fields: dict[str, Any] = {wire: (_type_of(hint), ...) for _, wire, hint in _json._fields(kind)}
     doc = (kind.__doc__ or "").split("\n\n")[0]
     made: type[BaseModel] = create_model(name, __doc__=doc, **fields)
     return made

@@ -25,8 +25,8 @@ from stoppable.errors import InvalidArgument, StoreError
 from stoppable.server import logs
 from stoppable.server.agent_loop import CLOSE_SECONDS, AgentLoop, Lifespan
 from stoppable.server.app import create_app, living
+from stoppable.server.backend import Backend
 from stoppable.server.connections import Connections, affordable
-from stoppable.server.desk import FrontDesk
 from stoppable.server.host import Routers, Services
 from stoppable.server.limits import ServerLimits
 from stoppable.server.protocol import bounded_protocol
@@ -110,7 +110,7 @@ class Service:
             lifespan="off",  # ours is entered by hand: uvicorn would log an error of it and exit
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
-        self._server = _Server(self._config, self.app.state.desk, self._listening)
+        self._server = _Server(self._config, self.app.state.backend, self._listening)
 
     def run(self) -> None:
         """Serve until a signal, or ``stop``; then stop the runs, tell the streams, and return.
@@ -159,9 +159,9 @@ def serve(*args: Any, **options: Any) -> None:
 class _Server(uvicorn.Server):
     """uvicorn, which stops the runs of this process before it waits for the streams that follow them."""
 
-    def __init__(self, config: uvicorn.Config, desk: FrontDesk, listening: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, backend: Backend, listening: Callable[[], None]) -> None:
         super().__init__(config)
-        self._desk = desk
+        self._backend = backend
         self._listening = listening
         self._presses = 0
         self._drained_by = self._ended_by = math.inf
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open what is needed, or raise what is wrong with it; then tell that it listens."""
-        await self._opened.enter_async_context(living(self._desk))
+        await self._opened.enter_async_context(living(self._backend))
         await super().startup(sockets)
         self._listening()
 
@@ -179,15 +179,15 @@ class _Server(uvicorn.Server):
             server.close()
         self._drained_by = self._ended_by = math.inf  # what was pressed before it was open does not count
         self._stop_runs(_PRESSES[max(self._presses - 1, 0)])
-        await self._in_time(self._desk.drain(), lambda: self._drained_by)
-        self._desk.streams.drain()
+        await self._in_time(self._backend.drain(), lambda: self._drained_by)
+        self._backend.streams.drain()
         await super().shutdown(sockets)
         if not await self._in_time(self._opened.aclose(), lambda: self._ended_by):
             raise StoreError(_UNWRITTEN)
 
     def _stop_runs(self, mode: Mode) -> None:
         """Tell the runs to stop, and whoever waits for it how long that takes; also from a signal handler."""
-        seconds = self._desk.hurry(mode)
+        seconds = self._backend.hurry(mode)
         if seconds:
             next_one = "waits for nothing" if mode is Mode.KILL else "stops them harder"
             # by the loop: a handler may have come while this thread writes a line

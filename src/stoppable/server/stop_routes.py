@@ -12,12 +12,12 @@ from starlette.responses import Response
 from stoppable.errors import HoldNotFound, RunNotFound
 from stoppable.records import AuditEntry, Hold, to_json
 from stoppable.server import schemas
-from stoppable.server.bodies import RUN_ID, Seconds, StopBody, StopsBody
-from stoppable.server.desk import FrontDesk
+from stoppable.server.backend import Backend
 from stoppable.server.documented import BODY, answer, errors
 from stoppable.server.encoding import json_response
 from stoppable.server.principal import Principal, Scope, caller_of
 from stoppable.server.problems import Problem
+from stoppable.server.requests import RUN_ID, Seconds, StopBody, StopsBody
 from stoppable.server.run_routes import RunIdPath
 from stoppable.server.visible import visible_receipt
 
@@ -28,9 +28,9 @@ _DEFAULT = StopBody()
 class StopRoutes:
     """The routes that stop, hold and say who did."""
 
-    def __init__(self, desk: FrontDesk) -> None:
-        self._desk = desk
-        self._supervisor = desk.supervisor
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._supervisor = backend.supervisor
 
     def add_to(self, router: APIRouter) -> None:
         """Add them."""
@@ -106,7 +106,7 @@ class StopRoutes:
             wanted.mode,
             wanted.reason,
             caller.actor,
-            self._desk.limits.grace(wanted.grace),
+            self._backend.limits.grace(wanted.grace),
             wait=wait or None,
             owner=caller.owner,
             if_unknown_hold=if_unknown == "hold",
@@ -147,7 +147,7 @@ class StopRoutes:
             mode=body.mode,
             reason=body.reason,
             actor=caller.actor,
-            grace=self._desk.limits.grace(body.grace),
+            grace=self._backend.limits.grace(body.grace),
             hold=body.hold,
             dry_run=body.dry_run,
             if_unknown_hold=body.if_unknown == "hold" and selector.is_conversation,

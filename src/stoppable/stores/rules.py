@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core.partial import Partial
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Rung, Status
@@ -142,7 +142,7 @@ def partial_of(log: Iterable[Mapping[str, Any]]) -> tuple[Any, str | None]:
                 found.append(data["delta"])
             except InvalidArgument:  # what it is appended to is missing
                 missing = "a part of it is not in the log"
-    value, too_large = _wire.plain(found.value(), PARTIAL_BYTES)
+    value, too_large = _json.plain(found.value(), PARTIAL_BYTES)
     return value, too_large or missing
 
 

@@ -33,14 +33,14 @@ from stoppable.records import (
     TreeEvent,
 )
 from stoppable.stores.base import Store
-from stoppable.supervisor.bulk import BulkStop, StopRequest, live_of
-from stoppable.supervisor.desk import SHUTDOWN_MARGIN, Desk, is_acknowledged, is_over
-from stoppable.supervisor.flights import in_flight
-from stoppable.supervisor.following import Listener, tree_events
+from stoppable.supervisor.core import SHUTDOWN_MARGIN, SupervisorCore, is_acknowledged, is_over
 from stoppable.supervisor.handles import KeptHandle, StoredHandle
+from stoppable.supervisor.in_flight import in_flight
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options, StartOptions
+from stoppable.supervisor.merged_events import Listener, tree_events
 from stoppable.supervisor.prepared import Prepared
-from stoppable.supervisor.recorder import Log
+from stoppable.supervisor.recorder import RunLog
+from stoppable.supervisor.selection import BulkStop, StopRequest, live_of
 from stoppable.supervisor.signals import shutdown_on_sigterm
 from stoppable.supervisor.waiting import events, record_when, records_when
 
@@ -71,19 +71,19 @@ class Supervisor:
         keep_input: bool = True,
         unpickle: bool = True,
     ) -> None:
-        self._desk = Desk(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=unpickle)
+        self._core = SupervisorCore(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=unpickle)
         self._signals = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
         if current_run() is not None:
             check()
         try:
-            await _detached(self._desk.open)
+            await _detached(self._core.open)
         except asyncio.CancelledError:
             # Nobody ends the thread that opens it; once it has, nobody is there to close.
-            threading.Thread(target=self._desk.close, name="stoppable-close", daemon=True).start()
+            threading.Thread(target=self._core.close, name="stoppable-close", daemon=True).start()
             raise
-        self._signals.enter_context(shutdown_on_sigterm(self._desk))
+        self._signals.enter_context(shutdown_on_sigterm(self._core))
         return self
 
     async def __aexit__(
@@ -94,56 +94,56 @@ class Supervisor:
     @property
     def store(self) -> Store:
         """Where the runs are kept."""
-        return self._desk.store
+        return self._core.store
 
     @property
     def is_open(self) -> bool:
         """Whether it holds a lease: it was opened, and not closed since."""
-        return self._desk.lease.is_open
+        return self._core.lease.is_open
 
     @property
     def runs(self) -> tuple[Run, ...]:
         """The runs that this process executes, with the children that they started here."""
-        return tuple(log.run for log in list(self._desk.recorder.logs.values()))
+        return tuple(log.run for log in list(self._core.recorder.logs.values()))
 
     @property
     def is_current(self) -> bool:
         """Whether its lease is renewed in time: it can reach the store."""
-        return self._desk.lease.is_current
+        return self._core.lease.is_current
 
     @property
     def is_draining(self) -> bool:
         """Whether it takes no new runs because it shuts down."""
-        return self._desk.is_closing
+        return self._core.is_closing
 
     @property
     def blocking(self) -> blocking.Supervisor:
         """The same supervisor for blocking code on other threads: the runs, handles and calls of ``stoppable.sync``."""
         from stoppable.supervisor.blocking import Shared  # noqa: PLC0415 - it is made of the same parts
 
-        return Shared(self._desk)
+        return Shared(self._core)
 
     async def close(self) -> None:
         """Stop the runs that this process still executes, wait for their end, and disconnect.
 
         It is closed also if whoever waits for that is cancelled.
         """
-        self._desk.check_opened()
+        self._core.check_opened()
         try:
-            await _detached(self._desk.end, self._desk.shut_down())
+            await _detached(self._core.end, self._core.shut_down())
         finally:
             self._signals.close()
 
     async def drain(self) -> None:
         """Stop the runs that this process still executes, with the reason ``shutdown``, and wait for their end."""
-        await _detached(self._desk.wait_for_end, self._desk.shut_down())
+        await _detached(self._core.wait_for_end, self._core.shut_down())
 
     def shut_down(self, mode: str = Mode.GRACEFUL) -> float:
         """Take no new runs, tell those of this process to stop, and return the seconds after which each has its end.
 
         Returns at once, and may be called by a signal handler; again with a harder mode it escalates.
         """
-        return self._desk.shut_down(Mode.of(mode))
+        return self._core.shut_down(Mode.of(mode))
 
     # Starting
 
@@ -217,7 +217,7 @@ class Supervisor:
         return await self._prepare(agent, args, Options(**options))
 
     async def _prepare(self, agent: Callable[..., Any], args: tuple[Any, ...], options: Options) -> Prepared[Any]:
-        job = self._desk.job(agent, args, options, in_loop=True)
+        job = self._core.job(agent, args, options, in_loop=True)
         return Prepared(self, job, await self._register(job))
 
     @contextlib.asynccontextmanager
@@ -246,22 +246,22 @@ class Supervisor:
         job = Job.around(name, options)
         log = await self._register(job)
         if log is None:
-            job.refuse(await self._desk.store.get(job.run.id))
+            job.refuse(await self._core.store.get(job.run.id))
         try:
             async with edge_around(job.run, limits) as run:
                 yield run
         finally:
             if job.run.outcome is not None:
-                await self._desk.recorder.kept(log)
+                await self._core.recorder.kept(log)
 
-    async def _register(self, job: Job) -> Log | None:
-        log, reply = self._desk.register(job)
+    async def _register(self, job: Job) -> RunLog | None:
+        log, reply = self._core.register(job)
         try:
             answer = await reply
         except BaseException:
-            self._desk.abandon(log, reply)
+            self._core.abandon(log, reply)
             raise
-        return log if self._desk.registered(log, answer) else None
+        return log if self._core.registered(log, answer) else None
 
     # Stopping
 
@@ -316,23 +316,23 @@ class Supervisor:
         born stopped, within the time that ``waits_until`` of the answer tells; not so with ``if_unknown_hold=False``.
         The same ``idempotency_key`` again returns the first answer: a repeated stop does not meet the next turn.
         """
-        desk = self._desk
-        intent = desk.intent(mode, reason, actor, grace)
+        core = self._core
+        intent = core.intent(mode, reason, actor, grace)
         if key is not None:
-            request = desk.conversation(
+            request = core.conversation(
                 run_id, key, owner, if_unknown_hold=if_unknown_hold, idempotency_key=idempotency_key
             )
             return await self._stop_all(request, intent, wait)
-        target = desk.checked_id(run_id, idempotency_key)
+        target = core.checked_id(run_id, idempotency_key)
         wait = None if wait is None else checked_seconds(wait, "wait")
-        asked = desk.ask(StopRequest(target, owner=owner, if_unknown_hold=bool(if_unknown_hold)), intent)
+        asked = core.ask(StopRequest(target, owner=owner, if_unknown_hold=bool(if_unknown_hold)), intent)
         result = await asked.reply
-        receipt = desk.answer(target, result, intent, asked.told)
-        seconds = desk.worth_waiting(result, receipt, wait)
+        receipt = core.answer(target, result, intent, asked.told)
+        seconds = core.worth_waiting(result, receipt, wait)
         if seconds is None:
             return receipt
-        record = await record_when(desk.store, target, is_over if wait else is_acknowledged, seconds)
-        return desk.receipt(record, receipt.answer)
+        record = await record_when(core.store, target, is_over if wait else is_acknowledged, seconds)
+        return core.receipt(record, receipt.answer)
 
     async def stop_where(
         self,
@@ -363,7 +363,7 @@ class Supervisor:
         ``all=True``. ``within`` keeps it to the runs of one owner; the same ``idempotency_key`` again returns the same
         answer; ``if_unknown_hold`` lets a stop of a ``key`` wait, as that of ``stop`` does.
         """
-        intent = self._desk.intent(mode, reason, actor, grace)
+        intent = self._core.intent(mode, reason, actor, grace)
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
         request = StopRequest(
             selector,
@@ -376,15 +376,15 @@ class Supervisor:
         return await self._stop_all(request, intent, wait)
 
     async def _stop_all(self, request: StopRequest, intent: StopIntent, wait: float | None) -> BulkStop:
-        desk = self._desk
+        core = self._core
         wait = None if wait is None else checked_seconds(wait, "wait")
-        asked = desk.ask(request, intent)
-        bulk = desk.bulk(await asked.reply, intent, asked.told, dry_run=request.dry_run)
-        run_ids, seconds = desk.unsettled(bulk, wait)
+        asked = core.ask(request, intent)
+        bulk = core.bulk(await asked.reply, intent, asked.told, dry_run=request.dry_run)
+        run_ids, seconds = core.unsettled(bulk, wait)
         if request.dry_run or not run_ids:
             return bulk
-        records = await records_when(desk.store, run_ids, is_over if wait else is_acknowledged, seconds)
-        return desk.settled(bulk, records)
+        records = await records_when(core.store, run_ids, is_over if wait else is_acknowledged, seconds)
+        return core.settled(bulk, records)
 
     async def hold(
         self,
@@ -399,24 +399,24 @@ class Supervisor:
     ) -> Hold:
         """Refuse new starts that match all that is given, and stop nothing."""
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
-        return await self._desk.store.place_hold(selector, self._desk.intent(Mode.GRACEFUL, reason, actor, None))
+        return await self._core.store.place_hold(selector, self._core.intent(Mode.GRACEFUL, reason, actor, None))
 
     async def release(self, hold_id: str, actor: str | None = None) -> Hold:
         """Let new starts through again."""
-        return await self._desk.store.release(hold_id, actor)
+        return await self._core.store.release(hold_id, actor)
 
     # Looking
 
     async def get(self, run_id: str) -> RunRecord:
         """Return what is kept of a run, or raise RunNotFound."""
-        return await self._desk.store.get(run_id)
+        return await self._core.store.get(run_id)
 
     async def find(self, key: str, *, owner: str | None = None) -> Sequence[RunSummary]:
         """Return the live runs of a conversation in short, newest first, wherever they are executed."""
         wanted, cursor = live_of(key, owner), None
         found: list[RunSummary] = []
         while True:
-            page = await self._desk.store.query(wanted, cursor, 1000)
+            page = await self._core.store.query(wanted, cursor, 1000)
             found += page.runs
             cursor = page.cursor
             if cursor is None:
@@ -438,8 +438,8 @@ class Supervisor:
         With ``tree`` those of the runs below it too, as they come. Each has a ``place``, which ``after`` means then.
         """
         if tree:
-            return tree_events(self._desk.store, run_id, after)
-        return events(self._desk.store, run_id, after)
+            return tree_events(self._core.store, run_id, after)
+        return events(self._core.store, run_id, after)
 
     def listen(
         self,
@@ -453,27 +453,27 @@ class Supervisor:
         It is called on a thread of its own, one event after the other, until what is returned is closed or this
         supervisor is. An error that it raises is logged.
         """
-        return self._desk.listen(call, run_id, types)
+        return self._core.listen(call, run_id, types)
 
     async def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Summaries:
         """Return the runs that match in short, newest first; ``get`` has the whole of one."""
-        return await self._desk.store.query(wanted or Filter(), cursor, limit)
+        return await self._core.store.query(wanted or Filter(), cursor, limit)
 
     async def tree(self, run_id: str) -> Sequence[RunRecord]:
         """Return a run and all its descendants, parents before children."""
-        return await self._desk.store.tree(run_id)
+        return await self._core.store.tree(run_id)
 
     async def in_flight(self, run_ids: Iterable[str]) -> Mapping[str, tuple[str, ...] | None]:
         """Return the open boundaries of live runs, each without those of its children; None if that is not known."""
-        return await in_flight(self._desk, run_ids)
+        return await in_flight(self._core, run_ids)
 
     async def holds(self) -> Sequence[Hold]:
         """Return the holds that are in force."""
-        return await self._desk.store.holds()
+        return await self._core.store.holds()
 
     async def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
         """Return who stopped, held and released what."""
-        return await self._desk.store.audit(after, limit)
+        return await self._core.store.audit(after, limit)
 
 
 async def _detached(call: Callable[[*Ts], object], *args: *Ts) -> None:

@@ -31,14 +31,14 @@ from stoppable.records import (
     TreeEvent,
 )
 from stoppable.stores.base import Store
-from stoppable.supervisor.bulk import BulkStop, StopRequest, live_of
-from stoppable.supervisor.desk import Desk, is_acknowledged, is_over
-from stoppable.supervisor.following import tree_events_sync
+from stoppable.supervisor.core import SupervisorCore, is_acknowledged, is_over
 from stoppable.supervisor.handles import Elsewhere, kept_receipt, raise_unless_completed
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
-from stoppable.supervisor.recorder import Log
+from stoppable.supervisor.merged_events import tree_events_sync
+from stoppable.supervisor.recorder import RunLog
+from stoppable.supervisor.selection import BulkStop, StopRequest, live_of
+from stoppable.supervisor.serialization import outcome_of, shifted
 from stoppable.supervisor.signals import shutdown_on_sigterm
-from stoppable.supervisor.translate import outcome_of, shifted
 from stoppable.supervisor.waiting import events_sync, record_when_sync, records_when_sync
 
 T = TypeVar("T")
@@ -58,12 +58,12 @@ class Supervisor:
         keep_input: bool = True,
         unpickle: bool = True,
     ) -> None:
-        self._desk = Desk(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=unpickle)
+        self._core = SupervisorCore(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=unpickle)
         self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._desk.open()
-        self._signals.enter_context(shutdown_on_sigterm(self._desk))
+        self._core.open()
+        self._signals.enter_context(shutdown_on_sigterm(self._core))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -71,9 +71,9 @@ class Supervisor:
 
     def close(self) -> None:
         """Stop the runs that this process still executes, wait for their end, and disconnect."""
-        self._desk.check_opened()
+        self._core.check_opened()
         try:
-            self._desk.end(self._desk.shut_down())
+            self._core.end(self._core.shut_down())
         finally:
             self._signals.close()
 
@@ -135,7 +135,7 @@ class Supervisor:
             isolation=isolation,
             on_disconnect=on_disconnect,
         )
-        job = self._desk.job(agent, args, options, in_loop=False)
+        job = self._core.job(agent, args, options, in_loop=False)
         log = self._register(job)
         if log is None:
             return self.handle(job.run.id)
@@ -167,22 +167,22 @@ class Supervisor:
         job = Job.around(name, options)
         log = self._register(job)
         if log is None:
-            job.refuse(self._desk.store.get(job.run.id).result())
+            job.refuse(self._core.store.get(job.run.id).result())
         try:
             with edge_around(job.run, limits) as run:
                 yield run
         finally:
             if job.run.outcome is not None:
-                self._desk.recorder.kept(log).result()
+                self._core.recorder.kept(log).result()
 
-    def _register(self, job: Job) -> Log | None:
-        log, reply = self._desk.register(job)
+    def _register(self, job: Job) -> RunLog | None:
+        log, reply = self._core.register(job)
         try:
             answer = reply.result()
         except BaseException:
-            self._desk.abandon(log, reply)
+            self._core.abandon(log, reply)
             raise
-        return log if self._desk.registered(log, answer) else None
+        return log if self._core.registered(log, answer) else None
 
     # Stopping
 
@@ -229,23 +229,23 @@ class Supervisor:
         idempotency_key: str | None = None,
     ) -> Receipt | BulkStop:
         """Stop a run with its subtree, or the live runs of a conversation; durable when this returns (G14)."""
-        desk = self._desk
-        intent = desk.intent(mode, reason, actor, grace)
+        core = self._core
+        intent = core.intent(mode, reason, actor, grace)
         if key is not None:
-            request = desk.conversation(
+            request = core.conversation(
                 run_id, key, owner, if_unknown_hold=if_unknown_hold, idempotency_key=idempotency_key
             )
             return self._stop_all(request, intent, wait)
-        target = desk.checked_id(run_id, idempotency_key)
+        target = core.checked_id(run_id, idempotency_key)
         wait = None if wait is None else checked_seconds(wait, "wait")
-        asked = desk.ask(StopRequest(target, owner=owner, if_unknown_hold=bool(if_unknown_hold)), intent)
+        asked = core.ask(StopRequest(target, owner=owner, if_unknown_hold=bool(if_unknown_hold)), intent)
         result = asked.reply.result()
-        receipt = desk.answer(target, result, intent, asked.told)
-        seconds = desk.worth_waiting(result, receipt, wait)
+        receipt = core.answer(target, result, intent, asked.told)
+        seconds = core.worth_waiting(result, receipt, wait)
         if seconds is None:
             return receipt
-        record = record_when_sync(desk.store, target, is_over if wait else is_acknowledged, seconds)
-        return desk.receipt(record, receipt.answer)
+        record = record_when_sync(core.store, target, is_over if wait else is_acknowledged, seconds)
+        return core.receipt(record, receipt.answer)
 
     def stop_where(
         self,
@@ -267,7 +267,7 @@ class Supervisor:
         within: str | None = None,
     ) -> BulkStop:
         """Stop every run that matches all that is given, with their subtrees, and return their receipts."""
-        intent = self._desk.intent(mode, reason, actor, grace)
+        intent = self._core.intent(mode, reason, actor, grace)
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
         request = StopRequest(
             selector,
@@ -280,15 +280,15 @@ class Supervisor:
         return self._stop_all(request, intent, wait)
 
     def _stop_all(self, request: StopRequest, intent: StopIntent, wait: float | None) -> BulkStop:
-        desk = self._desk
+        core = self._core
         wait = None if wait is None else checked_seconds(wait, "wait")
-        asked = desk.ask(request, intent)
-        bulk = desk.bulk(asked.reply.result(), intent, asked.told, dry_run=request.dry_run)
-        run_ids, seconds = desk.unsettled(bulk, wait)
+        asked = core.ask(request, intent)
+        bulk = core.bulk(asked.reply.result(), intent, asked.told, dry_run=request.dry_run)
+        run_ids, seconds = core.unsettled(bulk, wait)
         if request.dry_run or not run_ids:
             return bulk
-        records = records_when_sync(desk.store, run_ids, is_over if wait else is_acknowledged, seconds)
-        return desk.settled(bulk, records)
+        records = records_when_sync(core.store, run_ids, is_over if wait else is_acknowledged, seconds)
+        return core.settled(bulk, records)
 
     def hold(
         self,
@@ -303,25 +303,25 @@ class Supervisor:
     ) -> Hold:
         """Refuse new starts that match all that is given, and stop nothing."""
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
-        intent = self._desk.intent(Mode.GRACEFUL, reason, actor, None)
-        return self._desk.store.place_hold(selector, intent).result()
+        intent = self._core.intent(Mode.GRACEFUL, reason, actor, None)
+        return self._core.store.place_hold(selector, intent).result()
 
     def release(self, hold_id: str, actor: str | None = None) -> Hold:
         """Let new starts through again."""
-        return self._desk.store.release(hold_id, actor).result()
+        return self._core.store.release(hold_id, actor).result()
 
     # Looking
 
     def get(self, run_id: str) -> RunRecord:
         """Return what is kept of a run, or raise RunNotFound."""
-        return self._desk.store.get(run_id).result()
+        return self._core.store.get(run_id).result()
 
     def find(self, key: str, *, owner: str | None = None) -> Sequence[RunSummary]:
         """Return the live runs of a conversation in short, newest first, wherever they are executed."""
         wanted, cursor = live_of(key, owner), None
         found: list[RunSummary] = []
         while True:
-            page = self._desk.store.query(wanted, cursor, 1000).result()
+            page = self._core.store.query(wanted, cursor, 1000).result()
             found += page.runs
             cursor = page.cursor
             if cursor is None:
@@ -341,31 +341,31 @@ class Supervisor:
         With ``tree`` those of the runs below it too, as they come. Each has a ``place``, which ``after`` means then.
         """
         if tree:
-            return tree_events_sync(self._desk.store, run_id, after)
-        return events_sync(self._desk.store, run_id, after)
+            return tree_events_sync(self._core.store, run_id, after)
+        return events_sync(self._core.store, run_id, after)
 
     def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Summaries:
         """Return the runs that match in short, newest first; ``get`` has the whole of one."""
-        return self._desk.store.query(wanted or Filter(), cursor, limit).result()
+        return self._core.store.query(wanted or Filter(), cursor, limit).result()
 
     def tree(self, run_id: str) -> Sequence[RunRecord]:
         """Return a run and all its descendants, parents before children."""
-        return self._desk.store.tree(run_id).result()
+        return self._core.store.tree(run_id).result()
 
     def holds(self) -> Sequence[Hold]:
         """Return the holds that are in force."""
-        return self._desk.store.holds().result()
+        return self._core.store.holds().result()
 
     def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
         """Return who stopped, held and released what."""
-        return self._desk.store.audit(after, limit).result()
+        return self._core.store.audit(after, limit).result()
 
 
 class Shared(Supervisor):
     """A view of a supervisor that is opened and closed elsewhere (``Supervisor.blocking``)."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, core: SupervisorCore) -> None:
+        self._core = core
         self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -408,7 +408,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
 
     __slots__ = ("_log",)
 
-    def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: Log) -> None:
+    def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: RunLog) -> None:
         super().__init__(held.run, held._channel)
         self._supervisor = supervisor
         self._log = log
@@ -416,7 +416,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     def outcome(self) -> Outcome[T_co]:
         """Wait for the end, until it is kept, and return it; never raises because the run was stopped."""
         outcome = super().outcome()
-        self._supervisor._desk.recorder.kept(self._log).result()
+        self._supervisor._core.recorder.kept(self._log).result()
         return outcome
 
     def receipt(self) -> Receipt | None:
@@ -451,7 +451,7 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
 
     def outcome(self) -> Outcome[Any]:
         """Wait for the end and return it, as far as it was kept."""
-        return outcome_of(record_when_sync(self._supervisor._desk.store, self._id, is_over))
+        return outcome_of(record_when_sync(self._supervisor._core.store, self._id, is_over))
 
     def result(self) -> Any:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost."""

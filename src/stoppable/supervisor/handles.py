@@ -14,8 +14,8 @@ from stoppable._engine.handle import RunHandle, Until
 from stoppable.errors import InvalidArgument, RunFailed, RunLost, RunStopped
 from stoppable.records import Event, RunRecord
 from stoppable.stores.rules import receipt_of
-from stoppable.supervisor.recorder import Log
-from stoppable.supervisor.translate import outcome_of, shifted
+from stoppable.supervisor.recorder import RunLog
+from stoppable.supervisor.serialization import outcome_of, shifted
 from stoppable.supervisor.waiting import events, record_when
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
 
     __slots__ = ("_log", "_supervisor")
 
-    def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: Log) -> None:
+    def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: RunLog) -> None:
         super().__init__(held.run, held._carrier, held._channel)
         self._supervisor = supervisor
         self._log = log
@@ -61,7 +61,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     async def outcome(self) -> Outcome[T_co]:
         """Wait for the end, until it is kept, and return it; never raises because the run was stopped."""
         outcome = await super().outcome()
-        await self._supervisor._desk.recorder.kept(self._log)
+        await self._supervisor._core.recorder.kept(self._log)
         return outcome
 
     async def result(self) -> T_co:
@@ -137,7 +137,7 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
 
     async def outcome(self) -> Outcome[Any]:
         """Wait for the end and return it, as far as it was kept."""
-        store = self._supervisor._desk.store
+        store = self._supervisor._core.store
         return outcome_of(await record_when(store, self._id, lambda record: record.over))
 
     async def result(self) -> Any:
@@ -146,7 +146,7 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
         """Yield what happened and happens in the run, until it is over."""
-        async for event in events(self._supervisor._desk.store, self._id, after):
+        async for event in events(self._supervisor._core.store, self._id, after):
             yield event
 
     async def receipt(self) -> Receipt | None:

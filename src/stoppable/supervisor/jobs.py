@@ -26,7 +26,7 @@ from stoppable._engine.open_run import limit_time
 from stoppable._engine.options import asked, name_of
 from stoppable.errors import InvalidArgument, RunStopped
 from stoppable.records import RunRecord, check_key
-from stoppable.supervisor.translate import digest, input_of, outcome_of
+from stoppable.supervisor.serialization import digest, input_of, outcome_of
 
 Isolation = Literal["auto", "task", "thread", "process"]
 OnDisconnect = Literal["keep", "stop"]

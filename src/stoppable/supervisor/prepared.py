@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable.supervisor.handles import KeptHandle, SupervisedHandle
 from stoppable.supervisor.jobs import Job
-from stoppable.supervisor.recorder import Log
+from stoppable.supervisor.recorder import RunLog
 
 if TYPE_CHECKING:
     from stoppable.supervisor import Supervisor
@@ -23,7 +23,7 @@ class Prepared(Generic[T]):
 
     __slots__ = ("_job", "_log", "_supervisor", "id", "is_new")
 
-    def __init__(self, supervisor: Supervisor, job: Job, log: Log | None) -> None:
+    def __init__(self, supervisor: Supervisor, job: Job, log: RunLog | None) -> None:
         self._supervisor = supervisor
         self._job = job
         self._log = log

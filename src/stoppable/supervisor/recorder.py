@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core import clock
 from stoppable._core.hooks import Callback, Moment
 from stoppable._core.receipt import write
@@ -25,7 +25,7 @@ from stoppable.stores.base import Registered, Store
 from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.rules import status_event
 from stoppable.supervisor.outbox import Outbox
-from stoppable.supervisor.translate import (
+from stoppable.supervisor.serialization import (
     METADATA_BYTES,
     VALUE_BYTES,
     record_at_once,
@@ -44,7 +44,7 @@ _DRAFTS_KEPT = 10_000  # while the store does not answer
 _CLOCKS_DIFFER = 0.001  # seconds by which one clock may have moved against the other, unnoticed
 
 
-class Log:
+class RunLog:
     """What is still to be written of one run; one call of the store is under way at a time, so the order holds."""
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Log:
         self.is_failing = False  # the store refused the last call
         self.is_held_up = False  # until the next heartbeat
         self.is_over = False
-        self.above: Log | None = None  # of its parent, once it has ended
+        self.above: RunLog | None = None  # of its parent, once it has ended
         self.unkept_below = 0  # children that have ended, and whose ends the store does not have
         self.drafts: list[Draft] = []
         self.boundaries: dict[Boundary, int] = {}  # that are open, with their numbers
@@ -110,19 +110,19 @@ class Recorder(Sink):
         self._is_closed = False
         self._kept: list[Settled] = []  # those who wait for ends that are kept now
         self._lost: dict[Run, Reply[None]] = {}  # those that may be alive, and whether the store has that
-        self.logs: dict[str, Log] = {}
+        self.logs: dict[str, RunLog] = {}
         self.outbox = Outbox(self._tell_kept)
 
-    def log(self, run: Run, worker: str = "", key: str | None = None) -> Log:
+    def log(self, run: Run, worker: str = "", key: str | None = None) -> RunLog:
         """Return a log for a run. Nobody finds it before ``adopt``: the id may turn out to be somebody else's."""
         offset = self._store.now() - clock.now()
         if abs(offset - self._offset) > _CLOCKS_DIFFER:
             self._offset = offset
-        return Log(run, self._offset, worker, key)
+        return RunLog(run, self._offset, worker, key)
 
     # A run of its own
 
-    def adopt(self, log: Log, epoch: int) -> None:
+    def adopt(self, log: RunLog, epoch: int) -> None:
         """Write down what a run does, now that the store has said that it is ours; once is enough."""
         run = log.run
         with self._lock:
@@ -136,7 +136,7 @@ class Recorder(Sink):
                 log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
                 run._add_hook(log.hook)
 
-    def drop(self, log: Log) -> None:
+    def drop(self, log: RunLog) -> None:
         """Forget a run that was not registered after all; it never begins, and nobody waits for it."""
         log.run._sink = None  # also one that it has from its parent: the id may be that of a run that goes on
         log.run._skip()
@@ -177,7 +177,7 @@ class Recorder(Sink):
         if kept is not None:
             kept.then(is_kept)
 
-    def _end(self, log: Log) -> None:
+    def _end(self, log: RunLog) -> None:
         if log.finished is _KEPT:
             return
         log.is_over = True  # in its turn: the runs below it ended first
@@ -238,7 +238,7 @@ class Recorder(Sink):
         log.acknowledging = mode
         self.outbox.add(partial(self._when_closed, log, mode))
 
-    def _when_closed(self, log: Log, mode: Mode) -> None:
+    def _when_closed(self, log: RunLog, mode: Mode) -> None:
         run = log.run
         if run.outcome is not None:
             return  # its end tells it all
@@ -251,7 +251,7 @@ class Recorder(Sink):
         if stops:
             stops[-1].when_acknowledged(closed)
 
-    def _log_of(self, run: Run) -> Log | None:
+    def _log_of(self, run: Run) -> RunLog | None:
         """Return the log of a run, and not that of another one that was started with the same id."""
         log = self.logs.get(run.id)
         return log if log is not None and log.run is run else None
@@ -261,7 +261,7 @@ class Recorder(Sink):
         if log is not None:
             self._add(log, draft)
 
-    def _add(self, log: Log, draft: Draft) -> None:
+    def _add(self, log: RunLog, draft: Draft) -> None:
         if len(log.drafts) < _DRAFTS_KEPT:
             log.drafts.append(draft)
         else:
@@ -269,15 +269,15 @@ class Recorder(Sink):
         if not log.is_busy:
             self._soon(log)
 
-    def _soon(self, log: Log) -> None:
+    def _soon(self, log: RunLog) -> None:
         self.outbox.put(partial(self._advance, log))
 
-    def _later(self, log: Log) -> None:
+    def _later(self, log: RunLog) -> None:
         # Not by way of the loop: a signal handler may have come while it waits.
         self.outbox.add(partial(self._advance, log))
         self.outbox.wake()
 
-    def _untold(self, log: Log) -> tuple[StopIntent, float] | None:
+    def _untold(self, log: RunLog) -> tuple[StopIntent, float] | None:
         """Return the stop of a run that the store has not heard of, and when it was asked for.
 
         Not those of a kept run above it, which the store has.
@@ -303,7 +303,7 @@ class Recorder(Sink):
                 log.is_held_up = False
                 self._soon(log)
 
-    def _advance(self, log: Log) -> None:
+    def _advance(self, log: RunLog) -> None:
         """Make the next call for a run, unless one is under way: its reply makes the next. On the control thread."""
         run = log.run
         if log.is_busy or log.is_held_up or log.finished is _KEPT:
@@ -320,7 +320,7 @@ class Recorder(Sink):
         elif log.drafts:
             self._append(log)
 
-    def _register(self, log: Log) -> None:
+    def _register(self, log: RunLog) -> None:
         log.worker = self._worker()
         reply = self._store.register(record_of_child(log.run, log.worker), log.run.id)
 
@@ -332,7 +332,7 @@ class Recorder(Sink):
 
         self._when_done(log, reply, registered)
 
-    def _tell_stop(self, log: Log, intent: StopIntent, asked_at: float) -> None:
+    def _tell_stop(self, log: RunLog, intent: StopIntent, asked_at: float) -> None:
         def told() -> None:
             if log.known_mode is None or log.known_mode < intent.mode:
                 log.known_mode = intent.mode
@@ -340,7 +340,7 @@ class Recorder(Sink):
 
         self._when_done(log, self._store.request_stop(log.run.id, intent, asked_at=asked_at), told)
 
-    def _acknowledge(self, log: Log) -> None:
+    def _acknowledge(self, log: RunLog) -> None:
         closed = log.acknowledged
         assert closed is not None, "the gate is closed"
 
@@ -350,7 +350,7 @@ class Recorder(Sink):
 
         self._when_done(log, self._store.acknowledge(log.run.id, log.epoch, *closed), told)
 
-    def _append(self, log: Log) -> None:
+    def _append(self, log: RunLog) -> None:
         count = len(log.drafts)
 
         def appended() -> None:
@@ -358,7 +358,7 @@ class Recorder(Sink):
 
         self._when_done(log, self._store.append(log.run.id, log.epoch, log.drafts[:count]), appended)
 
-    def _finish(self, log: Log) -> None:
+    def _finish(self, log: RunLog) -> None:
         run, offset = log.run, log.offset
         outcome = run.outcome
         assert outcome is not None, "it has ended"
@@ -377,11 +377,11 @@ class Recorder(Sink):
         reply = self._store.finish(run.id, log.epoch, log.outcome, receipt, list(log.drafts))
         self._when_done(log, reply, partial(self._over_with, log))
 
-    def _written(self, log: Log, outcome: OutcomeRecord) -> None:
+    def _written(self, log: RunLog, outcome: OutcomeRecord) -> None:
         log.outcome, log.is_busy = outcome, False
         self._soon(log)
 
-    def _over_with(self, log: Log) -> None:
+    def _over_with(self, log: RunLog) -> None:
         """Forget a run of which there is nothing more to write."""
         run = log.run
         if self.logs.get(run.id) is log:
@@ -396,12 +396,12 @@ class Recorder(Sink):
             log.above.unkept_below -= 1
             self._advance(log.above)
 
-    def _when_done(self, log: Log, reply: Reply[Any], done: Callable[[], None]) -> None:
+    def _when_done(self, log: RunLog, reply: Reply[Any], done: Callable[[], None]) -> None:
         log.is_busy = True
         # Replies wait for their turn too: the end of a run is told after the ends below it were handed to the store.
         reply.then(lambda reply: self.outbox.put(partial(self._replied, log, done, reply)))
 
-    def _replied(self, log: Log, done: Callable[[], None], reply: Reply[Any]) -> None:
+    def _replied(self, log: RunLog, done: Callable[[], None], reply: Reply[Any]) -> None:
         log.is_busy = False
         try:
             reply.result()
@@ -422,7 +422,7 @@ class Recorder(Sink):
             kept, self._kept = self._kept, []
             settle(kept)
 
-    def kept(self, log: Log) -> Reply[None]:
+    def kept(self, log: RunLog) -> Reply[None]:
         """Return a reply that comes when the end of a run is in the store."""
         with self._lock:
             if log.finished is None:
@@ -443,7 +443,7 @@ class Recorder(Sink):
         settle(waiting)
 
 
-def _not_kept(log: Log) -> StoreError:
+def _not_kept(log: RunLog) -> StoreError:
     return StoreError(f"run {log.run.id}: its end is not kept: the supervisor was closed")
 
 
@@ -462,5 +462,5 @@ def _is_kept(reply: Reply[Registered], worker: str) -> bool:
 
 
 def _kept(name: str, value: object, limit: int = VALUE_BYTES) -> dict[str, Any]:
-    plain, omitted = _wire.plain(value, limit)
+    plain, omitted = _json.plain(value, limit)
     return {name: plain} if omitted is None else {name: None, "omitted": omitted}

@@ -14,24 +14,24 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stoppable.supervisor.desk import Desk
+    from stoppable.supervisor.core import SupervisorCore
 
-_desks: set[Desk] = set()
+_cores: set[SupervisorCore] = set()
 _pid = os.getpid()
 
 
 @contextlib.contextmanager
-def shutdown_on_sigterm(desk: Desk) -> Iterator[None]:
+def shutdown_on_sigterm(core: SupervisorCore) -> Iterator[None]:
     """Shut a supervisor down on SIGTERM while the block lasts."""
-    _desks.add(desk)
+    _cores.add(core)
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
-        _desks.discard(desk)
-        if is_main and not _desks and signal.getsignal(signal.SIGTERM) is _terminate:
+        _cores.discard(core)
+        if is_main and not _cores and signal.getsignal(signal.SIGTERM) is _terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -42,13 +42,13 @@ def _terminate(_signum: int, _frame: FrameType | None) -> None:
         return
     # The next one, also our own at the end, ends the process as if nobody had handled it.
     signal.signal(signal.SIGTERM, _exit if os.getpid() == 1 else signal.SIG_DFL)
-    desks = [(desk, desk.shut_down()) for desk in list(_desks)]
+    cores = [(core, core.shut_down()) for core in list(_cores)]
 
     def end() -> None:
-        for desk, seconds in desks:
+        for core, seconds in cores:
             with contextlib.suppress(Exception):  # nothing may keep the process from ending
-                if desk.wait_for_end(seconds):
-                    desk.close()  # a store that does not answer would take its time for that too
+                if core.wait_for_end(seconds):
+                    core.close()  # a store that does not answer would take its time for that too
         if os.getpid() == 1:
             _exit()  # here: the main thread may be busy, and handlers run on it alone
         os.kill(os.getpid(), signal.SIGTERM)
@@ -66,7 +66,7 @@ def _forget() -> None:
     """Leave the runs of our parent to it, now that we are a forked child (G13)."""
     global _pid
     _pid = os.getpid()
-    _desks.clear()
+    _cores.clear()
     handler = signal.getsignal(signal.SIGTERM)
     if handler is _terminate or handler is _exit:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -53,7 +53,7 @@ from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.plain.install import instrument
 from stoppable._engine.processes.table import GROUPS, Members
 from stoppable._engine.waits import wait_for_end
-from stoppable._wire import plain
+from stoppable._json import plain
 from stoppable.errors import InvalidArgument
 
 _PLAIN_BYTES = 1_000_000

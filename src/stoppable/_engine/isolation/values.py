@@ -11,7 +11,7 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from stoppable._engine.whereabouts import trace_of
-from stoppable._wire import name_of, plain
+from stoppable._json import name_of, plain
 from stoppable.errors import InvalidArgument
 
 LIMIT = 64 * 1024 * 1024

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason
 from stoppable._core.state import Mode, Status
@@ -22,7 +22,7 @@ Row = tuple[Any, ...]
 
 
 def _encoder() -> Callable[[object], str]:
-    plain = json.JSONEncoder(separators=(",", ":"), default=_wire.shallow)
+    plain = json.JSONEncoder(separators=(",", ":"), default=_json.shallow)
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
         return plain.encode
@@ -95,8 +95,8 @@ def record(row: Row) -> RunRecord:
             None if mode < 0 else stop_of(mode, grace, reason),
             stop_requested_at,
             None if acknowledged < 0 else MODES[acknowledged],
-            None if outcome is None else _wire.load(OutcomeRecord, decode(outcome)),
-            None if receipt is None else _wire.load(Receipt, decode(receipt)),
+            None if outcome is None else _json.load(OutcomeRecord, decode(outcome)),
+            None if receipt is None else _json.load(Receipt, decode(receipt)),
             last_event, version,
         ),
         strict=True,
@@ -111,7 +111,7 @@ def record(row: Row) -> RunRecord:
 @lru_cache(1024)
 def _spec_of(text: str) -> tuple[str, str, Limits | None, Policy, int]:
     isolation, on_disconnect, limits, policy, version = decode(text)
-    return isolation, on_disconnect, limits and _wire.load(Limits, limits), _wire.load(Policy, policy), version
+    return isolation, on_disconnect, limits and _json.load(Limits, limits), _json.load(Policy, policy), version
 
 
 @lru_cache(1024)
@@ -123,7 +123,7 @@ def _labels_of(text: str) -> Mapping[str, str]:
 @lru_cache(1024)
 def stop_of(mode: int, grace: float | None, reason: str) -> StopIntent:
     """Return the stop that these columns tell of."""
-    return StopIntent(mode=MODES[mode], reason=_wire.load(Reason, decode(reason)), grace=grace)
+    return StopIntent(mode=MODES[mode], reason=_json.load(Reason, decode(reason)), grace=grace)
 
 
 @lru_cache(1024)

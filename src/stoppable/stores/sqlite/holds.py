@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core.ids import new_id
 from stoppable.errors import HoldNotFound
 from stoppable.records import AuditEntry, Hold, Selector, StopIntent
@@ -38,7 +38,7 @@ def release(tx: Transaction, hold_id: str, actor: str | None) -> Hold:
     row = tx.one("DELETE FROM holds WHERE id = ? RETURNING hold", (hold_id,))
     if row is None:
         raise HoldNotFound(hold_id)
-    hold = _wire.load(Hold, rows.decode(row[0]))
+    hold = _json.load(Hold, rows.decode(row[0]))
     intent = StopIntent(reason=replace(hold.reason, actor=actor))
     note(tx, "release", intent, hold.selector, {"hold": hold.id})
     return hold
@@ -46,7 +46,7 @@ def release(tx: Transaction, hold_id: str, actor: str | None) -> Hold:
 
 def holds(session: Session) -> Sequence[Hold]:
     """Return the holds that are in force."""
-    return [_wire.load(Hold, rows.decode(text)) for (text,) in session.all("SELECT hold FROM holds ORDER BY number")]
+    return [_json.load(Hold, rows.decode(text)) for (text,) in session.all("SELECT hold FROM holds ORDER BY number")]
 
 
 def note(tx: Transaction, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
@@ -64,7 +64,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
 
 def _refuse_held(tx: Transaction, record: RunRecord) -> None:
     for (text,) in tx.all("SELECT hold FROM holds ORDER BY number"):
-        hold = _wire.load(Hold, rows.decode(text))
+        hold = _json.load(Hold, rows.decode(text))
         if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
             raise RunHeld(hold.id, hold.reason.message)
 
@@ -79,7 +79,7 @@ def _stop_that_came_first(
     first: StopIntent | None = None
     for expires, text in tombstones.take(tx, record):
         if expires > now:
-            first = rules.raised(first, _wire.load(StopIntent, rows.decode(text)))
+            first = rules.raised(first, _json.load(StopIntent, rows.decode(text)))
     return first
 
 

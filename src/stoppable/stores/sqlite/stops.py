@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer
 from stoppable.errors import RunNotFound
@@ -202,7 +202,7 @@ def _answered(
         raise RunNotFound(target)
     return StopResult(
         answers=tuple(StopAnswer(record=rows.record(row), answer=Answer(by_id[row[0]])) for row in found),
-        hold=None if hold is None else _wire.load(Hold, rows.decode(hold)),
+        hold=None if hold is None else _json.load(Hold, rows.decode(hold)),
         waits_until=until,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable.records import RunRecord, Selector, StopIntent
 from stoppable.stores import rules
 from stoppable.stores.base import TOMBSTONE_SECONDS
@@ -35,7 +35,7 @@ def _wait(
     now = tx.now()
     tx.run(f"DELETE FROM {table} WHERE expires <= ?", (now,))  # noqa: S608 - our own names
     row = tx.one(f"DELETE FROM {table} WHERE {column} = ? AND owner IS ? RETURNING expires, stop", (address, owner))  # noqa: S608
-    earlier = None if row is None else _wire.load(StopIntent, rows.decode(row[1]))
+    earlier = None if row is None else _json.load(StopIntent, rows.decode(row[1]))
     until: float = max(now if row is None else row[0], now + seconds)
     tx.run(
         f"INSERT INTO {table} ({column}, owner, expires, stop) VALUES (?, ?, ?, ?)",  # noqa: S608

@@ -11,7 +11,7 @@ from stoppable.server.encoding import dumps, one_line
 from stoppable.stores.base import Store
 
 if TYPE_CHECKING:
-    from stoppable.server.reader import Reader
+    from stoppable.server.sse.reader import Reader
 
 _ENCODED_KEPT = 512
 _ENCODED_BYTES = 2_000_000

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.types import Scope
 
-from stoppable.server.reader import Reader
-from stoppable.server.views import View
+from stoppable.server.sse.reader import Reader
+from stoppable.server.sse.views import View
 
 if TYPE_CHECKING:
-    from stoppable.server.streams import Streams
+    from stoppable.server.sse.streams import Streams
 
 _logger = logging.getLogger("stoppable.server")
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stoppable.server.reader import Reader
-from stoppable.server.stream_connection import StreamConnection, hand_over_of
-from stoppable.server.views import View
+from stoppable.server.sse.connection import StreamConnection, hand_over_of
+from stoppable.server.sse.reader import Reader
+from stoppable.server.sse.views import View
 
 if TYPE_CHECKING:
-    from stoppable.server.streams import Streams
+    from stoppable.server.sse.streams import Streams
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from stoppable._core import clock
 from stoppable.errors import StoppableError
-from stoppable.server.feed import Feed, message
-from stoppable.server.views import Behind, View
+from stoppable.server.sse.feed import Feed, message
+from stoppable.server.sse.views import Behind, View
 
 if TYPE_CHECKING:
-    from stoppable.server.streams import Streams
+    from stoppable.server.sse.streams import Streams
 
 _HEARTBEAT = b":\n\n"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from stoppable._core.gate import Role
 from stoppable._core.run import Run
-from stoppable.supervisor.desk import Desk
+from stoppable.supervisor.core import SupervisorCore
 
 
-async def in_flight(desk: Desk, run_ids: Iterable[str]) -> Mapping[str, tuple[str, ...] | None]:
+async def in_flight(core: SupervisorCore, run_ids: Iterable[str]) -> Mapping[str, tuple[str, ...] | None]:
     """Return the open boundaries of live runs, each without those of its children; None if that is not known.
 
     Runs of this process tell it themselves; of all others their logs do, as far as they are kept.
@@ -17,13 +17,13 @@ async def in_flight(desk: Desk, run_ids: Iterable[str]) -> Mapping[str, tuple[st
     found: dict[str, tuple[str, ...] | None] = {}
     elsewhere: list[str] = []
     for run_id in run_ids:
-        log = desk.recorder.logs.get(run_id)
+        log = core.recorder.logs.get(run_id)
         if log is None:
             elsewhere.append(run_id)
         else:
             found[run_id] = open_in(log.run)
     if elsewhere:
-        found |= await desk.store.in_flight(elsewhere)
+        found |= await core.store.in_flight(elsewhere)
     return found
 
 

@@ -10,12 +10,12 @@ from starlette.responses import Response
 from stoppable._core import clock
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable.errors import StoppableError
-from stoppable.server.event_stream import EventStream
-from stoppable.server.feed import Feed
 from stoppable.server.limits import ServerLimits
 from stoppable.server.problems import Problem
-from stoppable.server.reader import Reader
-from stoppable.server.views import LogView, View, tree_name
+from stoppable.server.sse.feed import Feed
+from stoppable.server.sse.reader import Reader
+from stoppable.server.sse.response import EventStream
+from stoppable.server.sse.views import LogView, View, tree_name
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.server")

@@ -17,7 +17,7 @@ from stoppable.server.limits import ServerLimits
 from stoppable.server.principal import Principal
 from stoppable.server.problems import Problem
 from stoppable.server.registry import Registry
-from stoppable.server.streams import Streams
+from stoppable.server.sse.streams import Streams
 from stoppable.supervisor import Prepared, StartOptions, Supervisor
 
 _logger = logging.getLogger("stoppable.server")
@@ -32,7 +32,7 @@ def _launch(prepared: Prepared[Any]) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class FrontDesk:
+class Backend:
     """The supervisor behind a server, and the agents that it may start."""
 
     supervisor: Supervisor

@@ -1,4 +1,4 @@
-"""What a stream shows: a run, a run with all its descendants, or what changes anywhere (changes.py)."""
+"""What a stream shows: a run, a run with all its descendants, or what changes anywhere (run_changes.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoppable.records import Event, EventType, RunRecord
-from stoppable.server.feed import Feed
+from stoppable.server.sse.feed import Feed
 from stoppable.stores.listeners import ANY
 
 if TYPE_CHECKING:

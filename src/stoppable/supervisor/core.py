@@ -30,12 +30,12 @@ from stoppable.stores.base import Intent, Registered, Store
 from stoppable.stores.reply import Reply, settle
 from stoppable.stores.rules import receipt_of
 from stoppable.stores.urls import store_of
-from stoppable.supervisor.bulk import BulkStop, StopRequest
-from stoppable.supervisor.following import Listener
 from stoppable.supervisor.jobs import Job, Options
 from stoppable.supervisor.lease import Lease
-from stoppable.supervisor.recorder import Log, Recorder
-from stoppable.supervisor.translate import shifted, shifted_reason, so_far
+from stoppable.supervisor.merged_events import Listener
+from stoppable.supervisor.recorder import Recorder, RunLog
+from stoppable.supervisor.selection import BulkStop, StopRequest
+from stoppable.supervisor.serialization import shifted, shifted_reason, so_far
 
 _logger = logging.getLogger("stoppable")
 
@@ -52,10 +52,10 @@ class Asked(NamedTuple):
     """A stop that the store was asked to keep, and the runs that were told of it meanwhile."""
 
     reply: Reply[StopResult]
-    told: Mapping[str, Log]
+    told: Mapping[str, RunLog]
 
 
-class Desk:
+class SupervisorCore:
     """The store, the lease of this process, and the runs that it executes."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Desk:
         self._worker_values = Values.PICKLE if unpickle else Values.JSON
         self._purged_at = -math.inf
         self._listeners: list[Listener] = []
-        self._starting: dict[Log, Reply[Registered]] = {}
+        self._starting: dict[RunLog, Reply[Registered]] = {}
         self.is_closing = False
         self._opening = threading.Lock()
         self._was_opened = False
@@ -149,7 +149,7 @@ class Desk:
             agent, args, options, in_loop=in_loop, keep_input=self._keep_input, worker_values=self._worker_values
         )
 
-    def register(self, job: Job) -> tuple[Log, Reply[Registered]]:
+    def register(self, job: Job) -> tuple[RunLog, Reply[Registered]]:
         """Keep a run that is about to start. It can be stopped from now on, though it has not begun.
 
         The store has it before it hears of such a stop. By the time that it answers the stop, the run is found here if
@@ -164,14 +164,14 @@ class Desk:
         reply.then(partial(self._answered, log))
         return log, reply
 
-    def _answered(self, log: Log, reply: Reply[Registered]) -> None:
+    def _answered(self, log: RunLog, reply: Reply[Registered]) -> None:
         try:
             self.registered(log, reply.result())
         except Exception:  # the starter gets it
             self.recorder.drop(log)
         self._starting.pop(log, None)
 
-    def registered(self, log: Log, answer: Registered) -> bool:
+    def registered(self, log: RunLog, answer: Registered) -> bool:
         """Return whether the run is ours to begin."""
         if not answer.created or answer.record.over:
             self.recorder.drop(log)
@@ -181,7 +181,7 @@ class Desk:
             log.run.stop(reason=_shutdown())
         return True
 
-    def abandon(self, log: Log, reply: Reply[Registered]) -> None:
+    def abandon(self, log: RunLog, reply: Reply[Registered]) -> None:
         """End a run whose starter went away while it was being registered; it never begins."""
 
         def answered(reply: Reply[Registered]) -> None:
@@ -262,7 +262,7 @@ class Desk:
         outbox.ring(_loop_of(logs[0].run) or asyncio._get_running_loop())
         return asked
 
-    def _here(self, target: str | Selector, owner: str | None) -> list[Log]:
+    def _here(self, target: str | Selector, owner: str | None) -> list[RunLog]:
         """Return those that a stop means among the runs of this process.
 
         The store knows them all by the time that it is asked: a child is registered by way of the same outbox.
@@ -295,7 +295,7 @@ class Desk:
 
         request().then(answered)
 
-    def answer(self, run_id: str, result: StopResult, intent: StopIntent, told: Mapping[str, Log]) -> Receipt:
+    def answer(self, run_id: str, result: StopResult, intent: StopIntent, told: Mapping[str, RunLog]) -> Receipt:
         """Carry out the stop of one run and return its receipt so far; its run may not be there yet."""
         if result.answers:
             return self._carry_out(result.answers[0], intent, told)
@@ -309,7 +309,7 @@ class Desk:
             acknowledged_at=intent.reason.at,  # there is no gate to close: the run will be born stopped
         )
 
-    def bulk(self, result: StopResult, intent: StopIntent, told: Mapping[str, Log], *, dry_run: bool) -> BulkStop:
+    def bulk(self, result: StopResult, intent: StopIntent, told: Mapping[str, RunLog], *, dry_run: bool) -> BulkStop:
         """Carry out the stop of many runs, or tell what it would be."""
         if dry_run:
             told_of = (self.receipt(one.record, one.answer) for one in result.answers)
@@ -349,7 +349,7 @@ class Desk:
             return None
         return wait or _ACKNOWLEDGE_SECONDS
 
-    def _carry_out(self, answered: StopAnswer, intent: StopIntent, told: Mapping[str, Log]) -> Receipt:
+    def _carry_out(self, answered: StopAnswer, intent: StopIntent, told: Mapping[str, RunLog]) -> Receipt:
         record = answered.record
         log = self._log_of(record, told)
         if log is None or record.over:
@@ -362,7 +362,7 @@ class Desk:
         receipt = shifted(write(log.run, answer), log.offset)
         return so_far(receipt) if receipt.final and answer in CHANGES else receipt
 
-    def _log_of(self, record: RunRecord, told: Mapping[str, Log]) -> Log | None:
+    def _log_of(self, record: RunRecord, told: Mapping[str, RunLog]) -> RunLog | None:
         """Return the log of a run of the store if it is executed here: another worker's is that one's to answer for."""
         log = told.get(record.id) or self.recorder.logs.get(record.id)
         return log if log is not None and log.worker == record.worker else None
@@ -376,7 +376,7 @@ class Desk:
             self.recorder.outbox.ring(_loop_of(found[0][0].run))
 
     @staticmethod
-    def _tell(found: Iterable[tuple[Log, StopIntent]]) -> None:
+    def _tell(found: Iterable[tuple[RunLog, StopIntent]]) -> None:
         """Stop runs of this process as the store says, all of them before anybody acts on it; once is enough."""
         stops: list[Stop] = []
         reasons: dict[tuple[int, float], Reason] = {}  # mostly one for all

@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import stoppable
-from stoppable import InvalidArgument, _wire, records
+from stoppable import InvalidArgument, _json, records
 from stoppable._core.policy import Limits, Policy
 from stoppable._core.reason import Reason
 from stoppable._core.stop import Node, Receipt
@@ -87,7 +87,7 @@ def test_a_record_goes_through_json_and_comes_back_the_same(kind):
     @given(made(kind))
     def there_and_back(value):
         text = json.dumps(records.to_json(value), allow_nan=False)
-        assert _wire.load(kind, json.loads(text)) == value
+        assert _json.load(kind, json.loads(text)) == value
 
     there_and_back()
 
@@ -141,7 +141,7 @@ class Model:
 
 @given(JSON)
 def test_what_is_json_already_is_kept(value):
-    assert _wire.plain(value, 1_000_000) == (value, None)
+    assert _json.plain(value, 1_000_000) == (value, None)
 
 
 @pytest.mark.parametrize(
@@ -163,17 +163,17 @@ def test_what_is_json_already_is_kept(value):
     ids=lambda value: type(value).__name__,
 )
 def test_values_that_have_a_json_form_get_it(value, form):
-    assert _wire.plain(value, 1000) == (form, None)
+    assert _json.plain(value, 1000) == (form, None)
 
 
 def test_half_a_surrogate_pair_is_replaced_and_the_rest_is_kept():
     """G11: a text that was cut in the middle of an emoji; UTF-8 has no form for half of one."""
     cut, whole = "stop \ud83d", "stop \ud83d\uded1"
-    form, why = _wire.plain({"cut": [cut], cut: whole}, 1000)
+    form, why = _json.plain({"cut": [cut], cut: whole}, 1000)
     assert why is None
     assert form == {"cut": ["stop �"], "stop �": "stop \U0001f6d1"}
     assert json.dumps(form, ensure_ascii=False).encode()
-    assert _wire.plain(cut, 1000) == ("stop �", None)
+    assert _json.plain(cut, 1000) == ("stop �", None)
 
 
 def cycle():
@@ -281,7 +281,7 @@ HOSTILE = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_value_without_a_json_form_says_why_and_raises_nothing(what):
     make, why = HOSTILE[what]
-    form, reason = _wire.plain(make(), 1_000_000)
+    form, reason = _json.plain(make(), 1_000_000)
     assert form is None
     assert why in reason
     assert len(reason) <= 500
@@ -291,18 +291,18 @@ def test_a_value_without_a_json_form_says_why_and_raises_nothing(what):
 def test_no_depth_of_nesting_can_make_it_raise():
     """Also the depth that can be written and not be read again."""
     for depth in range(1, 2000, 25):
-        form, reason = _wire.plain(nested(depth), 1_000_000)
+        form, reason = _json.plain(nested(depth), 1_000_000)
         assert (form is None) == (reason is not None)
 
 
 def test_ctrl_c_is_not_the_values():
     with pytest.raises(KeyboardInterrupt):
-        _wire.plain(BadDump(KeyboardInterrupt()), 100)
+        _json.plain(BadDump(KeyboardInterrupt()), 100)
 
 
 def test_what_looks_like_ctrl_c_is_the_values_where_no_user_can_press_it():
     with ThreadPoolExecutor(1) as threads:
-        form, reason = threads.submit(_wire.plain, BadDump(KeyboardInterrupt()), 100).result()
+        form, reason = threads.submit(_json.plain, BadDump(KeyboardInterrupt()), 100).result()
     assert (form, "KeyboardInterrupt" in reason) == (None, True)
 
 
@@ -318,21 +318,21 @@ def test_what_looks_like_ctrl_c_is_the_values_where_no_user_can_press_it():
     ],
 )
 def test_a_value_is_plain_if_it_is_made_of_a_few_of_jsons_own_types(value, is_so):
-    assert _wire.is_plain(value) == is_so
+    assert _json.is_plain(value) == is_so
 
 
 def test_few_objects_whose_json_is_long_are_not_plain():
     value = "ha"
     for _ in range(40):
         value = [value] * 10
-    assert not _wire.is_plain(value)
+    assert not _json.is_plain(value)
 
 
 @given(JSON, st.integers(0, 60))
 def test_the_limit_is_in_bytes_of_json(value, limit):
     size = len(json.dumps(value, ensure_ascii=False).encode())
     assume(abs(size - limit) < 30)
-    form, reason = _wire.plain(value, limit)
+    form, reason = _json.plain(value, limit)
     assert (reason is None) == (size <= limit)
     if reason is not None:
         assert form is None
@@ -358,10 +358,10 @@ def test_few_objects_whose_json_is_longer_than_any_memory_are_refused_in_time(wr
     value = "ha"
     for _ in range(40):
         value = wrap(value)
-    form, reason = _wire.plain(value, 10_000)
+    form, reason = _json.plain(value, 10_000)
     assert form is None
     assert "limit" in reason
 
 
 def test_long_numbers_count_as_what_they_are():
-    assert _wire.plain([10**4000] * 1_000_000, 1_000_000)[0] is None
+    assert _json.plain([10**4000] * 1_000_000, 1_000_000)[0] is None

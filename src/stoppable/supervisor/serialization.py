@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from stoppable import _wire
+from stoppable import _json
 from stoppable._core import clock
 from stoppable._core.ids import new_id
 from stoppable._core.outcome import Outcome
@@ -90,7 +90,7 @@ def record_of_child(run: Run, worker: str) -> RunRecord:
 
 def record_at_once(outcome: Outcome[Any], seconds: float) -> OutcomeRecord | None:
     """Return what is kept of an outcome, unless an agent's own code is needed to make it, which may take its time."""
-    if outcome.error is None and _wire.is_plain(outcome.result) and _wire.is_plain(outcome.partial):
+    if outcome.error is None and _json.is_plain(outcome.result) and _json.is_plain(outcome.partial):
         return record_of_outcome(outcome, seconds)
     return None
 
@@ -122,12 +122,12 @@ def record_of_outcome(outcome: Outcome[Any], seconds: float, *, is_late: bool = 
     kept: dict[str, Any] = {}
     for name in ("result", "partial"):
         value = getattr(outcome, name)
-        kept[name], why = (None, late) if is_late and not _wire.is_plain(value) else _wire.plain(value, VALUE_BYTES)
+        kept[name], why = (None, late) if is_late and not _json.is_plain(value) else _json.plain(value, VALUE_BYTES)
         if why is not None:
             omitted[name] = why
     error = None
     if outcome.error is not None:
-        late_error = ErrorRecord(type=_wire.name_of(outcome.error), message=late)
+        late_error = ErrorRecord(type=_json.name_of(outcome.error), message=late)
         error = late_error if is_late else record_of_error(outcome.error)
     return OutcomeRecord(
         status=outcome.status,
@@ -145,12 +145,12 @@ def record_of_error(error: BaseException) -> ErrorRecord:
     try:
         message = _text(str(error))
     except BaseException as broken:
-        message = f"its __str__ raised {_wire.name_of(broken)}"
+        message = f"its __str__ raised {_json.name_of(broken)}"
     try:
         trace = _text(trace_of(error))
     except BaseException:
         trace = ""
-    return ErrorRecord(type=_text(_wire.name_of(error)), message=message[:_TEXT], trace=trace[-_TEXT:])
+    return ErrorRecord(type=_text(_json.name_of(error)), message=message[:_TEXT], trace=trace[-_TEXT:])
 
 
 def _text(value: str) -> str:
@@ -182,10 +182,10 @@ def input_of(
     omitted: dict[str, str] = {}
     named = _named(agent, args, kwargs)
     for name, value in named.items():
-        if _wire.is_plain(value):
-            found, why = _wire.plain(value, INPUT_BYTES // len(named))
+        if _json.is_plain(value):
+            found, why = _json.plain(value, INPUT_BYTES // len(named))
         else:
-            found, why = None, f"a value of type {_wire.name_of(value)} is not kept: it is not JSON, or too large"
+            found, why = None, f"a value of type {_json.name_of(value)} is not kept: it is not JSON, or too large"
         if why is None:
             kept[name] = found
         else:
@@ -213,7 +213,7 @@ def _ordered(value: Any, known: dict[int, Any]) -> Any:
     made: Any
     if kind is dict:
         made = {
-            key: _ordered(value[key], known) for key in sorted(value, key=lambda key: (_wire.name_of(key), repr(key)))
+            key: _ordered(value[key], known) for key in sorted(value, key=lambda key: (_json.name_of(key), repr(key)))
         }
     else:
         made = kind([_ordered(item, known) for item in value])
