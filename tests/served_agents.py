@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import logging.handlers
 import os
+import queue
 import subprocess
 import time
 from pathlib import Path
@@ -29,6 +31,15 @@ async def failing():
 async def waiting():
     """Wait for a stop."""
     stoppable.set_partial("so far")
+    await stoppable.sleep(600)
+
+
+@stoppable.agent
+async def listening():
+    """Let a library start a thread, and wait for a stop."""
+    listener = logging.handlers.QueueListener(queue.Queue(), logging.NullHandler())
+    listener.start()
+    stoppable.on_end(lambda _: listener.stop())
     await stoppable.sleep(600)
 
 

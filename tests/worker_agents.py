@@ -1,6 +1,8 @@
 """Agents of a module that a worker process can import."""
 
 import asyncio
+import logging.handlers
+import queue
 from pathlib import Path
 
 import stoppable
@@ -52,3 +54,14 @@ class Unprintable(Exception):
 
 def raises_unprintable():
     raise Unprintable
+
+
+async def _listens(path):
+    logging.handlers.QueueListener(queue.Queue(), logging.NullHandler()).start()
+    Path(path).touch()
+    await asyncio.sleep(60)
+
+
+async def listens_in_a_child(path):
+    await (await stoppable.spawn(_listens, path)).outcome()
+    await asyncio.sleep(60)

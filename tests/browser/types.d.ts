@@ -57,6 +57,7 @@ type Receipt = {
   inFlight: string[];
   nodes: Became[];
   enteredAfter: string[];
+  libraryThreads: string[];
   tooLate: boolean;
   blind: boolean;
   requestedAt: number | null;

@@ -1,7 +1,9 @@
 """Agents that wait until a test opens a gate: a file with a name of its choice."""
 
 import asyncio
+import logging.handlers
 import os
+import queue
 import time
 from pathlib import Path
 
@@ -30,6 +32,16 @@ async def asker(gate: str = "never") -> str:
 async def blind() -> None:
     """Never meet a boundary or check."""
     await asyncio.sleep(3600)
+
+
+@stoppable.agent
+async def listening() -> None:
+    """Let a library start a thread, and wait for a stop."""
+    listener = logging.handlers.QueueListener(queue.Queue(), logging.NullHandler())
+    listener.start()
+    stoppable.on_end(lambda _: listener.stop())
+    async with stoppable.boundary("llm", "ask"):
+        await stoppable.sleep(3600)
 
 
 @stoppable.agent

@@ -350,6 +350,16 @@ def test_show_of_a_stopped_run_has_its_receipt(stoppable, client, unique):
     assert "enough" in told
 
 
+def test_the_receipt_names_the_threads_of_libraries_that_run_on(stoppable, client, unique):
+    client.start("listening", run_id=unique)
+    client.stop(unique, wait=30)
+    (name,) = stoppable.json("receipt", unique)["libraryThreads"]
+    assert name.endswith("(logging.handlers)")
+    for command in ("receipt", "show"):
+        told = " ".join(stoppable(command, unique).stdout.split())
+        assert f"library threads, not part of the run: {name}" in told
+
+
 def test_the_beginning_of_an_id_needs_four_characters(stoppable):
     assert "a prefix needs 4 characters" in stoppable("show", "abc", code=Exit.NOT_FOUND).stderr
 

@@ -22,7 +22,7 @@ from sentry_sdk.integrations.stdlib import StdlibIntegration
 from sentry_sdk.integrations.threading import ThreadingIntegration
 
 import stoppable
-from stoppable._engine.plain.threads import beside
+from stoppable._engine.plain.library import alive_in
 
 
 class NoExporter(SpanExporter):
@@ -69,7 +69,13 @@ def uses_grpc():
     return close
 
 
-USES = {use.__name__: use for use in (uses_tqdm, uses_opentelemetry, uses_a_queue_listener, uses_grpc)}
+USES = {
+    uses_tqdm: "tqdm._monitor",
+    uses_opentelemetry: "opentelemetry.sdk",
+    uses_a_queue_listener: "logging.handlers",
+    uses_grpc: "grpc.",
+}
+"""What starts threads, and the module of a thread that it leaves."""
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +99,8 @@ async def until(condition):
         await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-async def test_threads_of_a_library_start_in_a_run_and_make_nothing_lost(use):
+@pytest.mark.parametrize(("use", "module"), USES.items(), ids=lambda one: getattr(one, "__name__", ""))
+async def test_threads_of_a_library_start_in_a_run_make_nothing_lost_and_are_listed(use, module):
     closers = []
 
     async def agent():
@@ -106,6 +112,7 @@ async def test_threads_of_a_library_start_in_a_run_and_make_nothing_lost(use):
     receipt = await handle.stop("immediate")
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, receipt.in_flight) == ("stopped", "cancel", ())
+    assert any(f"({module}" in name for name in handle.run.receipt.library_threads)
     closers[0]()
 
 
@@ -114,14 +121,14 @@ async def test_an_idle_worker_of_anyio_makes_nothing_lost():
 
     async def agent():
         called.append(await anyio.to_thread.run_sync(lambda: stoppable.current_run() is not None))
-        called.append(beside(stoppable.current_run()))
+        called.append(alive_in(stoppable.current_run()))
         await asyncio.sleep(60)
 
     handle = await stoppable.spawn(agent)
     await until(lambda: len(called) == 2)
     await handle.stop("immediate")
     assert (await handle.outcome()).status == "stopped"
-    assert called == [True, ["AnyIO worker thread"]]
+    assert called == [True, ("AnyIO worker thread (anyio._backends._asyncio)",)]
 
 
 async def _stopped_with_a_thread(seen):

@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._engine.plain.threads import beside
+from stoppable._engine.plain.library import alive_in
 
 from .process_bodies import double, touch_and_sleep
 
@@ -168,7 +168,7 @@ async def test_the_calls_of_a_thread_pool_take_part():
     def agent():
         with multiprocessing.pool.ThreadPool(1) as pool:
             results = [pool.apply_async(work, (0,)), pool.map_async(work, range(1, 9), chunksize=1)]
-            listed.extend(beside(stoppable.current_run()))
+            listed.extend(alive_in(stoppable.current_run()))
             while not began.wait(30):
                 pass
             for result in results:

@@ -12,7 +12,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._engine.plain.threads import beside
+from stoppable._engine.plain.library import alive_in
 
 
 class Tool:
@@ -251,7 +251,7 @@ async def test_library_threads_start_and_are_only_listed():
     async def agent():
         listener = logging.handlers.QueueListener(queue.Queue(), logging.NullHandler())
         listener.start()
-        records.append((listener, beside(stoppable.current_run())))
+        records.append((listener, alive_in(stoppable.current_run())))
         await asyncio.sleep(60)
 
     handle = await stoppable.spawn(agent)

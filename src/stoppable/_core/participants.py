@@ -99,6 +99,10 @@ def _call_in_place(hooks: Sequence[Hook]) -> None:
         hook.call()
 
 
+def _no_threads(_run: Run) -> tuple[str, ...]:
+    return ()
+
+
 def _no_loop(function: Callable[..., object]) -> Callable[..., object]:
     raise InvalidArgument(f"{function!r} is async, and there is no event loop: pass a plain function")
 
@@ -123,5 +127,7 @@ dispatch: Callable[[Sequence[Hook]], None] = _call_in_place
 """Call hooks, away from whoever stops: a hook may hang."""
 in_loop: Callable[[Callable[..., object]], Callable[..., object]] = _no_loop
 """Return a plain function that has an async one executed by the event loop of the caller."""
+library_threads: Callable[[Run], tuple[str, ...]] = _no_threads
+"""Return the names of the threads that libraries started in a run and that are alive."""
 is_worker_thread: Callable[[], bool] = _is_worker_thread
 """Whether runs are live and this thread is none of theirs: where lost context shows itself."""

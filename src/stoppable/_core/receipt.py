@@ -42,6 +42,7 @@ def write(run: Run, answer: Answer) -> Receipt:
         delivered_at=run._delivered_at,
         ended_at=ended_at,
         blind=any(stop.is_blind for stop in stops),
+        library_threads=run._library_threads,
         ladder=_ladder(run, stops, is_final=status.terminal),
     )
 

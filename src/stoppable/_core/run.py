@@ -43,6 +43,7 @@ class Run(Awaited):
         "_delivered_at",
         "_ended",
         "_later",
+        "_library_threads",
         "_looked",
         "_main",
         "_partial",
@@ -88,6 +89,7 @@ class Run(Awaited):
         self._climbs: tuple[tuple[Rung, float], ...] = ()
         self._ended: tuple[object, BaseException | None] | None = None
         self._outcome = None
+        self._library_threads: tuple[str, ...] = ()  # as a worker process told of them, or as they are at its end
         self._on_end = []
         self._budget: Budget | None = None
         if parent is None:
@@ -428,6 +430,7 @@ class Run(Awaited):
             reason, rung = self._stop.reason, self._rung or Rung.SIGNAL
             if error is not None and self._delivered_at is not None:
                 clean = False  # something on the way out raised it
+            self._library_threads = participants.library_threads(self) or self._library_threads
         fields = (status, reason, rung, clean, result, partial, error, clock.now())
         self._outcome = tuple.__new__(Outcome, fields)  # at half the cost of Outcome(…)
         self._closed = True

@@ -78,6 +78,11 @@ class Receipt:
     """When a run that is lost was seen to end after all; only a store can say so."""
     blind: bool = False
     """Whether the run had never looked when it was told to stop: it is cancelled after ``blind_grace``."""
+    library_threads: tuple[str, ...] = ()
+    """Threads of libraries that were started in the run and alive when it ended: no part of it, no stop waits for them.
+
+    Each with its module, the first twenty; the last one says how many more there are.
+    """
     ladder: tuple[Step, ...] = ()
     """The rungs that were climbed and, until it is final, those that will be."""
 

@@ -4,6 +4,7 @@ import asyncio
 
 from stoppable._core import participants
 from stoppable._engine import control, hooks, ladder, tasks
+from stoppable._engine.plain import library
 
 participants.attend = tasks.attend
 participants.cancels = (asyncio.CancelledError,)
@@ -12,5 +13,6 @@ participants.current_task = tasks.current_task
 participants.dispatch = control.dispatch
 participants.in_loop = hooks.in_loop
 participants.join = tasks.join
+participants.library_threads = library.alive_in
 participants.participant = tasks.current
 participants.is_worker_thread = tasks.is_worker_thread

@@ -215,6 +215,8 @@ def _facts(found: Receipt, record: RunRecord | None, *, with_output: bool) -> It
         yield "fate", told
     if found.entered_after:
         yield "after it", plain(", ".join(found.entered_after))
+    if found.library_threads:
+        yield "beside it", plain(f"library threads, not part of the run: {', '.join(found.library_threads)}")
     if found.too_late:
         yield "too late", Text("it finished by itself before it heard of the stop")
     if outcome is not None:

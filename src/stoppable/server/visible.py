@@ -39,7 +39,7 @@ async def visible_receipt(supervisor: Supervisor, caller: Principal, receipt: Re
 
     What is in flight has no owner on it, so it is told of the nodes that are left.
     """
-    if caller.sees_all or not (receipt.nodes or receipt.in_flight or receipt.entered_after):
+    if caller.sees_all or not (receipt.nodes or receipt.in_flight or receipt.entered_after or receipt.library_threads):
         return receipt
     found = {record.id: caller.sees_run(record) for record in await supervisor.tree(receipt.run_id)}
     for run_id in {node.run_id for node in receipt.nodes} - set(found):  # its parent was in the store after it
@@ -50,7 +50,7 @@ async def visible_receipt(supervisor: Supervisor, caller: Principal, receipt: Re
     nodes = tuple(node for node in receipt.nodes if node.run_id in own)
     names = {f"{node.kind}:{node.name}" if node.name else node.kind for node in nodes}
     in_flight = tuple(one for one in receipt.in_flight if one in names)
-    return replace(receipt, nodes=nodes, in_flight=in_flight, entered_after=())
+    return replace(receipt, nodes=nodes, in_flight=in_flight, entered_after=(), library_threads=())
 
 
 async def _is_seen(supervisor: Supervisor, caller: Principal, run_id: str) -> bool:

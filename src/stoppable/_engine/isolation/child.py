@@ -147,8 +147,9 @@ class _Reporter(Sink):
             if stop.target is run:
                 self._tell_stop(stop)
         abandoned = tuple(name for stop in run._stops() for lost, name in stop.abandoned if lost is run)
+        threads = () if run is self._root else run._library_threads  # the root's end with this process
         with contextlib.suppress(OSError):  # the parent has gone
-            self._line.send(Ended(run.id, outcome, run._delivered_at is not None, abandoned))
+            self._line.send(Ended(run.id, outcome, run._delivered_at is not None, abandoned, threads))
 
     def entered(self, run: Run, boundary: Boundary) -> None:
         """Tell of a boundary."""

@@ -150,6 +150,7 @@ class Mirror:
     def _ended(self, message: Ended) -> None:
         run, seat = self._runs[message.run_id]
         outcome = message.outcome
+        run._library_threads = message.library_threads
         if outcome.status is Status.LOST:
             run._lose(message.abandoned)  # it stays within reach until the process is gone
             return

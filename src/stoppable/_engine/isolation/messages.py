@@ -163,6 +163,7 @@ class Ended:
     outcome: Outcome[Any]
     delivered: bool
     abandoned: tuple[Abandoned, ...] = ()
+    library_threads: tuple[str, ...] = ()
 
 
 Message: TypeAlias = (

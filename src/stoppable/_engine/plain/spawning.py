@@ -10,7 +10,7 @@ from typing import Any
 
 from stoppable._core import context
 from stoppable._core.context import FORKED, Outside, Scope
-from stoppable._engine.plain import scopes, threads
+from stoppable._engine.plain import library, scopes
 from stoppable._engine.plain.patches import is_on
 from stoppable._engine.plain.processes import Start
 
@@ -126,7 +126,7 @@ def process_start_of(original: Callable[[Any], None]) -> Callable[[Any], None]:
     def start(self: Any) -> None:
         scope: Scope | None = _here()
         if scope is None and is_on():
-            scope = threads.pool_of_run()
+            scope = library.pool_of_run()
         if scope is None:
             original(self)
             return

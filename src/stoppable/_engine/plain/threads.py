@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import Boundary
-from stoppable._core.context import Outside, Scope, detached
+from stoppable._core.context import Outside, Scope
 from stoppable._core.hooks import Moment, UserHook
 from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
-from stoppable._engine.plain import scopes, whose
+from stoppable._engine.plain import library, scopes, whose
 from stoppable._engine.plain.patches import is_on
 from stoppable._engine.whereabouts import describe_thread, frames_of_thread, lines
 from stoppable.errors import AgentStopped
 
 _get = context.current.get
-
-_beside: weakref.WeakKeyDictionary[threading.Thread, weakref.ref[Run]] = weakref.WeakKeyDictionary()
-"""The threads of libraries that were started in a run: a stop does not wait for them."""
-
-_has_pools = False
-_POOLS = ("multiprocessing.pool", "concurrent.futures.process")
 
 
 class PlainThread(Participant):
@@ -75,41 +67,9 @@ def start_of(original: Callable[[threading.Thread], None]) -> Callable[[threadin
         elif whose.is_users_thread(self):
             _start(original, self, scope)
         else:
-            _start_beside(original, self, scope)
+            library.start(original, self, scope)
 
     return start
-
-
-def _start_beside(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
-    global _has_pools
-    run = scope._run_here()
-    assert run is not None, "started in a run"
-    _beside[thread] = weakref.ref(run)
-    if _keeps_pool(thread):
-        _has_pools = True
-        thread.run = functools.partial(_until_stopped, thread.run)  # type: ignore[method-assign]
-    with detached():
-        original(thread)
-
-
-def _keeps_pool(thread: threading.Thread) -> bool:
-    target = getattr(thread, "_target", None)
-    return (getattr(target, "__module__", None) or type(thread).__module__) in _POOLS
-
-
-def _until_stopped(run: Callable[[], None]) -> None:
-    with contextlib.suppress(AgentStopped):
-        run()
-
-
-def pool_of_run() -> Run | None:
-    """Return the run whose pool the calling thread keeps: the processes that it starts anew are that run's too."""
-    if not _has_pools:
-        return None
-    thread = threading.current_thread()
-    started_in = _beside.get(thread)
-    run = None if started_in is None or not _keeps_pool(thread) else started_in()
-    return None if run is None or (run._outcome is not None and run._stop is None) else run
 
 
 def _start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
@@ -156,10 +116,3 @@ def _guard_timer(timer: threading.Timer, scope: Scope) -> None:
     timer.function = act
     hook = UserHook(run, Moment.STOP, timer.cancel)
     run._add_hook(hook)
-
-
-def beside(run: Run) -> list[str]:
-    """Return the names of the libraries' threads that were started in a run and are alive."""
-    return sorted(
-        thread.name for thread, started_in in list(_beside.items()) if started_in() is run and thread.is_alive()
-    )

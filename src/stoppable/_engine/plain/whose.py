@@ -86,11 +86,23 @@ def _is_included(module: str) -> bool:
 
 
 def is_users_thread(thread: threading.Thread) -> bool:
-    """Return whether a thread executes the user's code: its target, or its ``run`` if a class overrides that."""
+    """Return whether a thread executes the user's code."""
+    return is_users(_executed_by(thread))
+
+
+def module_of_thread(thread: threading.Thread) -> str:
+    """Return the name of the module whose code a thread executes."""
+    executed = _executed_by(thread)
+    found = behind(executed)
+    return getattr(executed if found is None else found, "__module__", None) or type(thread).__module__
+
+
+def _executed_by(thread: threading.Thread) -> Any:
+    """Return what a thread executes: its target, or its ``run`` if a class overrides that."""
     owner = next(cls for cls in type(thread).__mro__ if "run" in vars(cls))
     if owner is threading.Thread:
         target: Callable[..., object] | None = getattr(thread, "_target", None)
-        return is_users(functools.partial(target, *getattr(thread, "_args", ()))) if callable(target) else False
+        return functools.partial(target, *getattr(thread, "_args", ())) if callable(target) else None
     if owner is threading.Timer:
-        return is_users(thread.function)  # type: ignore[attr-defined]
-    return is_users(vars(owner)["run"])
+        return thread.function  # type: ignore[attr-defined]
+    return vars(owner)["run"]

@@ -53,13 +53,13 @@ function fates(nodes) {
 }
 
 /** @param {Receipt} receipt @param {Run} run @returns {string[]} */
-function closing({ status, nodes }, run) {
+function closing({ status, nodes, libraryThreads }, run) {
 	if (!isOver(status)) return ["It has not ended yet."];
 	const told = [];
 	const clean = run.outcome?.clean;
 	if (status === "stopped" && clean === false) told.push("Clean-up was cut off.");
 	if (status === "stopped" && clean === null) told.push("It is not known whether clean-up ran to its end.");
-	if (status !== "lost") told.push("Nothing is left running.");
+	if (status !== "lost") told.push(libraryThreads.length ? "Nothing of it is left running." : "Nothing is left running.");
 	else told.push(`May still be running: ${leftOf(nodes).join(", ") || "its worker, which does not answer"}.`);
 	return told;
 }
@@ -77,5 +77,6 @@ export function receiptPanel(run, { runs }) {
 		tr(names.get(node.runId) ?? node.runId, node.kind, ...(node.kind === "run" ? ["", chip(node.fate)] : [node.name, node.fate]));
 	const nodes = table(["Run", "What", "Name", "Became"], ...receipt.nodes.slice(0, 500).map(row));
 	const json = JSON.stringify(receipt, null, 2);
-	return h("div", h("p.words", sentences(receipt, run) + late), receipt.nodes.length > 0 && nodes, h("p", copier(json, "Copy as JSON", "Copy as JSON", "quiet")));
+	const beside = receipt.libraryThreads.length > 0 && h("p.meta", `Also running, not part of the run: ${receipt.libraryThreads.join(", ")}.`);
+	return h("div", h("p.words", sentences(receipt, run) + late), beside, receipt.nodes.length > 0 && nodes, h("p", copier(json, "Copy as JSON", "Copy as JSON", "quiet")));
 }

@@ -1,0 +1,78 @@
+"""Threads that execute a library's code: they start without the run's context, and no stop waits for them.
+
+Those that are alive when their run ends are listed in its receipt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stoppable._core.context import Scope, detached
+from stoppable._core.run import Run
+from stoppable._engine.plain import whose
+from stoppable.errors import AgentStopped
+
+_MOST = 20
+_LONGEST = 120
+_OURS = "stoppable."
+_POOLS = ("multiprocessing.pool", "concurrent.futures.process")
+_has_pools = False
+
+
+class _Origin(NamedTuple):
+    """Where a thread was started; the run is not kept alive, as it would be for as long as an exporter lives."""
+
+    run: weakref.ref[Run]
+    within: frozenset[str]
+    """The ids of that run and of those around it."""
+    label: str
+    keeps_pool: bool
+
+
+_origins: weakref.WeakKeyDictionary[threading.Thread, _Origin] = weakref.WeakKeyDictionary()
+
+
+def start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
+    """Start a thread of a library beside the run."""
+    global _has_pools
+    run = scope._run_here()
+    assert run is not None, "started in a run"
+    module = whose.module_of_thread(thread)
+    keeps_pool = module in _POOLS
+    if not module.startswith(_OURS):
+        within = frozenset(each.id for each in run._lineage())
+        _origins[thread] = _Origin(weakref.ref(run), within, f"{thread.name} ({module})"[:_LONGEST], keeps_pool)
+    if keeps_pool:
+        _has_pools = True
+        thread.run = functools.partial(_until_stopped, thread.run)  # type: ignore[method-assign]
+    with detached():
+        original(thread)
+
+
+def _until_stopped(run: Callable[[], None]) -> None:
+    with contextlib.suppress(AgentStopped):
+        run()
+
+
+def pool_of_run() -> Run | None:
+    """Return the run whose pool the calling thread keeps: the processes that it starts anew are that run's too."""
+    if not _has_pools:
+        return None
+    origin = _origins.get(threading.current_thread())
+    run = origin.run() if origin is not None and origin.keeps_pool else None
+    return None if run is None or (run._outcome is not None and run._stop is None) else run
+
+
+def alive_in(run: Run) -> tuple[str, ...]:
+    """Return the names of the threads that were started in a run or below it and are alive; at most twenty."""
+    if not _origins:
+        return ()
+    found = sorted(
+        origin.label for thread, origin in list(_origins.items()) if run.id in origin.within and thread.is_alive()
+    )
+    return tuple(found) if len(found) <= _MOST else (*found[:_MOST], f"and {len(found) - _MOST} more")
