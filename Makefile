@@ -11,7 +11,7 @@ MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser
 
-.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui bench-openhands bench-ui screenshots check check-ui model soak bench clean
+.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui docs bench-openhands bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -131,6 +131,10 @@ test-ui: ## open the web UI in a headless Chromium; needs chromium, and npm for 
 	$(call npm,axe-core)
 	.venv-ui/bin/python -m pytest -q $(PARALLEL) tests/browser
 
+docs: ## build the documentation as a site, which loads nothing from elsewhere; writes site/
+	$(call environment,.venv-docs,docs)
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+
 bench-openhands: ## measure interrupts of OpenHands, plain and supervised, after `make test-openhands`; writes bench/results/openhands.md
 	.venv-openhands/bin/python bench/openhands.py
 
@@ -187,6 +191,6 @@ bench: ## measure against a floor and against peers; writes bench/results/
 	.venv-langgraph/bin/python bench/langgraph_stops.py
 
 clean: ## remove the environments and caches
-	rm -rf models/build .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf models/build site .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 comma := ,

@@ -1,4 +1,4 @@
-"""Every code block of the page about A2A is executed, where a2a-sdk is installed."""
+"""Every code block of the pages about A2A is executed, where a2a-sdk is installed."""
 
 import re
 import subprocess
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "docs/how-to/a2a.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = [DOCS / "how-to/a2a.md", DOCS / "reference/a2a.md"]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [code for page in PAGES for code in BLOCK.findall(page.read_text())]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_the_blocks_of_the_page_run(tmp_path, number):
+def test_the_blocks_of_the_pages_run(tmp_path, number):
     command = [sys.executable, "-W", "ignore", "-c", BLOCKS[number]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

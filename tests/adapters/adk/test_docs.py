@@ -1,4 +1,4 @@
-"""Every code block of the page about ADK is executed, where google-adk is installed."""
+"""Every code block of the pages about ADK is executed, where google-adk is installed."""
 
 import re
 from pathlib import Path
@@ -7,12 +7,14 @@ import pytest
 
 from .processes import process
 
-PAGE = Path(__file__).parents[3] / "docs/how-to/adk.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = [DOCS / "how-to/adk.md", DOCS / "reference/adk.md"]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [code for page in PAGES for code in BLOCK.findall(page.read_text())]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_the_blocks_of_the_page_run(warm, tmp_path, number):
+def test_the_blocks_of_the_pages_run(warm, tmp_path, number):
     (tmp_path / "agents").mkdir()
     with process("-c", BLOCKS[number], cwd=tmp_path) as made:
         code, output = made.finish()
