@@ -9,7 +9,7 @@ SHELL := bash
 # where the coverage of the core and the engine comes from: measuring takes time
 MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/api --ignore tests/clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser
 
 .PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui docs bench-openhands bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
@@ -77,7 +77,7 @@ flakes: ## run the tests that changed since BASE=… twenty times beside two bus
 
 test-clients: ## stop calls and streams of the openai and httpx clients, against a scripted model server
 	$(call environment,.venv-clients,dev$(comma)clients)
-	.venv-clients/bin/python -X dev -m pytest -q tests/clients
+	.venv-clients/bin/python -X dev -m pytest -q tests/model_clients
 
 test-api: ## hold the server to its OpenAPI document
 	$(call environment,.venv-api,dev$(comma)api)

@@ -20,8 +20,7 @@ from serving import serve
 from stoppable import Mode, Reason
 from stoppable.records import StopIntent
 from stoppable.server import AgentLoop, ServerLimits, create_app
-from stoppable.server.connections import Connections
-from stoppable.server.protocol import bounded_protocol
+from stoppable.server.http_protocol import Connections, bounded_protocol
 from stoppable.supervisor import Supervisor
 
 BATCH = 200

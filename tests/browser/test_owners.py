@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 import stoppable
 from stoppable.server import Principal, create_app
-from stoppable.server.problems import Problem
+from stoppable.server.responses import Problem
 from stoppable.supervisor import Supervisor
 
 

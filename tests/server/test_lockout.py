@@ -12,7 +12,7 @@ import pytest
 
 from stoppable import agent, sleep
 from stoppable.server import ServerLimits
-from stoppable.server.connections import Connections
+from stoppable.server.http_protocol import Connections
 
 from ..served import DEADLINE, HERE, Server
 from .serving import served

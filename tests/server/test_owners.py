@@ -10,8 +10,8 @@ from tests.waiting import until
 import stoppable
 from stoppable.errors import RunNotFound, StoreError
 from stoppable.server import Principal, ServerLimits
-from stoppable.server.principal import Scope
-from stoppable.server.problems import Problem
+from stoppable.server.access import Scope
+from stoppable.server.responses import Problem
 from stoppable.stores.reply import Reply
 
 from .serving import RawStream, client_of, over, served, started

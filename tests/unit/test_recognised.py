@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from stoppable.cli import load
-from stoppable.server.registry import Registry
+from stoppable.server.agents import Registry
 
 FRAMEWORK = """
 class Graph:

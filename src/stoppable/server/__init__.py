@@ -11,12 +11,11 @@ except ImportError as error:
         f'the server needs {error.name}, which is not installed: pip install "stoppable[server]"', name=error.name
     ) from error
 
+from stoppable.server.access import Principal, Scope
 from stoppable.server.agent_loop import AgentLoop
-from stoppable.server.app import create_app
-from stoppable.server.host import Host
+from stoppable.server.app import create_app, router
+from stoppable.server.backend import Host
 from stoppable.server.limits import ServerLimits
-from stoppable.server.principal import Principal, Scope
-from stoppable.server.router import router
 from stoppable.server.service import Service, serve
 from stoppable.server.sse.custom import EventEncoder, EventStreams, Message
 from stoppable.server.web_ui import ui

@@ -1,12 +1,12 @@
-"""A server of its own, as an ASGI app."""
+"""The ASGI app: a standalone server, or a router for an app that you already have."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,22 +20,71 @@ from starlette.routing import BaseRoute, Route
 import stoppable
 from stoppable._engine.threads import to_thread
 from stoppable.errors import InvalidArgument, StoppableError
-from stoppable.server import keys, schemas
+from stoppable.server import access, openapi
+from stoppable.server.access import Identify, Principal, admit
 from stoppable.server.agent_loop import AgentLoop
-from stoppable.server.backend import Backend
-from stoppable.server.documented import answer, errors
-from stoppable.server.encoding import json_response
-from stoppable.server.host import Host, Routers, Services
+from stoppable.server.agents import Agents, Registry
+from stoppable.server.backend import Backend, Host, Routers, Services
 from stoppable.server.limits import ServerLimits
 from stoppable.server.middleware import Guard
-from stoppable.server.origins import EXPOSED, LOOPBACK, METHODS, TAKEN, check_origin
-from stoppable.server.principal import admit
-from stoppable.server.problems import Problem, problem_of_status, problem_of_validation
-from stoppable.server.registry import Agents, Registry
-from stoppable.server.route import Identify, answer_to, guarded_route
-from stoppable.server.router import PrincipalDependency, add_routes, routes
+from stoppable.server.openapi import answer, errors
+from stoppable.server.origins import EXPOSED, LOOPBACK, METHODS, TAKEN, check_origin, preflight
+from stoppable.server.responses import Problem, json_response, problem_of_status, problem_of_validation
+from stoppable.server.route import answer_to, guarded_route
+from stoppable.server.run_routes import RunRoutes
+from stoppable.server.stop_routes import StopRoutes
 from stoppable.server.web_ui import ui
 from stoppable.supervisor import Supervisor
+
+PrincipalDependency: TypeAlias = Callable[..., Principal | Awaitable[Principal]]
+
+
+def router(
+    supervisor: Supervisor,
+    agents: Agents = None,
+    principal: PrincipalDependency | None = None,
+    *,
+    limits: ServerLimits | None = None,
+    allowed_origins: Collection[str] = (),
+) -> APIRouter:
+    """Return routes to include in a FastAPI app, under any prefix.
+
+    ``principal`` is a dependency of that app which returns a Principal from whatever authentication it has. Async
+    agents run on the loop of the app. The app opens the supervisor itself, in its lifespan.
+    """
+    if principal is None:
+        raise TypeError("a router needs a principal: a dependency that returns whose runs the caller may see")
+    backend = Backend(supervisor=supervisor, registry=Registry(agents), limits=limits or ServerLimits())
+    inner = routes(backend, principal, allowed_origins, tells_origins=True)
+    if not allowed_origins:
+        return inner
+    outer = APIRouter()
+    outer.include_router(inner)
+    # A browser sends these without credentials, so they stand before the principal.
+    for path in dict.fromkeys(route.path for route in inner.routes if isinstance(route, APIRoute)):
+        outer.add_api_route(path, preflight(frozenset(allowed_origins)), methods=["OPTIONS"], include_in_schema=False)
+    return outer
+
+
+def routes(
+    backend: Backend, principal: PrincipalDependency, allowed_origins: Collection[str], *, tells_origins: bool = False
+) -> APIRouter:
+    """Return the routes of a backend, behind a principal; they may tell browsers themselves which origins may read."""
+
+    async def remember(request: Request, found: Any = Depends(principal)) -> None:  # noqa: B008 - FastAPI's way
+        admit(request, found)
+
+    kind = guarded_route(backend.limits, frozenset(allowed_origins), tells_origins=tells_origins)
+    made = APIRouter(dependencies=[Depends(remember)], route_class=kind)
+    add_routes(made, backend)
+    return made
+
+
+def add_routes(made: APIRouter, backend: Backend) -> None:
+    """Add the routes of a backend; the framework tries them in this order, and a stop is what must be fast."""
+    StopRoutes(backend).add_to(made)
+    RunRoutes(backend).add_to(made)
+
 
 _DESCRIPTION = "Start agents as runs, follow them, and stop exactly the run you mean, with everything it started."
 
@@ -91,7 +140,7 @@ def create_app(
         )
     identify: Identify | None = None
     if principal is None:
-        identify = keys.everybody() if api_key is None else keys.holder_of(api_key)
+        identify = access.everybody() if api_key is None else access.holder_of(api_key)
         made = app.router
         made.route_class = guarded_route(bounds, frozenset(allowed_origins), identify)
         add_routes(made, backend)
@@ -161,7 +210,7 @@ def _add_health(app: FastAPI, backend: Backend) -> None:
             return json_response({"status": "ready"})
         return Problem(503, "not_ready", "the store does not answer, or the server is shutting down").to_response()
 
-    responses: dict[int | str, dict[str, Any]] = {200: answer(schemas.Health, "It is."), **errors()}
+    responses: dict[int | str, dict[str, Any]] = {200: answer(openapi.Health, "It is."), **errors()}
     for path, handler in (("/healthz", healthz), ("/readyz", readyz)):
         app.add_api_route(path, handler, response_class=Response, responses=responses, tags=["health"])
         app.add_api_route(path, handler, methods=["HEAD"], response_class=Response, include_in_schema=False)

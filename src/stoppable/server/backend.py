@@ -1,4 +1,4 @@
-"""What all routes of one server share."""
+"""What the routes of one server share, and what routers and services of your own may use of it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, Unpack
+
+from fastapi import APIRouter, Request
 
 from stoppable._core.state import Mode
+from stoppable._engine.handle import RunHandle
 from stoppable.errors import RunNotFound
 from stoppable.records import RunRecord
+from stoppable.server.access import Principal, Scope, caller_of
 from stoppable.server.agent_loop import AgentLoop
+from stoppable.server.agents import Registry
 from stoppable.server.limits import ServerLimits
-from stoppable.server.principal import Principal
-from stoppable.server.problems import Problem
-from stoppable.server.registry import Registry
+from stoppable.server.responses import Problem
+from stoppable.server.route import body_of
 from stoppable.server.sse.streams import Streams
 from stoppable.supervisor import Prepared, StartOptions, Supervisor
 
@@ -115,3 +119,40 @@ class Backend:
         except (OSError, TimeoutError):
             return False
         return True
+
+
+class Host:
+    """A server, for what it is extended with."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """Starts, finds and stops the runs of this server."""
+        return self._backend.supervisor
+
+    async def start(self, agent: Callable[..., Any], *args: Any, **options: Unpack[StartOptions]) -> RunHandle[Any]:
+        """Start an agent where those of this server are executed: an async one on the loop of the agents.
+
+        The run is in the store when this returns. The handle may be awaited on any loop; what a generator agent yields
+        is in ``events()``.
+        """
+        run_id, _ = await self._backend.start_agent(agent, args, options)
+        return self.supervisor.handle(run_id)
+
+    async def body(self, request: Request) -> bytes:
+        """Return the body of a request to a route of yours, which must be JSON and within the limits of this server."""
+        return await body_of(request, self._backend.limits) or b""
+
+    @staticmethod
+    def caller(request: Request, scope: str = Scope.READ) -> Principal:
+        """Return who made a request to a route of yours, or raise the 403 that says what is missing."""
+        return caller_of(request, Scope(scope))
+
+
+Routers: TypeAlias = Sequence[APIRouter | Callable[[Host], APIRouter]]
+"""Routes of your own, or functions that make them."""
+
+Services: TypeAlias = Sequence[Callable[[Host], AbstractAsyncContextManager[Any]]]
+"""What runs beside the server: entered once the supervisor is open, left before it is closed."""

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stoppable._core import clock
 from stoppable.server.limits import ServerLimits
 from stoppable.server.origins import check_host
-from stoppable.server.problems import Problem
+from stoppable.server.responses import Problem
 
 _access = logging.getLogger("stoppable.access")
 

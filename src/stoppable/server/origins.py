@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoppable.server.problems import Problem
+from stoppable.server.responses import Problem
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 

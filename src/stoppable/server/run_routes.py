@@ -13,17 +13,15 @@ from starlette.responses import Response
 from stoppable._core.state import Status
 from stoppable._core.stop import Answer, Receipt
 from stoppable.records import Filter, RunRecord, Summaries
-from stoppable.server import schemas
+from stoppable.server import openapi
+from stoppable.server.access import Principal, Scope, caller_of, visible_receipt, visible_record
+from stoppable.server.agents import NOTHING
 from stoppable.server.backend import Backend
-from stoppable.server.documented import BODY, answer, errors
-from stoppable.server.encoding import json_response
-from stoppable.server.principal import Principal, Scope, caller_of
-from stoppable.server.problems import Problem
-from stoppable.server.registry import NOTHING
+from stoppable.server.openapi import BODY, answer, errors
 from stoppable.server.requests import RUN_ID, StartBody
+from stoppable.server.responses import Problem, json_response
 from stoppable.server.sse.run_changes import ChangesView
 from stoppable.server.sse.views import RunView, TreeView
-from stoppable.server.visible import visible_receipt, visible_record
 from stoppable.stores.rules import receipt_of
 from stoppable.supervisor import StartOptions
 
@@ -59,23 +57,23 @@ class RunRoutes:
             summary="Start a run",
             response_class=Response,
             responses={
-                201: answer(schemas.Run, "The run is in the store.", **_RUN_HEADERS),
-                200: answer(schemas.Run, "The same request had started it before.", **_RUN_HEADERS),
+                201: answer(openapi.Run, "The run is in the store.", **_RUN_HEADERS),
+                200: answer(openapi.Run, "The same request had started it before.", **_RUN_HEADERS),
                 **errors(404, 409, 423, 429, *BODY),
             },
         )
         for path, handler, model, summary, more in (
-            ("/runs", self.list_runs, schemas.Runs, "List runs, newest first", ()),
-            ("/runs/{run_id}", self.get, schemas.Run, "What is kept of a run", (404,)),
-            ("/runs/{run_id}/tree", self.tree, schemas.Tree, "A run and all its descendants", (404,)),
+            ("/runs", self.list_runs, openapi.Runs, "List runs, newest first", ()),
+            ("/runs/{run_id}", self.get, openapi.Run, "What is kept of a run", (404,)),
+            ("/runs/{run_id}/tree", self.tree, openapi.Tree, "A run and all its descendants", (404,)),
             (
                 "/runs/{run_id}/receipt",
                 self.receipt,
-                schemas.RunReceipt,
+                openapi.RunReceipt,
                 "What became of the stop of a run",
                 (404, 409),
             ),
-            ("/agents", self.agents, schemas.AgentList, "The agents that can be started", ()),
+            ("/agents", self.agents, openapi.AgentList, "The agents that can be started", ()),
         ):
             router.add_api_route(
                 path,

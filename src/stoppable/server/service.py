@@ -24,14 +24,11 @@ from stoppable._core.state import Mode
 from stoppable.errors import InvalidArgument, StoreError
 from stoppable.server import logs
 from stoppable.server.agent_loop import CLOSE_SECONDS, AgentLoop, Lifespan
-from stoppable.server.app import create_app, living
-from stoppable.server.backend import Backend
-from stoppable.server.connections import Connections, affordable
-from stoppable.server.host import Routers, Services
+from stoppable.server.agents import Agents
+from stoppable.server.app import PrincipalDependency, create_app, living
+from stoppable.server.backend import Backend, Routers, Services
+from stoppable.server.http_protocol import Connections, affordable, bounded_protocol
 from stoppable.server.limits import ServerLimits
-from stoppable.server.protocol import bounded_protocol
-from stoppable.server.registry import Agents
-from stoppable.server.router import PrincipalDependency
 from stoppable.stores.base import Store
 from stoppable.supervisor import SHUTDOWN_MARGIN, Supervisor
 

@@ -11,15 +11,13 @@ from starlette.responses import Response
 
 from stoppable.errors import HoldNotFound, RunNotFound
 from stoppable.records import AuditEntry, Hold, to_json
-from stoppable.server import schemas
+from stoppable.server import openapi
+from stoppable.server.access import Principal, Scope, caller_of, visible_receipt
 from stoppable.server.backend import Backend
-from stoppable.server.documented import BODY, answer, errors
-from stoppable.server.encoding import json_response
-from stoppable.server.principal import Principal, Scope, caller_of
-from stoppable.server.problems import Problem
+from stoppable.server.openapi import BODY, answer, errors
 from stoppable.server.requests import RUN_ID, Seconds, StopBody, StopsBody
+from stoppable.server.responses import Problem, json_response
 from stoppable.server.run_routes import RunIdPath
-from stoppable.server.visible import visible_receipt
 
 _WAIT_LIMIT = 300.0
 _DEFAULT = StopBody()
@@ -42,8 +40,8 @@ class StopRoutes:
             summary="Stop a run with its subtree",
             response_class=Response,
             responses={
-                202: answer(schemas.Stopped, "The stop is in the store; it takes effect whatever happens now."),
-                200: answer(schemas.Stopped, "The run is over; the receipt is final."),
+                202: answer(openapi.Stopped, "The stop is in the store; it takes effect whatever happens now."),
+                200: answer(openapi.Stopped, "The run is over; the receipt is final."),
                 **errors(404, *BODY),
             },
         )
@@ -54,7 +52,7 @@ class StopRoutes:
             summary="Stop every run that matches",
             response_class=Response,
             responses={
-                200: answer(schemas.BulkStopped, "What was stopped, or would be."),
+                200: answer(openapi.BulkStopped, "What was stopped, or would be."),
                 **errors(*BODY),
             },
         )
@@ -64,7 +62,7 @@ class StopRoutes:
             methods=["GET"],
             summary="The holds that are in force",
             response_class=Response,
-            responses={200: answer(schemas.Holds, "Oldest first."), **errors()},
+            responses={200: answer(openapi.Holds, "Oldest first."), **errors()},
         )
         router.add_api_route(
             "/holds/{hold_id}",
@@ -72,7 +70,7 @@ class StopRoutes:
             methods=["DELETE"],
             summary="Release a hold",
             response_class=Response,
-            responses={200: answer(schemas.PlacedHold, "It is released."), **errors(404)},
+            responses={200: answer(openapi.PlacedHold, "It is released."), **errors(404)},
         )
         router.add_api_route(
             "/audit",
@@ -80,7 +78,7 @@ class StopRoutes:
             methods=["GET"],
             summary="Who stopped, held and released what",
             response_class=Response,
-            responses={200: answer(schemas.Audit, "In order; `after` begins the next part."), **errors()},
+            responses={200: answer(openapi.Audit, "In order; `after` begins the next part."), **errors()},
         )
 
     async def stop(

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from stoppable.errors import InvalidArgument
-from stoppable.server.problems import Problem
+from stoppable.server.responses import Problem
 
 _FOLDER = "ui"
 _PAGE = "index.html"

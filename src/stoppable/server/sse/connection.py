@@ -2,7 +2,7 @@
 
 A run may be silent for hours while somebody follows it. A response of an ASGI server costs a task all that time, with
 the frames, the request and the parser that belong to it: many times what the connection itself does. So our own server
-(protocol.py) hands the connection over once the head of the response is sent, and work begins when there is news.
+(http_protocol.py) hands the connection over once the head of the response is sent, and work begins when there is news.
 """
 
 from __future__ import annotations

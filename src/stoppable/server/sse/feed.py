@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from stoppable.records import Event
-from stoppable.server.encoding import dumps, one_line
+from stoppable.server.responses import dumps, one_line
 from stoppable.stores.base import Store
 
 if TYPE_CHECKING:

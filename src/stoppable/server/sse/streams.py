@@ -11,7 +11,7 @@ from stoppable._core import clock
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable.errors import StoppableError
 from stoppable.server.limits import ServerLimits
-from stoppable.server.problems import Problem
+from stoppable.server.responses import Problem
 from stoppable.server.sse.feed import Feed
 from stoppable.server.sse.reader import Reader
 from stoppable.server.sse.response import EventStream

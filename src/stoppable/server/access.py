@@ -1,0 +1,175 @@
+"""Who is calling, what they may do, and what they may see of other owners' runs (nothing)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from fastapi import Request
+
+from stoppable._core.stop import Receipt
+from stoppable.errors import InvalidArgument, RunNotFound
+from stoppable.records import RunRecord, changed
+from stoppable.server.responses import Problem
+from stoppable.supervisor import Supervisor
+
+_logger = logging.getLogger("stoppable.server")
+
+
+class Scope(StrEnum):
+    """What a caller may be allowed to do."""
+
+    READ = "read"
+    START = "start"
+    STOP = "stop"
+    HOLD = "hold"
+    AUDIT = "audit"
+
+
+EVERYTHING = frozenset(Scope)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who is calling.
+
+    With an ``owner`` the caller sees, starts and stops that owner's runs alone, and all others do not exist for it.
+    ``sees_all=True`` instead means every run; one with neither is refused, so that a missing claim of a token does not
+    open everything. ``actor`` is what receipts and the audit say about who did it. ``scopes`` may be one
+    string with spaces between them, as a token has it.
+    """
+
+    owner: str | None = None
+    sees_all: bool = False
+    actor: str | None = None
+    scopes: Iterable[str] = field(default=EVERYTHING)
+
+    def __post_init__(self) -> None:
+        scopes = self.scopes.split() if isinstance(self.scopes, str) else self.scopes
+        object.__setattr__(self, "scopes", frozenset(scopes))
+        if self.owner is not None and self.sees_all:
+            raise InvalidArgument("a principal has an owner or sees all runs, not both")
+
+    def sees(self, owner: str | None) -> bool:
+        """Return whether what belongs to an owner exists for this caller."""
+        return self.sees_all or self.owner == owner
+
+    def sees_run(self, record: RunRecord) -> bool:
+        """Return whether a run exists for this caller."""
+        return self.sees(record.owner)
+
+    def require(self, scope: Scope) -> None:
+        """Refuse a caller that may not do something."""
+        if scope not in self.scopes:
+            raise Problem(403, "missing_scope", f"this needs the scope {scope.value!r}, which you do not have")
+
+
+def admit(request: Request, found: Any) -> None:
+    """Remember who is calling."""
+    if not isinstance(found, Principal):
+        raise TypeError(f"the principal dependency returned {type(found).__name__}: return a stoppable Principal")
+    if found.owner is None and not found.sees_all:
+        _logger.error("the principal dependency returned a Principal without an owner: sees_all=True means every run")
+        raise Problem(403, "no_owner", "nobody knows whose runs you may see")
+    request.state.stoppable_principal = found
+
+
+def caller_of(request: Request, scope: Scope) -> Principal:
+    """Return who is calling, if that one may do this."""
+    found: Principal = request.state.stoppable_principal
+    found.require(scope)
+    return found
+
+
+_SHORTEST = 8
+
+Identify: TypeAlias = Callable[[Request], Principal]
+"""Says who made a request, or raises the Problem that refuses it."""
+
+
+def everybody() -> Identify:
+    """Return the principal of a server that only this machine can reach."""
+    local = Principal(sees_all=True, actor="local")
+    return lambda _: local
+
+
+def holder_of(key: str) -> Identify:
+    """Return the principal of whoever sends the key as a bearer token."""
+    if len(key) < _SHORTEST:
+        raise InvalidArgument(f"the API key is too short: use {_SHORTEST} characters or more")
+    if key != key.strip() or not key.isprintable():
+        raise InvalidArgument("no header carries the API key as it is: remove white space around it and line breaks")
+    wanted = _digest(key.encode())
+    holder = Principal(sees_all=True, actor="api-key")
+
+    def found(request: Request) -> Principal:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        # Digests have one length, so the comparison tells nothing about the key.
+        if scheme.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip().encode("latin-1")), wanted):
+            raise Problem(
+                401,
+                "unauthenticated",
+                "send the key of this server, as the header Authorization: Bearer …",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        return holder
+
+    return found
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+_DIRECTORIES = re.compile(r'File "[^"\n]*[/\\]([^"\n/\\]+)"')
+
+
+async def visible_record(
+    supervisor: Supervisor, caller: Principal, record: RunRecord, seen: Collection[str] = ()
+) -> RunRecord:
+    """Return a record as its owner may see it: tracebacks without the directories of the server.
+
+    ``seen`` are runs that the caller is known to see: if they are all that the receipt names, nobody is asked.
+    """
+    if caller.sees_all:
+        return record
+    outcome = record.outcome
+    if outcome is not None and outcome.error is not None and outcome.error.trace:
+        error = replace(outcome.error, trace=_DIRECTORIES.sub(r'File "\1"', outcome.error.trace))
+        record = changed(record, outcome=replace(outcome, error=error))
+    if record.receipt is None or (seen and {node.run_id for node in record.receipt.nodes}.issubset(seen)):
+        return record
+    receipt = await visible_receipt(supervisor, caller, record.receipt)
+    return record if receipt is record.receipt else changed(record, receipt=receipt)
+
+
+async def visible_receipt(supervisor: Supervisor, caller: Principal, receipt: Receipt) -> Receipt:
+    """Return a receipt without the nodes of other owners' runs.
+
+    What is in flight has no owner on it, so it is told of the nodes that are left.
+    """
+    if caller.sees_all or not (receipt.nodes or receipt.in_flight or receipt.entered_after or receipt.library_threads):
+        return receipt
+    found = {record.id: caller.sees_run(record) for record in await supervisor.tree(receipt.run_id)}
+    for run_id in {node.run_id for node in receipt.nodes} - set(found):  # its parent was in the store after it
+        found[run_id] = await _is_seen(supervisor, caller, run_id)
+    if all(found.values()):
+        return receipt
+    own = {run_id for run_id, is_seen in found.items() if is_seen}
+    nodes = tuple(node for node in receipt.nodes if node.run_id in own)
+    names = {f"{node.kind}:{node.name}" if node.name else node.kind for node in nodes}
+    in_flight = tuple(one for one in receipt.in_flight if one in names)
+    return replace(receipt, nodes=nodes, in_flight=in_flight, entered_after=(), library_threads=())
+
+
+async def _is_seen(supervisor: Supervisor, caller: Principal, run_id: str) -> bool:
+    try:
+        return caller.sees_run(await supervisor.get(run_id))
+    except RunNotFound:
+        return False
