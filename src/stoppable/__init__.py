@@ -15,8 +15,8 @@ from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Answer, Node, Receipt
 from stoppable._core.token import Token
 from stoppable._engine.agents import agent, call, spawn
+from stoppable._engine.callback_boundary import Entered, enter
 from stoppable._engine.draining import drained
-from stoppable._engine.entered import Entered, enter
 from stoppable._engine.guard import guard
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.isolation.host import WorkerDied
@@ -27,9 +27,9 @@ from stoppable._engine.processes.calls import ProcessResult, open_process, run_p
 from stoppable._engine.processes.errors import CommandNotFound, ProcessFailed, ProcessNotStarted
 from stoppable._engine.processes.process import Process
 from stoppable._engine.remote import RemoteNode, remote
+from stoppable._engine.remote_delivery import RemoteStop
 from stoppable._engine.runner import run
 from stoppable._engine.streaming.stream import stream
-from stoppable._engine.telling import RemoteStop
 from stoppable._engine.threads import ThreadPoolExecutor, bind, to_thread
 from stoppable._engine.waits import sleep
 from stoppable.errors import (

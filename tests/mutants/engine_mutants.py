@@ -179,7 +179,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="what comes while children end hides the error",
         breaks="G8",
-        file="_engine/ways_out.py",
+        file="_engine/body_exits.py",
         snippet="return stop or late_stop, outsider or late_outsider, rest or late_rest",
         replacement="return late_stop, late_outsider, late_rest",
         caught_by=(

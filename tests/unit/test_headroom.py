@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import stoppable
-from stoppable._engine.whereabouts import trace_of
+from stoppable._engine.source_lines import trace_of
 
 
 def deeper(frames, function):

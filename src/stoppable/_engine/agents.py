@@ -20,14 +20,14 @@ from stoppable._core.policy import Policy
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Status
-from stoppable._engine import headroom
+from stoppable._engine import stack_room
 from stoppable._engine.cancels import passed_on
 from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
 from stoppable._engine.edge import BlockingEdge, Edge, drive, in_task
 from stoppable._engine.generators import Steps
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.options import NO_OPTIONS, RunOptions, asked, keep_options, name_of, options_of
-from stoppable._engine.returned import Returned
+from stoppable._engine.returned_coroutine import Returned
 from stoppable.errors import InvalidArgument, RunFailed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -435,7 +435,7 @@ def child_run(body: Callable[..., Any], options: RunOptions = NO_OPTIONS) -> Run
     scope = context.current.get()
     if scope is OUTSIDE:
         return Run(name, labels=options.labels, policy=options.policy)
-    headroom.require()
+    stack_room.require()
     check()
     parent = scope._run_here()
     if parent is not None and parent._budget is not None:

@@ -17,10 +17,10 @@ from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung, Status
 from stoppable._engine import control, tasks, threads
-from stoppable._engine.leftover import join_leftover
+from stoppable._engine.body_exits import OUTSIDERS, is_ours, kind, others_cancel, sort, stray
+from stoppable._engine.leftover_tasks import join_leftover
 from stoppable._engine.loops import give_executor
 from stoppable._engine.waits import ended, wait_for_end
-from stoppable._engine.ways_out import OUTSIDERS, is_ours, kind, others_cancel, sort, stray
 from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
 
 _COMPLETED = Status.COMPLETED

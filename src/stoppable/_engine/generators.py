@@ -14,7 +14,7 @@ from stoppable._core.run import Run
 from stoppable._core.state import Rung, Status
 from stoppable._engine import tasks
 from stoppable._engine.edge import BlockingEdge
-from stoppable._engine.whereabouts import place
+from stoppable._engine.source_lines import place
 
 
 class Steps(Participant):

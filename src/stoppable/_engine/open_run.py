@@ -12,7 +12,7 @@ from stoppable._core.boundary import check
 from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
-from stoppable._engine import control, headroom
+from stoppable._engine import control, stack_room
 from stoppable._engine.edge import BlockingEdge, Edge
 from stoppable.errors import InvalidArgument, StoppableError
 
@@ -81,7 +81,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
     def _enter(self, kind: type[Edge | BlockingEdge]) -> Run:
         if self._make is None:
             raise InvalidArgument("a run happens once, and this one was entered before: call open_run(…) anew")
-        headroom.require()
+        stack_room.require()
         run = self._make()
         self._make = None
         self._edge = kind(run)

@@ -19,7 +19,7 @@ from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung
 from stoppable._engine import control, threads
-from stoppable._engine.whereabouts import lines, place
+from stoppable._engine.source_lines import lines, place
 from stoppable.errors import AgentStopped
 
 _get_running_loop = asyncio._get_running_loop

@@ -18,8 +18,8 @@ from stoppable._core.boundary import Boundary, check, innermost
 from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
-from stoppable._engine.pool import DaemonPool
-from stoppable._engine.whereabouts import describe_thread, frames_of_thread, lines
+from stoppable._engine.source_lines import describe_thread, frames_of_thread, lines
+from stoppable._engine.thread_pool import DaemonPool
 from stoppable.errors import InvalidArgument
 
 P = ParamSpec("P")

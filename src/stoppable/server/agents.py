@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, cast
 from pydantic import TypeAdapter, ValidationError
 
 from stoppable._engine.agents import body_of, kind_of
+from stoppable._engine.framework_agents import recognised
 from stoppable._engine.options import name_of
-from stoppable._engine.recognised import recognised
 from stoppable.errors import InvalidArgument
 from stoppable.server.responses import Problem, dumps
 

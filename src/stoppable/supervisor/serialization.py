@@ -21,8 +21,8 @@ from stoppable._core.run import Run
 from stoppable._core.state import Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
+from stoppable._engine.source_lines import trace_of
 from stoppable._engine.threads import pool
-from stoppable._engine.whereabouts import trace_of
 from stoppable.errors import StoppableError
 from stoppable.records import ErrorRecord, OutcomeRecord, RunRecord
 

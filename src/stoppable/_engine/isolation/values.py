@@ -10,7 +10,7 @@ from dataclasses import is_dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
-from stoppable._engine.whereabouts import trace_of
+from stoppable._engine.source_lines import trace_of
 from stoppable._json import name_of, plain
 from stoppable.errors import InvalidArgument
 

@@ -16,7 +16,7 @@ from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.plain import library, scopes, whose
 from stoppable._engine.plain.patches import is_on
-from stoppable._engine.whereabouts import describe_thread, frames_of_thread, lines
+from stoppable._engine.source_lines import describe_thread, frames_of_thread, lines
 from stoppable.errors import AgentStopped
 
 _get = context.current.get
