@@ -41,7 +41,7 @@ NODE: Any = _first("workflow:BaseNode", "agents.base_agent:BaseAgent")
 """What can be a part of an agent: from 2.x on, agents are nodes too."""
 
 RESOLVE = "_ensure_resolved"
-"""The method of a RemoteA2aAgent that makes its client and returns it."""
+"""The method of a RemoteA2aAgent that makes its client and, from 2.x on, returns it."""
 
 _REMOTE_AGENTS = ("google.adk.a2a.agent._remote_a2a_agent", "google.adk.agents.remote_a2a_agent")  # 2.13 has both
 
@@ -63,10 +63,16 @@ def is_remote(agent: Any) -> bool:
     return any(kind is not None and isinstance(agent, kind) for kind in found)
 
 
+def client_of(agent: Any) -> Any:
+    """Return the client that a RemoteA2aAgent of 1.x keeps, or None before it has one."""
+    return agent._a2a_client
+
+
 def address_of(agent: Any) -> str | None:
     """Return where a RemoteA2aAgent sends its messages, or None if its card is another one for each invocation."""
-    interfaces = getattr(agent._agent_card, "supported_interfaces", None)
-    return interfaces[0].url if interfaces else None
+    card = agent._agent_card
+    interfaces = getattr(card, "supported_interfaces", None)
+    return interfaces[0].url if interfaces else getattr(card, "url", None)
 
 
 def server_of(app: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoppable.adapters.adk import names
+from stoppable.adapters.conversation import Conversation, follow
 
 _logger = logging.getLogger("stoppable.adapters.adk")
 
@@ -16,22 +17,32 @@ def following(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that gives a RemoteA2aAgent its client, whose tasks the stop of a run reaches."""
 
     async def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
-        follow = _follow()
-        client = await real(self, *args, **kwargs)
-        if follow is not None:
-            follow(client, name=self.name, url=names.address_of(self))
-        return client
+        made = await real(self, *args, **kwargs)
+        client = names.client_of(self) if made is None else made
+        if client is not None:
+            _follow()(client, name=self.name, url=names.address_of(self))
+        return made
 
     return resolve
 
 
-@functools.cache  # and so it warns once
-def _follow() -> Callable[..., Any] | None:
+@functools.cache
+def _follow() -> Callable[..., Any]:
+    """Return what makes tasks of the installed a2a-sdk nodes; only apps that have such an agent need one."""
     try:
-        from stoppable.adapters import a2a  # noqa: PLC0415 - only apps that have such an agent need it
+        from stoppable.adapters import a2a  # noqa: PLC0415
     except ImportError:
-        _logger.warning(
-            "a stop does not reach the tasks of a RemoteA2aAgent: that needs a2a-sdk 1.3 and google-adk 2.8, or newer"
-        )
-        return None
-    return a2a.client
+        pass
+    else:
+        return a2a.client
+    try:
+        from stoppable.adapters.adk import old_client  # noqa: PLC0415
+    except ImportError:
+        _logger.warning("a stop cannot be passed on to a RemoteA2aAgent: that needs a2a-sdk 0.3, or 1.3 and newer")
+        return _unreachable
+    return old_client.client
+
+
+def _unreachable(client: Any, *, name: str, url: str | None = None) -> Any:
+    """Make tasks nodes whose end is seen, and which nobody can ask to stop."""
+    return follow(client, lambda events, _, __: Conversation(events, name, url=url))

@@ -1,0 +1,93 @@
+"""Tasks of agents on other servers, as the client of a2a-sdk 0.3 has them; google-adk 1.x needs that one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from a2a.client.errors import A2AClientHTTPError, A2AClientJSONRPCError
+from a2a.types import TaskIdParams, TaskQueryParams, TaskState
+
+from stoppable import Fate, RemoteNode, RemoteStop, Status
+from stoppable.adapters.conversation import CALL_SECONDS, Conversation, follow
+
+_METADATA = "stoppable"
+_TERMINAL = frozenset({TaskState.completed, TaskState.canceled, TaskState.failed, TaskState.rejected})
+_INTERRUPTED = frozenset({TaskState.input_required, TaskState.auth_required})
+_NOT_FOUND, _HTTP_NOT_FOUND = -32001, 404
+
+
+def client(given: Any, *, name: str, url: str | None = None) -> Any:
+    """Make every task that a client starts inside a run a node of that run's tree, in place, and return the client.
+
+    A stop is passed on as a cancel once the id of the task is known. A client that streams learns it at once; one that
+    waits for the whole answer, as that of a RemoteA2aAgent does by default, only with the end: until then the task is
+    ``unreachable``, and a run that is stopped meanwhile ``lost``.
+    """
+    return follow(
+        given, lambda events, request, context: _Conversation(given, events, name, url, request.task_id, context)
+    )
+
+
+class _Conversation(Conversation):
+    """One message in protocol 0.3."""
+
+    def __init__(
+        self, given: Any, events: AsyncIterator[Any], name: str, url: str | None, task_id: str | None, context: Any
+    ) -> None:
+        super().__init__(events, name, url=url)
+        self._client, self._context = given, context
+        self.task_id = task_id or ""
+
+    def _note(self, node: RemoteNode, event: Any) -> None:
+        if isinstance(event, tuple):  # the task, and what changed; anything else is an answer without a task
+            self._known_as(node, event[0].id)
+            self._end(node, event[0])
+
+    def _is_answer(self, error: Exception) -> bool:
+        return isinstance(error, A2AClientJSONRPCError)
+
+    def _end(self, node: RemoteNode, task: Any) -> Fate | None:
+        """Note the end of the task, if it has one, and return what it means."""
+        state = task.status.state
+        if state in _INTERRUPTED and not node.run.token.stopped:
+            node.ended(Fate.FINISHED)  # it waits for another message
+        if state not in _TERMINAL or _is_lost(task):
+            return None
+        self.has_completed = state == TaskState.completed
+        fate = Fate.CANCELLED if state == TaskState.canceled else Fate.FINISHED
+        node.ended(fate)
+        return fate
+
+    async def _ask(self, node: RemoteNode) -> Fate | None:
+        async with asyncio.timeout(CALL_SECONDS):
+            task = await self._client.get_task(TaskQueryParams(id=self.task_id), context=self._context)
+        return self._end(node, task)
+
+    async def _tell(self, stop: RemoteStop) -> Fate | None:
+        node = self._node
+        assert node is not None, "it is told of stops"
+        how: dict[str, Any] = {"mode": str(stop.mode), "reason": stop.reason.message or str(stop.reason)}
+        if stop.grace is not None:
+            how["remaining"] = stop.grace
+        request = TaskIdParams(id=self.task_id, metadata={_METADATA: how})
+        try:
+            async with asyncio.timeout(CALL_SECONDS + (stop.grace or 0.0)):
+                return self._end(node, await self._client.cancel_task(request, context=self._context))
+        except (A2AClientJSONRPCError, A2AClientHTTPError) as refused:
+            if _is_not_found(refused):
+                return Fate.FINISHED  # it was forgotten there, which only ended tasks are
+            return await self._ask(node)  # it says why not; what counts is how the task ended
+
+
+def _is_not_found(error: Any) -> bool:
+    if isinstance(error, A2AClientHTTPError):  # over REST
+        return bool(error.status_code == _HTTP_NOT_FOUND)
+    return getattr(error.error, "code", None) == _NOT_FOUND
+
+
+def _is_lost(task: Any) -> bool:
+    """Return whether the other agent does not know itself that everything of the task has ended."""
+    facts = (task.metadata or {}).get(_METADATA)
+    return isinstance(facts, dict) and facts.get("status") == Status.LOST

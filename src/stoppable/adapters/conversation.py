@@ -1,0 +1,199 @@
+"""A message to an agent on another server, and the task that it starts there, as a node of the run's tree.
+
+It knows no protocol: each adapter says how its client tells the id and the end of a task, and how it cancels one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import stoppable
+from stoppable import Fate, Mode, Policy, Reason, ReasonKind, RemoteNode, RemoteStop
+
+C = TypeVar("C")
+
+_logger = logging.getLogger("stoppable.adapters")
+
+_MARK = "_stoppable"
+CALL_SECONDS = 5.0
+_PAUSE_SECONDS, _LONGEST_PAUSE = 0.1, 2.0
+_TRIES = 5
+_LEAVE_SECONDS = 30.0  # the ladder ends before
+
+_background: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
+
+
+def follow(client: C, begin: Callable[[AsyncIterator[Any], Any, Any], Conversation]) -> C:
+    """Make every message that a client sends inside a run a conversation, in place and once, and return the client.
+
+    ``begin`` makes one of the events that the client yields, the message and the context of the call.
+    """
+    if not hasattr(client, _MARK):
+        plain = client.send_message  # type: ignore[attr-defined]
+
+        @functools.wraps(plain)
+        async def send_message(request: Any, *, context: Any = None, **more: Any) -> AsyncIterator[Any]:
+            events = plain(request, context=context, **more)
+            if stoppable.current_run() is not None:
+                events = begin(events, request, context).events()
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    yield event
+
+        client.send_message = send_message  # type: ignore[attr-defined]
+        setattr(client, _MARK, True)
+    return client
+
+
+class Conversation:
+    """One message to another agent, and the task that it started there.
+
+    As it is here it never learns the id of the task: a stop cannot be passed on, and a task that has not ended then is
+    ``unreachable``. Subclasses know a protocol.
+    """
+
+    def __init__(
+        self, source: AsyncIterator[Any], name: str, *, url: str | None = None, policy: Policy | None = None
+    ) -> None:
+        self._source, self._name, self._url, self._policy = source, name, url, policy
+        self._node: RemoteNode | None = None
+        # one-tuples of events, then what ended them
+        self._queue: asyncio.Queue[tuple[Any] | BaseException | None] = asyncio.Queue()
+        self.task_id = ""
+        """The task there, once it is known."""
+        self.has_completed: bool | None = None
+        """How the task ended, once the other agent has said so: completed, or in another way."""
+
+    # What a protocol adds
+
+    def _note(self, node: RemoteNode, event: Any) -> None:
+        """Learn the id of the task and its end from what the other agent told."""
+
+    async def _ask(self, node: RemoteNode) -> Fate | None:
+        """Ask for the task, note its end if it has one, and return what it means; raises if there is no answer."""
+        raise NotImplementedError("it is asked for tasks whose id is known")
+
+    async def _tell(self, stop: RemoteStop) -> Fate | None:
+        """Pass a stop on, and return what the other agent says became of the task."""
+        raise NotImplementedError("it is told of tasks whose id is known")
+
+    def _is_answer(self, error: Exception) -> bool:  # noqa: ARG002 - protocols differ in it
+        """Return whether an error is the other agent's answer to the message, and no task of it works on."""
+        return False
+
+    # What the reader sees
+
+    async def events(self) -> AsyncGenerator[Any, None]:
+        """Yield what the other agent tells; raises AgentStopped if the stop ended it there."""
+        follower = asyncio.create_task(self._follow(), name=f"stoppable follows {self._name}")
+        _background.add(follower)
+        follower.add_done_callback(self._followed)
+        try:
+            while isinstance(told := await self._queue.get(), tuple):
+                yield told[0]
+            if self._node is not None and self._node.fate is not None:
+                await asyncio.wait({follower})  # it leaves its block: a run that ends before its children was stopped
+        except (GeneratorExit, asyncio.CancelledError) as left:
+            await self._leave(follower, left)
+            raise
+        if not self.has_completed:
+            stoppable.check()
+        if told is not None:
+            raise told
+
+    async def _leave(self, follower: asyncio.Task[None], left: BaseException) -> None:
+        """Stop the task there, and wait for its end: whoever leaves may close the client next.
+
+        Not if somebody else cancelled the reader: that goes on at once (G9).
+        """
+        node = self._node
+        if node is None or node.fate is not None:
+            return
+        node.run.stop(Mode.GRACEFUL, Reason.of("its reader left", kind=ReasonKind.DISCONNECT))
+        run = stoppable.current_run()
+        if isinstance(left, GeneratorExit) or (run is not None and run.token.stopped):
+            with stoppable.shielded(_LEAVE_SECONDS):
+                await asyncio.wait({follower}, timeout=_LEAVE_SECONDS)
+
+    def _followed(self, follower: asyncio.Task[None]) -> None:
+        _background.discard(follower)
+        error = None if follower.cancelled() else follower.exception()
+        self._queue.put_nowait(error)
+        if error is not None:
+            _logger.debug("the task %s of %s: %r", self.task_id, self._name, error)
+
+    # The node
+
+    async def _follow(self) -> None:
+        """Be the task of the node, from before the message is sent until the other agent has said the end."""
+        reader: asyncio.Task[None] | None = None
+        try:
+            async with stoppable.remote(self._name, tell=self._tell, policy=self._policy) as node:
+                self._node = node
+                if self.task_id:
+                    self._identify(node)
+                # A reader of its own: when the ladder cancels this task, the id may still have to be learned.
+                with stoppable.detached():
+                    reader = asyncio.create_task(self._read(node))
+                await asyncio.wait({reader})
+                reader.result()
+                if node.fate is None:
+                    await self._poll(node)
+        finally:
+            if reader is not None:
+                reader.cancel()
+
+    async def _read(self, node: RemoteNode) -> None:
+        try:
+            async for event in self._source:
+                self._note(node, event)
+                self._queue.put_nowait((event,))
+                if self.has_completed is not None:  # some servers leave the stream open
+                    break
+        except Exception as error:
+            if _is_unsent(error):
+                node.ended(Fate.SKIPPED)
+            elif not self.task_id and self._is_answer(error):
+                node.ended(Fate.FINISHED)
+            self._queue.put_nowait(error)
+            raise
+        self._queue.put_nowait(None)
+        if not self.task_id:
+            node.ended(Fate.FINISHED)  # an answer without a task
+
+    def _known_as(self, node: RemoteNode, task_id: str) -> None:
+        """Note the id of the task; the first one counts."""
+        if task_id and not self.task_id:
+            self.task_id = task_id
+            self._identify(node)
+
+    def _identify(self, node: RemoteNode) -> None:
+        node.identify(task=self.task_id, **({} if self._url is None else {"url": self._url}))
+
+    async def _poll(self, node: RemoteNode) -> None:
+        """Ask for the end of a task whose stream has ended before it."""
+        pause, failures = _PAUSE_SECONDS, 0
+        while node.fate is None:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            try:
+                await self._ask(node)
+                failures = 0
+            except Exception:
+                failures += 1
+                if failures == _TRIES:
+                    raise
+
+
+def _is_unsent(error: BaseException | None) -> bool:
+    """Return whether no connection was made, so that there is no task either; SDKs wrap the errors of httpx."""
+    while error is not None:
+        if type(error).__name__ in {"ConnectError", "ConnectTimeout"}:
+            return True
+        error = error.__cause__
+    return False
