@@ -9,9 +9,9 @@ SHELL := bash
 # where the coverage of the core and the engine comes from: measuring takes time
 MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser --ignore tests/tutorial
 
-.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui docs bench-openhands bench-ui screenshots check check-ui model soak bench clean
+.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui test-tutorial docs bench-openhands bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -130,6 +130,10 @@ test-ui: ## open the web UI in a headless Chromium; needs chromium, and npm for 
 	$(call environment,.venv-ui,dev$(comma)ui)
 	$(call npm,axe-core)
 	.venv-ui/bin/python -m pytest -q $(PARALLEL) tests/browser
+
+test-tutorial: ## type the tutorial, from a clone in an empty environment to its end
+	$(call environment,$(VENV),dev)
+	$(BIN)/python -m pytest -q tests/tutorial
 
 docs: ## build the documentation as a site, which loads nothing from elsewhere; writes site/
 	$(call environment,.venv-docs,docs)
