@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar
 
 from stoppable.errors import StoreError
 from stoppable.stores.base import Intent
@@ -27,7 +27,6 @@ from stoppable.stores.sqlite.wakeups import Wakeups
 from stoppable.stores.sqlite.writer import Write, Writer
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 PATIENCE_SECONDS = 10.0
 """How long a store that is being closed waits for a call that makes no progress."""
@@ -90,7 +89,7 @@ class Engine:
         if not self._writer.batches.put(write, first=first):
             raise self._closed()
 
-    def read(self, call: Callable[[Session, *Ts], T], *args: *Ts) -> Reply[T]:
+    def read(self, call: Callable[..., T], *args: Any) -> Reply[T]:
         """Have something looked up, after every change that was asked for before."""
         reply: Reply[T] = Reply()
         read = (lambda session: call(session, *args)), reply
