@@ -8,19 +8,18 @@ import inspect
 import threading
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
-from enum import Enum
 from types import FunctionType
 from typing import Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
 from stoppable._core import context
 from stoppable._core.boundary import check
-from stoppable._core.callables import code_of
 from stoppable._core.context import OUTSIDE
 from stoppable._core.policy import Policy
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Status
 from stoppable._engine import stack_room
+from stoppable._engine.bodies import Kind, body_of, keep_body, kind_of
 from stoppable._engine.cancels import passed_on
 from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
 from stoppable._engine.edge import BlockingEdge, Edge, drive, in_task
@@ -36,18 +35,7 @@ Ts = TypeVarTuple("Ts")
 
 Isolation = Literal["auto", "process"]
 
-_BODY = "__stoppable_body__"
 _NOT_GIVEN = object()
-
-
-class Kind(Enum):
-    """How an agent is written."""
-
-    ASYNC = "async def"
-    ASYNC_GENERATOR = "async def with yield"
-    BLOCKING = "def"
-    BLOCKING_GENERATOR = "def with yield"
-
 
 # Bound once: before 3.12, reading a member off an enum takes longer than a call.
 _ASYNC, _FAILED = Kind.ASYNC, Status.FAILED
@@ -88,7 +76,7 @@ def _marked(options: RunOptions, function: F) -> F:
         case Kind.BLOCKING_GENERATOR:
             wrapper = _blocking_generator_agent(function, options)
     functools.update_wrapper(wrapper, function)
-    setattr(wrapper, _BODY, function)
+    keep_body(wrapper, function)
     keep_options(wrapper, options)
     return cast("F", wrapper)
 
@@ -424,7 +412,7 @@ def _isolated(
 ) -> Callable[[Callable[[Any], object] | None], Any]:
     if isolation != "process":
         raise InvalidArgument(f"unknown isolation {isolation!r}: use auto or process")
-    from stoppable._engine.isolation.host import as_worker_body  # noqa: PLC0415 - it stands on this module
+    from stoppable._engine.isolation.host import as_worker_body  # noqa: PLC0415 - few need it
 
     return as_worker_body(agent, args)
 
@@ -447,33 +435,3 @@ def root_run(agent: Callable[..., Any]) -> Run:
     """Return a run for an agent that is nobody's child, as the agent says it is listed and stopped."""
     options = options_of(agent)
     return Run(name_of(agent), labels=options.labels, policy=options.policy)
-
-
-def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what an agent executes: the function under ``@agent``, with what a partial or a method bound to it."""
-    if isinstance(agent, FunctionType):
-        body: Callable[..., Any] = agent.__dict__.get(_BODY, agent)
-        return body
-    if isinstance(agent, functools.partial):
-        inner = body_of(agent.func)
-        return agent if inner is agent.func else functools.partial(inner, *agent.args, **agent.keywords)
-    if not callable(agent):
-        raise InvalidArgument(f"{agent!r} is not an agent: pass a function, and its arguments after it")
-    marked: Callable[..., Any] | None = getattr(agent, _BODY, None)
-    if marked is None:
-        return agent
-    return functools.partial(marked, agent.__self__) if inspect.ismethod(agent) else marked
-
-
-def kind_of(function: Callable[..., Any]) -> Kind:
-    """Return how an agent is written."""
-    if isinstance(function, FunctionType) and function.__code__.co_flags & inspect.CO_COROUTINE:
-        return _ASYNC  # nearly all of them
-    if not callable(function):
-        raise InvalidArgument(f"{function!r} is not an agent: use a function")
-    code = code_of(function)
-    if inspect.iscoroutinefunction(code):
-        return Kind.ASYNC
-    if inspect.isasyncgenfunction(code):
-        return Kind.ASYNC_GENERATOR
-    return Kind.BLOCKING_GENERATOR if inspect.isgeneratorfunction(code) else Kind.BLOCKING

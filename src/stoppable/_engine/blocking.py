@@ -17,8 +17,9 @@ from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
-from stoppable._engine.agents import Kind, body_of, channel_for, child_run, fed, in_thread, kind_of, perform, start
+from stoppable._engine.agents import channel_for, child_run, fed, in_thread, perform, start
 from stoppable._engine.alarms import Alarm
+from stoppable._engine.bodies import Kind, body_of, kind_of
 from stoppable._engine.channel import Channel
 from stoppable._engine.edge import raise_ended
 from stoppable._engine.handle import Held, RunHandle, Until, is_body, seen, stream_of

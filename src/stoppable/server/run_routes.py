@@ -20,6 +20,7 @@ from stoppable.server.backend import Backend
 from stoppable.server.openapi import BODY, answer, errors
 from stoppable.server.requests import RUN_ID, StartBody
 from stoppable.server.responses import Problem, json_response
+from stoppable.server.sse.response import open_stream, resume_stream
 from stoppable.server.sse.run_changes import ChangesView
 from stoppable.server.sse.views import RunView, TreeView
 from stoppable.stores.rules import receipt_of
@@ -218,7 +219,7 @@ class RunRoutes:
         caller = caller_of(request, Scope.READ)
         since = after if last_event_id is None else last_event_id
         view = ChangesView(self._backend.supervisor, caller.owner, resumes=since is not None)
-        return self._backend.streams.open(view, since or 0)
+        return open_stream(self._backend.streams, view, since or 0)
 
     async def events(
         self,
@@ -234,7 +235,7 @@ class RunRoutes:
         if Scope.STOP not in caller.scopes:
             record = replace(record, on_disconnect="keep")  # leaving is no way round the scope
         view = TreeView(record, caller.owner) if tree else RunView(record)
-        return await self._backend.streams.resume(view, last_event_id or after)
+        return await resume_stream(self._backend.streams, view, last_event_id or after)
 
 
 def _receipt(record: RunRecord) -> Receipt:

@@ -11,15 +11,13 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from starlette.types import Scope
 
 from stoppable.server.sse.reader import Reader
+from stoppable.server.sse.streams import Streams
 from stoppable.server.sse.views import View
-
-if TYPE_CHECKING:
-    from stoppable.server.sse.streams import Streams
 
 _logger = logging.getLogger("stoppable.server")
 

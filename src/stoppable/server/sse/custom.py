@@ -12,6 +12,7 @@ from stoppable.errors import RunNotFound
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.server.limits import ServerLimits
 from stoppable.server.sse.feed import Feed, message
+from stoppable.server.sse.response import resume_stream
 from stoppable.server.sse.streams import Streams
 from stoppable.server.sse.views import READ, SEND_BYTES, LogView, Piece, RunView, TreeView
 from stoppable.stores.base import Store
@@ -72,7 +73,7 @@ class EventStreams:
         if owner is not None and record.owner != owner:
             raise RunNotFound(run_id)
         inner = TreeView(record, owner) if tree else RunView(record)
-        return await self._streams.resume(_Encoded(inner, encoder, encoder.first(record)), after)
+        return await resume_stream(self._streams, _Encoded(inner, encoder, encoder.first(record)), after)
 
     def drain(self) -> None:
         """End every stream, and tell clients to resume elsewhere: this process shuts down."""

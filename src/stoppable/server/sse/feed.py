@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from stoppable.records import Event
 from stoppable.server.responses import dumps, one_line
 from stoppable.stores.base import Store
 
-if TYPE_CHECKING:
-    from stoppable.server.sse.reader import Reader
-
 _ENCODED_KEPT = 512
 _ENCODED_BYTES = 2_000_000
+
+
+class Follower(Protocol):
+    """An open stream, as what wakes it knows it."""
+
+    @property
+    def keeps_run(self) -> bool:
+        """Whether the run is stopped once it, and all others like it, have left."""
+        ...
+
+    def wake(self) -> None:
+        """Look at the log again."""
+        ...
+
+    def check(self, now: float) -> None:
+        """Give a client up that takes nothing."""
+        ...
 
 
 class Feed:
@@ -24,7 +38,7 @@ class Feed:
 
     def __init__(self, store: Store, name: str, pause: float = 0.0) -> None:
         """Wake readers on news of a name, at most once in ``pause`` seconds."""
-        self.readers: list[Reader] = []
+        self.readers: list[Follower] = []
         self._loop = asyncio.get_running_loop()
         self._is_woken = False
         self._pause = pause

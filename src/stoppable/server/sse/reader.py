@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 from stoppable._core import clock
 from stoppable.errors import StoppableError
 from stoppable.server.sse.feed import Feed, message
+from stoppable.server.sse.streams import Streams
 from stoppable.server.sse.views import Behind, View
-
-if TYPE_CHECKING:
-    from stoppable.server.sse.streams import Streams
 
 _HEARTBEAT = b":\n\n"
 
@@ -73,12 +70,12 @@ class Reader(ABC):
             self._give_up()
 
     def _join(self) -> None:
-        self._feed = self._streams.join(self)
+        self._feed = self._streams.join(self.view, self)
 
     def _leave(self) -> None:
         if self._feed is not None:
             self._feed = None
-            self._streams.leave(self)
+            self._streams.leave(self.view, self)
 
     async def _catch_up(self) -> bytes | None:
         """Send what there is. Return what the stream ends with, or None if there will be more."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stoppable.server.sse.connection import StreamConnection, hand_over_of
 from stoppable.server.sse.reader import Reader
-from stoppable.server.sse.views import View
-
-if TYPE_CHECKING:
-    from stoppable.server.sse.streams import Streams
+from stoppable.server.sse.streams import Streams
+from stoppable.server.sse.views import LogView, View
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -22,6 +19,21 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),  # a proxy must not collect events
 ]
 _LAST_REQUEST = (b"connection", b"close")
+
+
+def open_stream(streams: Streams, view: View, after: int) -> Response:
+    """Return a response that follows something, if there is room for one more."""
+    streams.check_room()
+    return EventStream(streams, view, after)
+
+
+async def resume_stream(streams: Streams, view: LogView, after: int) -> Response:
+    """Return a response that goes on after a number that the client has; 204 if it has seen the end."""
+    # A number of another store, or of none, is answered from the end: nobody has seen what has not happened.
+    newest, is_seen = await view.position(streams.supervisor.store, after)
+    if view.is_replay and is_seen:
+        return Response(status_code=204)  # a browser resumes after every end but this
+    return open_stream(streams, view, min(after, newest))
 
 
 class EventStream(Response):

@@ -1,21 +1,17 @@
-"""The events of runs as they happen (Server-Sent Events): a stream is a view of a run, never its owner."""
+"""Every stream that is open, with the one timer of all of them: a stream is a view of a run, never its owner."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from starlette.responses import Response
-
 from stoppable._core import clock
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable.errors import StoppableError
 from stoppable.server.limits import ServerLimits
 from stoppable.server.responses import Problem
-from stoppable.server.sse.feed import Feed
-from stoppable.server.sse.reader import Reader
-from stoppable.server.sse.response import EventStream
-from stoppable.server.sse.views import LogView, View, tree_name
+from stoppable.server.sse.feed import Feed, Follower
+from stoppable.server.sse.views import View, tree_name
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.server")
@@ -39,34 +35,24 @@ class Streams:
     def __len__(self) -> int:
         return self._count
 
-    def open(self, view: View, after: int) -> EventStream:
-        """Return a response that follows something, if there is room for one more."""
+    def check_room(self) -> None:
+        """Refuse one stream too many."""
         if self._count >= self.limits.streams:
             raise Problem(429, "too_many_streams", f"{self._count} streams are open: try later", {"Retry-After": "5"})
-        return EventStream(self, view, after)
 
-    async def resume(self, view: LogView, after: int) -> Response:
-        """Return a response that goes on after a number that the client has; 204 if it has seen the end."""
-        # A number of another store, or of none, is answered from the end: nobody has seen what has not happened.
-        newest, is_seen = await view.position(self.supervisor.store, after)
-        if view.is_replay and is_seen:
-            return Response(status_code=204)  # a browser resumes after every end but this
-        return self.open(view, min(after, newest))
-
-    def join(self, reader: Reader) -> Feed:
+    def join(self, view: View, reader: Follower) -> Feed:
         """Count a reader in."""
-        feed = self._feeds.get(reader.view.name)
+        feed = self._feeds.get(view.name)
         if feed is None:
-            feed = self._feeds[reader.view.name] = reader.view.make_feed(self.supervisor.store)
+            feed = self._feeds[view.name] = view.make_feed(self.supervisor.store)
         feed.readers.append(reader)
         self._count += 1
         if self._ticker is None:
             self._tick_later()
         return feed
 
-    def leave(self, reader: Reader) -> None:
+    def leave(self, view: View, reader: Follower) -> None:
         """Count a reader out."""
-        view = reader.view
         feed = self._feeds[view.name]
         feed.readers.remove(reader)
         self._count -= 1
@@ -106,7 +92,7 @@ class Streams:
         for task in self._stopping:
             task.cancel()
 
-    def _all(self) -> list[Reader]:
+    def _all(self) -> list[Follower]:
         return [reader for feed in self._feeds.values() for reader in feed.readers]
 
     # One timer for all: a timer for each would cost more than what is sent.
@@ -122,7 +108,7 @@ class Streams:
             reader.check(now)
         self._look_round(readers)
 
-    def _look_round(self, readers: list[Reader]) -> None:
+    def _look_round(self, readers: list[Follower]) -> None:
         # Some at a time, so that thousands of silent streams need the memory of some.
         for reader in readers[-_LOOK_AT_ONCE:]:
             reader.wake()
