@@ -4,7 +4,9 @@ import asyncio
 import concurrent.futures
 import logging.handlers
 import queue
+import sys
 import threading
+import weakref
 
 import pytest
 from tests import worker_agents
@@ -140,3 +142,29 @@ async def test_those_of_a_child_in_a_worker_process_are_told(tmp_path):
     await handle.stop("immediate")
     assert (await handle.outcome()).status == "stopped"
     assert handle.run.receipt.library_threads == ()  # the process took them along
+
+
+async def test_threads_that_start_while_the_list_is_made_do_no_harm(monkeypatch):
+    monkeypatch.setattr(library, "_origins", weakref.WeakKeyDictionary())
+    is_over = threading.Event()
+
+    def start_more():
+        while not is_over.is_set():
+            made = [threading.Thread() for _ in range(100)]
+            library._origins.update(dict.fromkeys(made, origin))
+
+    async with stoppable.open_run("busy") as run:
+        origin = library._Origin(weakref.ref(run), frozenset(), "x", keeps_pool=False)
+        kept = [threading.Thread() for _ in range(500)]
+        library._origins.update(dict.fromkeys(kept, origin))
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        other = threading.Thread(target=start_more)
+        other.start()
+        try:
+            for _ in range(200):
+                assert library.alive_in(run) == ()
+        finally:
+            sys.setswitchinterval(interval)
+            is_over.set()
+            other.join()

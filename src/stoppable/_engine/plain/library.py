@@ -72,7 +72,10 @@ def alive_in(run: Run) -> tuple[str, ...]:
     """Return the names of the threads that were started in a run or below it and are alive; at most twenty."""
     if not _origins:
         return ()
-    found = sorted(
-        origin.label for thread, origin in list(_origins.items()) if run.id in origin.within and thread.is_alive()
-    )
+    found = sorted(filter(None, (_label(ref(), run) for ref in _origins.keyrefs())))  # others start threads meanwhile
     return tuple(found) if len(found) <= _MOST else (*found[:_MOST], f"and {len(found) - _MOST} more")
+
+
+def _label(thread: threading.Thread | None, run: Run) -> str | None:
+    origin = _origins.get(thread) if thread is not None and thread.is_alive() else None
+    return origin.label if origin is not None and run.id in origin.within else None
