@@ -11,7 +11,7 @@ MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser --ignore tests/tutorial
 
-.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui test-tutorial docs bench-openhands bench-ui screenshots check check-ui model soak bench clean
+.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui test-tutorial docs bench-cli bench-openhands bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -138,6 +138,9 @@ test-tutorial: ## type the tutorial, from a clone in an empty environment to its
 docs: ## build the documentation as a site, which loads nothing from elsewhere; writes site/
 	$(call environment,.venv-docs,docs)
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+bench-cli: ## measure what it costs to start a command; writes bench/results/cli.md
+	$(call environment,$(VENV),dev)
+	$(BIN)/python bench/cli.py
 
 bench-openhands: ## measure interrupts of OpenHands, plain and supervised, after `make test-openhands`; writes bench/results/openhands.md
 	.venv-openhands/bin/python bench/openhands.py

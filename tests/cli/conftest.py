@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from stoppable._core.ids import new_id
 from stoppable.cli import screen
-from stoppable.cli.app import app
+from stoppable.cli.app import command_line
 from stoppable.client import Client
 
 
@@ -20,7 +20,7 @@ class Command:
     def __call__(self, *arguments, code=0, keys=None, **environment):
         screen.out.cache_clear()
         screen.err.cache_clear()
-        done = CliRunner().invoke(app, list(arguments), input=keys, env={**self._environment, **environment})
+        done = CliRunner().invoke(command_line(), list(arguments), input=keys, env={**self._environment, **environment})
         assert done.exit_code == code, (done.exit_code, done.output, done.exception)
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return done

@@ -93,7 +93,7 @@ async def test_a_cancelled_block_stops_its_run(server):
 
 
 def test_a_run_that_cannot_be_stopped_is_noted_on_the_error(server, monkeypatch):
-    monkeypatch.setattr("stoppable.client.blocking.LAST_WORD_SECONDS", 0.1)
+    monkeypatch.setattr("stoppable.client.blocking_calls.LAST_WORD_SECONDS", 0.1)
     monkeypatch.setattr("stoppable.client.asynchronous.LAST_WORD_SECONDS", 0.1)
     with CuttingProxy(server) as proxy:
         with Client(proxy.url) as client, pytest.raises(ZeroDivisionError) as caught, client.run("echo"):
@@ -156,7 +156,7 @@ def test_every_answer_becomes_an_error_that_says_what_to_do(response, error, mes
     ],
 )
 def test_a_start_of_which_nobody_says_what_became_is_taken_back(response, monkeypatch):
-    monkeypatch.setattr("stoppable.client.blocking.LAST_WORD_SECONDS", 0.0)
+    monkeypatch.setattr("stoppable.client.blocking_calls.LAST_WORD_SECONDS", 0.0)
     client, seen = answering(response)
     client._calls._retry_seconds = 0.0
     with client, pytest.raises((ServerError, StoreError)), client.run("agent", run_id="mine"):

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stoppable.cli import screen
-from stoppable.cli.app import app
+from stoppable.cli.app import command_line
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
@@ -135,7 +135,7 @@ class Session:
         """Call the command in this process, which is much faster; tests/cli sees to the rest of it."""
         screen.out.cache_clear()
         screen.err.cache_clear()
-        done = CliRunner().invoke(app, list(arguments), env={"STOPPABLE_URL": self._url})
+        done = CliRunner().invoke(command_line(), list(arguments), env={"STOPPABLE_URL": self._url})
         assert done.exit_code == 0, f"{arguments}: {done.output}"
 
     def run(self, *command):

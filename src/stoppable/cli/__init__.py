@@ -6,13 +6,18 @@ import io
 import os
 import sys
 
+_COMPLETION = "_STOPPABLE_COMPLETE"
+
 
 def main() -> None:
     """Run the command; a missing extra is one clear sentence."""
     _open_what_is_closed()
     _write_what_has_no_encoding()
     try:
-        from stoppable.cli.app import app  # noqa: PLC0415 - it needs an extra
+        from stoppable.cli.app import command_line  # noqa: PLC0415 - it needs an extra
+
+        # A shell that completes a line has it in its environment.
+        app = command_line() if _COMPLETION in os.environ else command_line(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:

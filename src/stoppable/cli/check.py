@@ -41,7 +41,7 @@ def check(
 
             stack.enter_context(demo_model(words_per_second=50))
         agent = load.agent(target)
-        args, kwargs = load.call(agent, load.arguments(given))
+        args, kwargs = load.call(agent, options.arguments(given))
         card = report_card(agent, args, kwargs, within=within, most=most)
     if junit is not None:
         junit.write_text(_junit(card), encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import json
 import os
 import sys
 import sysconfig
@@ -131,18 +130,6 @@ def _attribute(module: Any, module_name: str, attribute: str) -> Any:
             hint = f"it has {', '.join(known)}" if known else "is it spelled right?"
             raise CommandError(f"{module_name} has no {attribute!r}: {hint}", Exit.NOT_FOUND) from None
     return found
-
-
-def arguments(text: str | None) -> Any:
-    """Return the input of an agent: JSON, or the text itself where it is none; None for no input at all."""
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        if text.lstrip()[:1] in {"{", "["}:
-            raise CommandError(f"the input begins like JSON and is none: {text[:60]!r}") from None
-        return text
 
 
 def call(agent: Agent, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -11,7 +11,8 @@ from stoppable.records import RunSummary
 
 if TYPE_CHECKING:
     from stoppable.cli.direct import StoreClient
-    from stoppable.client import Change, Client
+    from stoppable.client import Change
+    from stoppable.client.blocking_calls import BlockingCalls
 
 _TRY_AGAIN_SECONDS = 1.0
 
@@ -34,7 +35,7 @@ class Asked:
 class Told:
     """The newest runs of a server, which tells when one changes."""
 
-    def __init__(self, client: Client, limit: int) -> None:
+    def __init__(self, client: BlockingCalls, limit: int) -> None:
         self._client, self._limit = client, limit
         self._runs: dict[str, RunSummary] = {run.id: run for run in client.list(limit=limit).runs}
         self._error: Exception | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -14,8 +15,9 @@ from stoppable.records import RunRecord
 if TYPE_CHECKING:
     from stoppable.cli.direct import StoreClient
     from stoppable.client import Client
+    from stoppable.client.blocking_calls import BlockingCalls as Server
 
-    Connected: TypeAlias = Client | StoreClient
+    Connected: TypeAlias = Server | StoreClient
 
 _RETRY_SECONDS = 2.0  # somebody is waiting at a terminal
 _SHORTEST = 4
@@ -81,11 +83,18 @@ def connect(url: str | None, store: str | None) -> Connected:
     return StoreClient(store)
 
 
-def connect_to_server(url: str | None) -> Client:
+def connect_to_server(url: str | None) -> Server:
     """Return a client that does not keep a person waiting."""
-    from stoppable.client import Client  # noqa: PLC0415 - `run` and `demo` need no httpx, which takes a while
+    from stoppable.client.settings import is_loopback, server_url  # noqa: PLC0415 - `run` and `demo` need no client
 
-    return Client(url, retry_seconds=_RETRY_SECONDS)
+    address = server_url(url)
+    if address.startswith("http:") and is_loopback(address):
+        from stoppable.cli.quick import QuickClient  # noqa: PLC0415
+
+        return QuickClient(address, retry_seconds=_RETRY_SECONDS)
+    from stoppable.client import Client  # noqa: PLC0415 - httpx takes a while
+
+    return Client(address, retry_seconds=_RETRY_SECONDS)
 
 
 def labels(given: Sequence[str] | None) -> dict[str, str]:
@@ -95,6 +104,18 @@ def labels(given: Sequence[str] | None) -> dict[str, str]:
         if not key or not colon:
             raise CommandError(f"{key!r} is no label: write it as key:value")
     return {key: value for key, _, value in pairs}
+
+
+def arguments(text: str | None) -> Any:
+    """Return the input of an agent: JSON, or the text itself where it is none; None for no input at all."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        if text.lstrip()[:1] in {"{", "["}:
+            raise CommandError(f"the input begins like JSON and is none: {text[:60]!r}") from None
+        return text
 
 
 def find(client: Connected, typed: str) -> RunRecord:

@@ -66,7 +66,7 @@ def run(
     with console.output(), _api_key.taken():
         instrument()  # before the agent is imported, which may say otherwise
         agent = load.agent(target)
-    args, kwargs = load.call(agent, load.arguments(given))
+    args, kwargs = load.call(agent, options.arguments(given))
     start = functools.partial(
         Supervisor.start,
         owner=owner,

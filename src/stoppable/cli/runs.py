@@ -9,13 +9,11 @@ import typer
 
 from stoppable._core.policy import Limits
 from stoppable._core.state import Status
-from stoppable.cli import details, load, options, screen, show
+from stoppable.cli import options, screen, show
 from stoppable.cli.exits import told
-from stoppable.cli.following import follow
 from stoppable.cli.options import AgentArgument, Direct, InputArgument, Json, Labels, RunArgument, Url
 from stoppable.cli.text import safe
 from stoppable.records import RunSummary
-from stoppable.stores.base import wall_clock
 
 if TYPE_CHECKING:
     from stoppable.cli.options import Connected
@@ -39,7 +37,7 @@ def ls(
     if as_json:
         screen.print_json(records)
     elif records:
-        screen.show(show.runs(records, wall_clock()))
+        screen.show(show.runs(records, screen.now()))
         if more:
             screen.say(f"… and more: -n {2 * limit} shows them")
     else:
@@ -86,7 +84,7 @@ def start(
     with options.connect_to_server(url) as client:
         record = client.start(
             agent,
-            load.arguments(given),
+            options.arguments(given),
             run_id=run_id,
             owner=owner,
             labels=options.labels(label) or None,
@@ -95,6 +93,8 @@ def start(
             isolation=isolation,
         )
         if is_followed:
+            from stoppable.cli.following import follow  # noqa: PLC0415 - most commands show nothing live
+
             raise typer.Exit(follow(client, record, as_json=as_json))
     if as_json:
         screen.print_json(record)
@@ -125,6 +125,8 @@ def show_run(
     as_json: Json = False,
 ) -> None:
     """Show all about a run: what it started, its output, its error, its receipt."""
+    from stoppable.cli.details import details  # noqa: PLC0415 - only here
+
     with options.connect(url, store) as client:
         record = options.find(client, run)
         below = client.tree(record.id)
@@ -132,7 +134,7 @@ def show_run(
     if as_json:
         screen.print_json({"run": record, "tree": below, "receipt": found})
     else:
-        screen.show(details.details(record, below, found, wall_clock(), full=full))
+        screen.show(details(record, below, found, screen.now(), full=full))
 
 
 @told
@@ -143,7 +145,7 @@ def tree(run: RunArgument, url: Url = None, store: Direct = None, as_json: Json 
     if as_json:
         screen.print_json(records)
     else:
-        screen.show(show.tree(records, wall_clock()))
+        screen.show(show.tree(records, screen.now()))
 
 
 @told

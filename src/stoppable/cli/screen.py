@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from functools import cache
 from typing import Any, TextIO
 
@@ -37,6 +38,11 @@ def _made(file: TextIO) -> Console:
     no_color = True if os.environ.get("NO_COLOR") else None
     width = None if file.isatty() or os.environ.get("COLUMNS") else _WIDE
     return Console(file=file, markup=False, highlight=False, emoji=False, no_color=no_color, width=width)
+
+
+def now() -> float:
+    """Return the time on the wall, which is what records are stamped with."""
+    return time.time()  # noqa: TID251
 
 
 def is_live() -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
 from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Receipt
@@ -20,6 +19,8 @@ from stoppable.cli.text import first, plain, safe, value_text
 from stoppable.records import AuditEntry, Hold, RunRecord, RunSummary, Selector
 
 if TYPE_CHECKING:
+    from rich.tree import Tree
+
     from stoppable.client import AgentInfo
 
 _STYLES = {
@@ -163,6 +164,8 @@ def below_parents(records: Iterable[RunSummary]) -> Iterator[tuple[RunSummary, i
 
 def tree(records: Sequence[RunRecord], now: float) -> Tree:
     """Return a run with its descendants."""
+    from rich.tree import Tree  # noqa: PLC0415 - only here
+
     nodes: dict[str, Tree] = {}
     for record in records:
         label = Text.assemble(plain(record.name, "bold"), "  ", plain(short(record.id), "dim"), "  ")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
-from rich.live import Live
 
 from stoppable._core import clock
 from stoppable._core.state import Mode, Status
@@ -19,11 +18,12 @@ from stoppable.cli.exits import CommandError, Exit, of_status, told
 from stoppable.cli.options import Direct, Json, Labels, OptionalRun, Url
 from stoppable.cli.text import plain, safe
 from stoppable.records import AuditEntry, RunRecord, RunSummary, Selector
-from stoppable.stores.base import wall_clock
-from stoppable.supervisor import BulkStop
 
 if TYPE_CHECKING:
+    from rich.live import Live
+
     from stoppable.cli.options import Connected
+    from stoppable.supervisor import BulkStop
 
 _LOOK_SECONDS = 0.1
 _SHOWN = 20
@@ -124,14 +124,14 @@ def _say_what_next(receipt: Receipt) -> None:
         return
     following = show.next_mode(receipt.mode)
     harder = f"; to press harder ({following}), stop it again" if following is not None else ""
-    screen.say(f"stopping: {show.countdown(receipt, wall_clock())}{harder}")
+    screen.say(f"stopping: {show.countdown(receipt, screen.now())}{harder}")
 
 
 class _Countdown:
     """A line on a terminal that says what a stopping run waits for, and when force comes."""
 
     def __init__(self, *, shown: bool) -> None:
-        self._live = Live(console=screen.err(), auto_refresh=False, transient=True) if shown else None
+        self._live = _live_line() if shown else None
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -144,8 +144,14 @@ class _Countdown:
 
     def tell(self, receipt: Receipt) -> None:
         if self._live is not None:
-            told = f"stopping ({receipt.mode}): {show.countdown(receipt, wall_clock())}; Ctrl-C stops waiting"
+            told = f"stopping ({receipt.mode}): {show.countdown(receipt, screen.now())}; Ctrl-C stops waiting"
             self._live.update(plain(told, "yellow"), refresh=True)
+
+
+def _live_line() -> Live:
+    from rich.live import Live  # noqa: PLC0415 - only where somebody watches
+
+    return Live(console=screen.err(), auto_refresh=False, transient=True)
 
 
 def _wait_for(client: Connected, receipt: Receipt, wait: float, countdown: _Countdown | None = None) -> Receipt:
@@ -209,7 +215,7 @@ class _Bulk:
         else:
             self._report(receipts, hold_id)
             if stopped.waits_until is not None:
-                seconds = max(0.0, stopped.waits_until - wall_clock())
+                seconds = max(0.0, stopped.waits_until - screen.now())
                 screen.say(f"no run of this key is live: one that starts within {seconds:.0f} s is stopped at once")
         codes = [_code_of_wait(one) for one in receipts] if self._press.wait is not None else []
         return max(codes, default=Exit.DONE)
@@ -247,7 +253,7 @@ class _Bulk:
 
     def _show(self, preview: list[Receipt]) -> None:
         records = [RunSummary.of(self._client.get(one.run_id)) for one in preview[:_SHOWN]]
-        screen.err().print(show.runs(records, wall_clock()))
+        screen.err().print(show.runs(records, screen.now()))
         if len(preview) > _SHOWN:
             screen.say(f"… and {len(preview) - _SHOWN} more")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _KEPT = {"\n", "\t", "\u200c", "\u200d"}  # joiners belong to scripts and emoji
 # Controls, directions and invisible formats, halves of characters, and line ends that are none of ours.
@@ -43,6 +44,8 @@ def first(value: object, width: int = 200) -> str:
 
 def plain(value: object, style: str = "") -> Text:
     """Return a text for rich in which nothing is markup."""
+    from rich.text import Text  # noqa: PLC0415 - errors are told without rich
+
     return Text(safe(value), style=style)
 
 

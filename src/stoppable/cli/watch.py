@@ -17,7 +17,6 @@ from stoppable.cli.newest import Asked, Told
 from stoppable.cli.options import Direct, Json, OptionalRun, Url
 from stoppable.cli.text import first
 from stoppable.records import RunSummary
-from stoppable.stores.base import wall_clock
 
 
 @told
@@ -65,7 +64,7 @@ def _page(runs: Asked | Told) -> RenderableType:
     head = Text.assemble(
         ("stoppable", "bold"), f"  {live} live of the newest {len(records)}  ", ("Ctrl-C leaves", "dim")
     )
-    body: RenderableType = show.runs(records, wall_clock()) if records else Text("no runs yet", style="dim")
+    body: RenderableType = show.runs(records, screen.now()) if records else Text("no runs yet", style="dim")
     return Group(head, "", body)
 
 

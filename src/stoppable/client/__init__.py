@@ -1,16 +1,15 @@
 """Clients of a stoppable server: ``Client`` for blocking code, ``AsyncClient`` for async code."""
 
-try:
-    import httpx as _httpx  # noqa: F401 - asked for here, so that a missing extra is one clear sentence
-except ModuleNotFoundError:
-    raise ModuleNotFoundError('the client needs an extra: pip install "stoppable[client]"', name="httpx") from None
+from typing import TYPE_CHECKING
 
 from stoppable.client.agents import AgentInfo
-from stoppable.client.asynchronous import AsyncClient
-from stoppable.client.blocking import Client
 from stoppable.client.changes import Change
 from stoppable.client.errors import NotAllowed, ServerError, ServerUnreachable
 from stoppable.client.runs import AsyncClientRun, ClientRun
+
+if TYPE_CHECKING:
+    from stoppable.client.asynchronous import AsyncClient
+    from stoppable.client.blocking import Client
 
 __all__ = [
     "AgentInfo",
@@ -23,3 +22,19 @@ __all__ = [
     "ServerError",
     "ServerUnreachable",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the clients when they are first used: httpx takes longer than most commands of the command line."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    try:
+        from stoppable.client.asynchronous import AsyncClient  # noqa: PLC0415
+        from stoppable.client.blocking import Client  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        message = 'the client needs an extra: pip install "stoppable[client]"'
+        raise ModuleNotFoundError(message, name="httpx") from None
+    globals().update(AsyncClient=AsyncClient, Client=Client)
+    return globals()[name]

@@ -19,8 +19,9 @@ from stoppable.client.agents import AgentInfo
 from stoppable.client.calls import Calls, Disconnected, Plan, Reply, Request, Start, Wanted
 from stoppable.client.changes import Change
 from stoppable.client.following import Following, FollowingAll
+from stoppable.client.httpx_options import httpx_options, request_options, stream_options
 from stoppable.client.runs import LAST_WORD_SECONDS, AsyncClientRun, left_because, may_have_started
-from stoppable.client.settings import explained, httpx_options, request_options, server_url, stream_options
+from stoppable.client.settings import explained, server_url
 from stoppable.records import AuditEntry, Event, Hold, RunRecord, Selector, Summaries
 from stoppable.supervisor.selection import BulkStop
 

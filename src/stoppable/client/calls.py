@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from stoppable import _json
@@ -31,7 +31,9 @@ from stoppable.client.agents import AgentInfo
 from stoppable.client.errors import ServerUnreachable
 from stoppable.errors import HoldNotFound, InvalidArgument, RunNotFound
 from stoppable.records import AuditEntry, Hold, RunRecord, Selector, Summaries, run_from_json, to_json
-from stoppable.supervisor.selection import BulkStop
+
+if TYPE_CHECKING:
+    from stoppable.supervisor.selection import BulkStop
 
 T = TypeVar("T")
 
@@ -68,6 +70,10 @@ class Reply:
     status: int
     content: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def header(self, name: str) -> str:
+        """Return a header, or an empty text."""
+        return next((value for key, value in self.headers.items() if key.lower() == name), "")
 
     def read(self, made: Callable[[Any], T]) -> T:
         """Return what is made of the body, or raise an error that says that this is no server of ours."""
@@ -341,6 +347,8 @@ def _summaries(body: Any) -> Summaries:
 
 
 def _bulk_stop(body: Any) -> BulkStop:
+    from stoppable.supervisor.selection import BulkStop  # noqa: PLC0415 - it brings the engine, which no other call needs
+
     placed = body.get("hold")
     return BulkStop(
         (_json.load(Receipt, one) for one in answers.listed(body, "receipts")),
@@ -375,7 +383,7 @@ def _selector(selector: Selector) -> dict[str, Any]:
 
 
 def _retry_after(reply: Reply) -> float:
-    text = reply.headers.get("retry-after", "")
+    text = reply.header("retry-after")
     return min(float(text), LONGEST_PAUSE) if text.isdecimal() else 0.0
 
 

@@ -11,11 +11,10 @@ from stoppable._core.stop import Receipt
 from stoppable.client.errors import ServerError, ServerUnreachable
 from stoppable.errors import RunFailed, RunLost, RunStopped, StoreError
 from stoppable.records import Event, OutcomeRecord, RunRecord
-from stoppable.supervisor.serialization import outcome_of
 
 if TYPE_CHECKING:
     from stoppable.client.asynchronous import AsyncClient
-    from stoppable.client.blocking import Client
+    from stoppable.client.blocking_calls import BlockingCalls
 
 LAST_WORD_SECONDS = 5.0
 """How long leaving a block may take to stop its run."""
@@ -70,7 +69,7 @@ class AsyncClientRun:
 class ClientRun:
     """A run that was started over HTTP."""
 
-    def __init__(self, client: Client, record: RunRecord) -> None:
+    def __init__(self, client: BlockingCalls, record: RunRecord) -> None:
         self._client = client
         self._record = record
 
@@ -118,6 +117,8 @@ def _outcome(record: RunRecord) -> OutcomeRecord:
 
 def result_of(record: RunRecord) -> Any:
     """Return the value of a run that is over, or raise what whoever awaits it gets."""
+    from stoppable.supervisor.serialization import outcome_of  # noqa: PLC0415 - it brings the engine
+
     outcome = outcome_of(record)
     match outcome.status:
         case Status.COMPLETED:

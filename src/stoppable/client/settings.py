@@ -1,21 +1,16 @@
-"""Where the server is, and what both clients tell httpx."""
+"""Where the server is, and the headers of requests to it."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from stoppable import _api_key
-from stoppable._core.policy import seconds
-from stoppable.client.calls import Request, encoded
+from stoppable.client.calls import Request
 from stoppable.errors import InvalidArgument
 
 DEFAULT_URL = "http://127.0.0.1:8420"
 
-_STREAM_SILENCE = 60.0  # servers send a comment every few seconds: longer silence is a dead connection
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -35,20 +30,23 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
-    """Return the arguments for either client of httpx."""
+def is_loopback(url: str) -> bool:
+    """Return whether a URL means this machine, which no proxy can reach."""
+    return urlsplit(url).hostname in _LOOPBACK
+
+
+def authorization(api_key: str | None) -> dict[bytes, bytes]:
+    """Return the header with the key that was given, or with the key of the environment."""
     key = api_key or _api_key.find()
-    return {
-        "base_url": url,
-        "headers": {b"Authorization": b"Bearer " + _header(key)} if key else {},
-        "timeout": seconds(timeout, "timeout"),
-        # Every run that is followed has a connection, and none of them may keep a stop waiting.
-        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
-        # Reading the certificates takes longer than a stop; without TLS nobody needs them.
-        "verify": url.startswith("https"),
-        # A proxy cannot reach this machine's own loopback.
-        "trust_env": urlsplit(url).hostname not in _LOOPBACK,
-    }
+    return {b"Authorization": b"Bearer " + _header(key)} if key else {}
+
+
+def headers_of(request: Request) -> dict[bytes, bytes]:
+    """Return the headers of one request."""
+    headers = {name.encode(): _header(value) for name, value in request.headers.items()}
+    if request.body is not None:
+        headers[b"Content-Type"] = b"application/json"
+    return headers
 
 
 def _header(text: str) -> bytes:
@@ -56,26 +54,6 @@ def _header(text: str) -> bytes:
     if text != text.strip() or not text.isprintable():
         raise InvalidArgument("no header carries this key as it is: remove white space around it and line breaks")
     return text.encode()
-
-
-def request_options(request: Request, timeout: float) -> dict[str, Any]:
-    """Return the arguments for one request."""
-    headers = {name.encode(): _header(value) for name, value in request.headers.items()}
-    if request.body is not None:
-        headers[b"Content-Type"] = b"application/json"
-    return {
-        "method": request.method,
-        "url": request.path,
-        "params": list(request.params),
-        "content": None if request.body is None else encoded(request.body),
-        "headers": headers,
-        "timeout": httpx.Timeout(timeout, read=timeout + request.patience),
-    }
-
-
-def stream_options(request: Request, timeout: float) -> dict[str, Any]:
-    """Return the arguments for a request whose answer goes on and on."""
-    return request_options(request, timeout) | {"timeout": httpx.Timeout(timeout, read=_STREAM_SILENCE)}
 
 
 def explained(error: Exception) -> str:

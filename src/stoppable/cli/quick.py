@@ -1,0 +1,65 @@
+"""A client that is ready at once, for commands that send a request or two."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode, urlsplit
+
+from stoppable.client.blocking_calls import BlockingCalls
+from stoppable.client.calls import Disconnected, Reply, Request, encoded
+from stoppable.client.changes import Change
+from stoppable.client.settings import authorization, explained, headers_of
+from stoppable.records import Event
+
+if TYPE_CHECKING:
+    from stoppable.client import Client
+
+
+class QuickClient(BlockingCalls):
+    """Sends requests to a server on this machine by itself: importing httpx takes longer than a stop.
+
+    Each has a connection of its own. What follows a run is left to a ``Client``.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 10.0, retry_seconds: float = 15.0) -> None:
+        super().__init__(url, timeout, retry_seconds)
+        self._key = authorization(None)
+        self._retry_seconds = retry_seconds
+
+    def close(self) -> None:
+        """Do nothing: no connection is kept."""
+
+    def events(self, run_id: str, after: int = 0) -> Iterator[Event]:
+        """Yield the events of a run after a sequence number until it is over, each once, over broken connections."""
+        with self._client() as client:
+            yield from client.events(run_id, after)
+
+    def changes(self, after: int | None = None) -> Iterator[Change]:
+        """Yield what changes in any run, from now on or after a place, over broken connections, without end."""
+        with self._client() as client:
+            yield from client.changes(after)
+
+    def _client(self) -> Client:
+        from stoppable.client import Client  # noqa: PLC0415 - see above
+
+        return Client(self.url, timeout=self._timeout, retry_seconds=self._retry_seconds)
+
+    def _send(self, request: Request, timeout: float) -> Reply:
+        base = urlsplit(self.url)
+        assert base.hostname is not None, "it was checked"
+        path = base.path + request.path + (f"?{urlencode(request.params)}" if request.params else "")
+        body = None if request.body is None else encoded(request.body)
+        headers = {**self._key, **headers_of(request)}
+        connection = http.client.HTTPConnection(base.hostname, base.port, timeout=timeout)
+        try:
+            connection.connect()
+            connection.sock.settimeout(timeout + request.patience)
+            connection.request(request.method, path, body, headers)  # type: ignore[arg-type]  # bytes are headers too
+            answer = connection.getresponse()
+            return Reply(status=answer.status, content=answer.read(), headers=dict(answer.getheaders()))
+        except (OSError, http.client.HTTPException) as error:
+            raise Disconnected(explained(error)) from error
+        finally:
+            connection.close()

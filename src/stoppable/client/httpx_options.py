@@ -1,0 +1,44 @@
+"""What both clients tell httpx."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from stoppable._core.policy import seconds
+from stoppable.client.calls import Request, encoded
+from stoppable.client.settings import authorization, headers_of, is_loopback
+
+_STREAM_SILENCE = 60.0  # servers send a comment every few seconds: longer silence is a dead connection
+
+
+def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
+    """Return the arguments for either client of httpx."""
+    return {
+        "base_url": url,
+        "headers": authorization(api_key),
+        "timeout": seconds(timeout, "timeout"),
+        # Every run that is followed has a connection, and none of them may keep a stop waiting.
+        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
+        # Reading the certificates takes longer than a stop; without TLS nobody needs them.
+        "verify": url.startswith("https"),
+        "trust_env": not is_loopback(url),  # it names proxies
+    }
+
+
+def request_options(request: Request, timeout: float) -> dict[str, Any]:
+    """Return the arguments for one request."""
+    return {
+        "method": request.method,
+        "url": request.path,
+        "params": list(request.params),
+        "content": None if request.body is None else encoded(request.body),
+        "headers": headers_of(request),
+        "timeout": httpx.Timeout(timeout, read=timeout + request.patience),
+    }
+
+
+def stream_options(request: Request, timeout: float) -> dict[str, Any]:
+    """Return the arguments for a request whose answer goes on and on."""
+    return request_options(request, timeout) | {"timeout": httpx.Timeout(timeout, read=_STREAM_SILENCE)}
