@@ -234,7 +234,8 @@ def test_errors_are_one_sentence_that_says_what_to_do(stoppable, arguments, code
 
 
 @pytest.mark.parametrize(
-    ("missing", "extra", "arguments"), [("httpx", "client", ["ls"]), ("fastapi", "server", ["serve", "--demo"])]
+    ("missing", "extra", "arguments"),
+    [("httpx", "client", ["ls", "--url", "https://127.0.0.1:1"]), ("fastapi", "server", ["serve", "--demo"])],
 )
 def test_a_missing_extra_is_one_clear_sentence(stoppable, monkeypatch, missing, extra, arguments):
     for name in [name for name in sys.modules if name.startswith(f"stoppable.{extra}")]:
