@@ -240,7 +240,9 @@ def test_errors_are_one_sentence_that_says_what_to_do(stoppable, arguments, code
 )
 def test_a_missing_extra_is_one_clear_sentence(missing, extra, arguments):
     script = f"import sys; sys.modules[{missing!r}] = None; from stoppable.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == Exit.USAGE
     assert done.stderr.startswith("error: ")
     assert f'pip install "stoppable[{extra}]"' in done.stderr
