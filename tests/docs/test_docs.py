@@ -22,11 +22,13 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "a2a.md",
     "adk.md",
+    "frameworks.md",
     "langgraph.md",
+    "openai.md",
     "openhands.md",
     "openhands_stop.py",
     "three_tasks_a2a.py",
-}  # executed by tests/adapters, where the framework is installed
+}  # executed by tests/adapters, tests/frameworks and tests/model_clients, where it is installed
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
