@@ -198,7 +198,7 @@ def test_examples_run(example):
 def test_the_first_example_prints_what_the_readme_says():
     code = next(code for language, code in BLOCK.findall((ROOT / "README.md").read_text()) if language == "python")
     output = run("-c", code)
-    assert output.startswith("('llm:ask',)\nstopped an answer to question 0\n")
+    assert output.startswith("('llm:ask',)\nstopped answer 0\n")
 
 
 def test_links_in_the_docs_lead_somewhere():
