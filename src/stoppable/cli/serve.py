@@ -60,6 +60,10 @@ def serve(
     a2a: Annotated[
         bool, typer.Option("--a2a/--no-a2a", help="Offer the agents over A2A too, if that is installed.")
     ] = True,
+    a2a_grpc_port: Annotated[
+        int | None,
+        typer.Option("--a2a-grpc-port", min=0, max=65535, help="Offer A2A over gRPC too, there; 0 takes a free one."),
+    ] = None,
 ) -> None:
     """Serve agents, to start, watch and stop their runs over HTTP."""
     if target is None and not demo:
@@ -77,7 +81,7 @@ def serve(
             stack.enter_context(demo_model())
             store = store or _DEMO_STORE
 
-        further = _over_a2a(agents) if a2a else {}
+        further = _over_a2a(agents, host, a2a_grpc_port, is_wanted=a2a)
 
         def ready(url: str) -> None:
             greet(url, agents, is_demo=demo, store=store, has_key=key is not None)
@@ -99,13 +103,19 @@ def serve(
         )
 
 
-def _over_a2a(agents: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
-    """Return what makes a server offer agents over A2A; nothing where that is not installed."""
-    if importlib.util.find_spec("a2a") is None:
+def _over_a2a(
+    agents: Mapping[str, Callable[..., Any]], host: str, grpc_port: int | None, *, is_wanted: bool
+) -> dict[str, Any]:
+    """Return what makes a server offer agents over A2A; nothing where that is not wanted or not installed."""
+    if not is_wanted or importlib.util.find_spec("a2a") is None:
+        if grpc_port is not None:
+            raise CommandError('--a2a-grpc-port needs A2A: pip install "stoppable[a2a]" "a2a-sdk[grpc]"')
         return {}
+    if grpc_port is not None and importlib.util.find_spec("grpc") is None:
+        raise CommandError('--a2a-grpc-port needs grpcio: pip install "a2a-sdk[grpc]"')
     from stoppable.adapters.a2a import Exposed  # noqa: PLC0415 - it needs an extra
 
-    exposed = Exposed(agents)
+    exposed = Exposed(agents, grpc=None if grpc_port is None else (host, grpc_port))
     return {"routers": [exposed.router], "services": [exposed.service]}
 
 

@@ -115,7 +115,10 @@ def create_app(
         raise InvalidArgument("give a principal or an api_key, not both: the principal may check a key itself")
     bounds = limits or ServerLimits()
     backend = Backend(supervisor=supervisor, registry=Registry(agents), limits=bounds, agent_loop=agent_loop)
-    host = Host(backend)
+    identify: Identify | None = None
+    if principal is None:
+        identify = access.everybody() if api_key is None else access.holder_of(api_key)
+    host = Host(backend, identify)
     backend.services = tuple(partial(service, host) for service in services)
     app = FastAPI(
         title="stoppable",
@@ -138,9 +141,7 @@ def create_app(
             allow_headers=TAKEN,
             expose_headers=EXPOSED,
         )
-    identify: Identify | None = None
     if principal is None:
-        identify = access.everybody() if api_key is None else access.holder_of(api_key)
         made = app.router
         made.route_class = guarded_route(bounds, frozenset(allowed_origins), identify)
         add_routes(made, backend)

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Request
 
 from stoppable._core.state import Mode
 from stoppable._engine.handle import RunHandle
-from stoppable.errors import RunNotFound
+from stoppable.errors import InvalidArgument, RunNotFound
 from stoppable.records import RunRecord
-from stoppable.server.access import Principal, Scope, caller_of
+from stoppable.server.access import Identify, Principal, Scope, caller_of
 from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.agents import Registry
 from stoppable.server.limits import ServerLimits
@@ -124,13 +124,18 @@ class Backend:
 class Host:
     """A server, for what it is extended with."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, identify: Identify | None = None) -> None:
+        self._backend, self._identify = backend, identify
 
     @property
     def supervisor(self) -> Supervisor:
         """Starts, finds and stops the runs of this server."""
         return self._backend.supervisor
+
+    @property
+    def limits(self) -> ServerLimits:
+        """How much this server takes from anybody."""
+        return self._backend.limits
 
     async def start(self, agent: Callable[..., Any], *args: Any, **options: Unpack[StartOptions]) -> RunHandle[Any]:
         """Start an agent where those of this server are executed: an async one on the loop of the agents.
@@ -149,6 +154,21 @@ class Host:
     def caller(request: Request, scope: str = Scope.READ) -> Principal:
         """Return who made a request to a route of yours, or raise the 403 that says what is missing."""
         return caller_of(request, Scope(scope))
+
+    def knows(self, authorization: str) -> bool:
+        """Return whether a caller on a connection of yours, which is not HTTP, may do everything on this server.
+
+        It is given as the value of an Authorization header. Without a key everybody who reaches the server may. A
+        server with a principal of your own knows its callers by their HTTP requests alone: InvalidArgument.
+        """
+        if self._identify is None:
+            raise InvalidArgument("this server knows its callers by a principal, which only HTTP requests have")
+        headers = [(b"authorization", authorization.encode("latin-1", "replace"))]
+        try:
+            self._identify(Request({"type": "http", "headers": headers}))
+        except Problem:
+            return False
+        return True
 
 
 Routers: TypeAlias = Sequence[APIRouter | Callable[[Host], APIRouter]]

@@ -1,5 +1,6 @@
 """Warnings of a2a-sdk and of what it stands on are not ours to mend; all others stay errors."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -28,3 +29,17 @@ def pytest_collection_modifyitems(items):
 async def supervisor():
     async with stoppable.Supervisor() as supervisor:
         yield supervisor
+
+
+@pytest.fixture(scope="module")
+def grpc_thread():
+    """The thread of gRPC is that of the module, not something that a test leaves behind."""
+    import grpc
+
+    async def prepare():
+        grpc.aio.init_grpc_aio()
+
+    with asyncio.Runner() as runner:  # it wants a loop that runs
+        runner.run(prepare())
+        yield
+        grpc.aio.shutdown_grpc_aio()

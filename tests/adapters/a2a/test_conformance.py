@@ -1,6 +1,5 @@
 """What the public conformance suites ask of a system under test, over JSON-RPC, REST and gRPC."""
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -68,15 +67,9 @@ def system_under_test(*options):
 
 
 @pytest.fixture(scope="module")
-def addresses():
-    async def prepare():
-        grpc.aio.init_grpc_aio()  # its thread is that of the module, not something that a test leaves behind
-
-    with asyncio.Runner() as runner:  # it wants a loop that runs
-        runner.run(prepare())
-        with system_under_test() as found:
-            yield found
-        grpc.aio.shutdown_grpc_aio()
+def addresses(grpc_thread):
+    with system_under_test() as found:
+        yield found
 
 
 @contextlib.asynccontextmanager

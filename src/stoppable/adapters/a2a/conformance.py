@@ -15,20 +15,14 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from email.utils import formatdate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-try:
-    import grpc
-except ImportError as error:
-    raise ImportError('grpcio is not installed: pip install "stoppable[a2a]" "a2a-sdk[grpc]"', name="grpc") from error
 import uvicorn
 from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
 from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
 from a2a.server.agent_execution import AgentExecutor, RequestContext
-from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import GrpcHandler
-from a2a.server.request_handlers.grpc_handler import DefaultGrpcServerCallContextBuilder
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
@@ -54,6 +48,7 @@ from a2a.utils.errors import (
 from a2a.utils.grpc_status import status_to_grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.json_format import ParseDict
+from google.rpc.code_pb2 import UNIMPLEMENTED
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status as RpcStatus
 from starlette.applications import Starlette
@@ -63,7 +58,11 @@ from starlette.routing import BaseRoute, Route
 
 import stoppable
 from stoppable.adapters.a2a.executor import StoppableExecutor
+from stoppable.adapters.a2a.grpc_server import CLOSE_SECONDS, Versions, bound
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
+
+if TYPE_CHECKING:
+    import grpc
 
 __all__ = ["SCRIPTS", "ConformanceExecutor", "main"]
 
@@ -71,7 +70,6 @@ Step = Callable[[TaskUpdater], Awaitable[None]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _CACHED = "public, max-age=60"
-_CLOSE_SECONDS = 1
 _UNIMPLEMENTED = (PushNotificationNotSupportedError, UnsupportedOperationError, VersionNotSupportedError)
 
 
@@ -209,16 +207,6 @@ def _only_json(inner: Endpoint) -> Endpoint:
 # gRPC
 
 
-class _Versions(DefaultGrpcServerCallContextBuilder):
-    """Refuses calls in another version, as the SDK does over HTTP."""
-
-    def build(self, context: grpc.aio.ServicerContext) -> ServerCallContext:
-        for name, value in context.invocation_metadata() or ():
-            if name.lower() == "a2a-version" and str(value).partition(".")[0] != "1":
-                raise VersionNotSupportedError(message=f"A2A version {value!r:.40} is not supported: use 1.0")
-        return super().build(context)
-
-
 class _Grpc(GrpcHandler):
     """Answers with the statuses of 1.0.0, which the suite checks; those of the SDK are of 1.0.1."""
 
@@ -229,8 +217,7 @@ class _Grpc(GrpcHandler):
             return
         info = AnyMessage()
         info.Pack(ErrorInfo(reason=A2A_ERROR_REASONS[type(error)], domain="a2a-protocol.org"))
-        code = grpc.StatusCode.UNIMPLEMENTED.value[0]
-        told = status_to_grpc(RpcStatus(code=code, message=error.message, details=[info]))
+        told = status_to_grpc(RpcStatus(code=UNIMPLEMENTED, message=error.message, details=[info]))
         context.set_trailing_metadata(tuple(told.trailing_metadata))
         await context.abort(told.code, told.details)
 
@@ -258,14 +245,14 @@ def _card(url: str, grpc_address: str, protocol: str) -> AgentCard:
 
 async def _serve(host: str, port: int, grpc_port: int, protocol: str) -> None:
     with socket.create_server((host, port)) as listener:
-        rpc = grpc.aio.server()
-        grpc_address = f"{host}:{rpc.add_insecure_port(f'{host}:{grpc_port}')}"
+        rpc, grpc_port = bound(host, grpc_port)
+        grpc_address = f"{host}:{grpc_port}"
         url = f"http://{host}:{listener.getsockname()[1]}"
         card, supervisor = _card(url, grpc_address, protocol), stoppable.Supervisor()
         handler = StoppableRequestHandler(
             StoppableExecutor(ConformanceExecutor(protocol), supervisor, name="conformance"), InMemoryTaskStore(), card
         )
-        a2a_pb2_grpc.add_A2AServiceServicer_to_server(_Grpc(handler, _Versions()), rpc)
+        a2a_pb2_grpc.add_A2AServiceServicer_to_server(_Grpc(handler, Versions()), rpc)
         a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(CompatGrpcHandler(handler), rpc)
 
         @contextlib.asynccontextmanager
@@ -276,10 +263,10 @@ async def _serve(host: str, port: int, grpc_port: int, protocol: str) -> None:
                 sys.stdout.flush()
                 yield
                 await handler.close()
-                await rpc.stop(_CLOSE_SECONDS)
+                await rpc.stop(CLOSE_SECONDS)
 
         app = Starlette(routes=_routes(handler, card), lifespan=lifespan)
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_CLOSE_SECONDS)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=round(CLOSE_SECONDS))
         await uvicorn.Server(config).serve(sockets=[listener])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -30,6 +31,8 @@ from stoppable.adapters.a2a.handler import StoppableRequestHandler
 from stoppable.adapters.a2a.legacy import Endpoint, Legacy
 from stoppable.server import Host, Principal, Scope
 
+_logger = logging.getLogger("stoppable.adapters.a2a")
+
 _CACHED = "public, max-age=60"
 _STARTS, _STOPS = ("message:send", "message:stream"), (":cancel",)
 
@@ -37,12 +40,18 @@ _STARTS, _STOPS = ("message:send", "message:stream"), (":cancel",)
 class Exposed:
     """Agents that a server offers over A2A: each at ``/a2a/NAME/``, a single one at ``/`` too.
 
-    Protocol 1.0 and 0.3 over JSON-RPC and REST, and the 0.1 dialect over JSON-RPC.
+    Protocol 1.0 and 0.3 over JSON-RPC and REST, and the 0.1 dialect over JSON-RPC. With ``grpc=(host, port)`` protocol
+    1.0 over gRPC too, on a port of its own, 0 for a free one: the name of an agent is the tenant of a call. It asks for
+    the key of the server, and does not work with a principal of your own, which only HTTP requests have.
     """
 
-    def __init__(self, agents: Mapping[str, Callable[..., Any]], *, policy: Policy = POLICY) -> None:
-        self._agents, self._policy = dict(agents), policy
-        self._handlers: list[StoppableRequestHandler] = []
+    def __init__(
+        self, agents: Mapping[str, Callable[..., Any]], *, policy: Policy = POLICY, grpc: tuple[str, int] | None = None
+    ) -> None:
+        self._agents, self._policy, self._grpc = dict(agents), policy, grpc
+        self._handlers: dict[str, StoppableRequestHandler] = {}
+        self.grpc_port: int | None = None
+        """Where gRPC listens, while the server runs."""
 
     def router(self, host: Host) -> APIRouter:
         """Return the routes."""
@@ -53,19 +62,35 @@ class Exposed:
                 InMemoryTaskStore(),
                 _card(name, agent, "http://localhost"),  # only its capabilities count there
             )
-            self._handlers.append(handler)
+            self._handlers[name] = handler
             for prefix in (f"/a2a/{quote(name, safe='')}", *([""] if len(self._agents) == 1 else [])):
-                _add(router, _Agent(name, agent, host, handler), prefix)
+                _add(router, _Agent(name, agent, host, handler, self), prefix)
         return router
 
     @contextlib.asynccontextmanager
-    async def service(self, _host: Host) -> AsyncIterator[None]:
-        """Leave no task working when the server ends."""
+    async def service(self, host: Host) -> AsyncIterator[None]:
+        """Serve gRPC if it is wanted, and leave no task working when the server ends."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._grpc is not None:
+                await stack.enter_async_context(self._over_grpc(host, *self._grpc))
+            try:
+                yield
+            finally:
+                for handler in self._handlers.values():  # before gRPC ends: its streams tell how their tasks did
+                    await handler.close()
+
+    @contextlib.asynccontextmanager
+    async def _over_grpc(self, host: Host, address: str, port: int) -> AsyncIterator[None]:
+        from stoppable.adapters.a2a import grpc_server  # noqa: PLC0415 - it needs grpcio
+
+        host.knows("")  # raises if it cannot know anybody
+        server, self.grpc_port = grpc_server.bound(address, port, most_bytes=host.limits.body_bytes)
+        _logger.info("A2A over gRPC listens on %s, port %d", address, self.grpc_port)
         try:
-            yield
+            async with grpc_server.listening(server, self._handlers, host.knows):
+                yield
         finally:
-            for handler in self._handlers:
-                await handler.close()
+            self.grpc_port = None
 
 
 class _Caller(User):
@@ -86,9 +111,11 @@ class _Caller(User):
 class _Agent(ServerCallContextBuilder):
     """One agent: who calls it, and what its card says."""
 
-    def __init__(self, name: str, agent: Callable[..., Any], host: Host, handler: StoppableRequestHandler) -> None:
+    def __init__(
+        self, name: str, agent: Callable[..., Any], host: Host, handler: StoppableRequestHandler, exposed: Exposed
+    ) -> None:
         self.handler = handler
-        self._name, self._agent, self._host = name, agent, host
+        self._name, self._agent, self._host, self._exposed = name, agent, host, exposed
 
     def build(self, request: Request) -> ServerCallContext:
         """Return on whose behalf a request is made; raises the 403 that says what is missing."""
@@ -114,6 +141,11 @@ class _Agent(ServerCallContextBuilder):
     async def card(self, request: Request) -> Response:
         """Return the card, with the address under which it was asked for."""
         card = _card(self._name, self._agent, _base(request))
+        port = self._exposed.grpc_port
+        if port is not None:
+            url = f"{request.url.netloc.rpartition(':')[0] or request.url.netloc}:{port}"
+            over_grpc = AgentInterface(url=url, protocol_binding="GRPC", protocol_version="1.0", tenant=self._name)
+            card.supported_interfaces.append(over_grpc)
         answer: Response = await create_agent_card_routes(card, cache_control=_CACHED)[0].endpoint(request)
         return answer
 
