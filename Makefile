@@ -9,9 +9,9 @@ SHELL := bash
 # where the coverage of the core and the engine comes from: measuring takes time
 MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
-APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser --ignore tests/tutorial
+APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser --ignore tests/tutorial --ignore tests/fleet
 
-.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-lowest test-ui test-tutorial docs bench-cli bench-openhands bench-ui screenshots check check-ui model soak bench clean
+.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-openhands bench-ui screenshots check check-ui model soak bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -113,6 +113,10 @@ test-openhands: ## interrupt the conversations of OpenHands, on its own server t
 test-openhands-with:
 	$(call environment,.venv-openhands,dev$(comma)openhands$(comma)openhands-server,--compile-bytecode)
 	.venv-openhands/bin/python -m pytest -q $(PARALLEL) tests/adapters/openhands
+
+test-fleet: ## keep runs in a real Postgres, which the tests start, and share them between replicas
+	$(call environment,.venv-fleet,dev$(comma)fleet)
+	.venv-fleet/bin/python -X dev -m pytest -q $(PARALLEL) tests/fleet
 
 test-libraries: ## let runs use libraries that start threads, and instrument them beside OpenTelemetry and Sentry
 	$(call environment,.venv-libraries,dev$(comma)libraries)

@@ -27,8 +27,9 @@ ELSEWHERE = {
     "openai.md",
     "openhands.md",
     "openhands_stop.py",
+    "postgres.md",
     "three_tasks_a2a.py",
-}  # executed by tests/adapters, tests/frameworks and tests/model_clients, where it is installed
+}  # executed by tests/adapters, tests/fleet, tests/frameworks and tests/model_clients, where it is installed
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",

@@ -35,7 +35,13 @@ def _sqlite(url: str) -> Store:
     return from_url(url)
 
 
-_OURS: dict[str, Factory] = {"memory": _memory, "sqlite": _sqlite}
+def _postgres(url: str) -> Store:
+    from stoppable.stores.postgres import from_url  # noqa: PLC0415 - most need no database
+
+    return from_url(url)
+
+
+_OURS: dict[str, Factory] = {"memory": _memory, "sqlite": _sqlite, "postgresql": _postgres, "postgres": _postgres}
 
 
 def register_store(scheme: str, factory: Factory) -> None:
@@ -66,8 +72,8 @@ def _factory(url: str) -> Factory:
     if not found:
         known = sorted({*_OURS, *_registered, *(point.name for point in entry_points(group=GROUP))})
         raise InvalidArgument(
-            f"the store {url!r} is of no kind we know: use sqlite:///runs.db or memory:// "
-            f"(installed: {', '.join(known)})"
+            f"the store {url!r} is of no kind we know: use sqlite:///runs.db, "
+            f"postgresql://user@host/database or memory:// (installed: {', '.join(known)})"
         )
     if len({point.value for point in found}) > 1:
         raise InvalidArgument(

@@ -62,11 +62,11 @@ _SHORT = 2048
 """The longest outcome that is kept with its run. SQLite reads a row up to the column that it wants, so a large value in
 it would be read for everything that lies behind."""
 
-_COLUMNS = (
+COLUMNS = (
     "id, request, parent, parent_id, root_id, name, owner, labels, spec, created_at, worker, status, epoch, started_at,"
     " ended_at, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, metadata, key, input"
 )
-INSERT = f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 25)}) RETURNING number"  # noqa: S608 - our own names
+INSERT = f"INSERT INTO runs ({COLUMNS}) VALUES ({', '.join('?' * 25)}) RETURNING number"  # noqa: S608 - our own names
 """Takes what ``values`` returns."""
 
 UPDATE = (

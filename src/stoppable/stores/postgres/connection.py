@@ -1,0 +1,200 @@
+"""Connects with psycopg, and says in our own words what went wrong."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import errors, sql
+
+from stoppable.errors import InvalidArgument, StoppableError, StoreError
+from stoppable.stores.postgres.schema import MIGRATIONS
+
+_MIGRATE_SECONDS = 60.0
+_LONGEST_PAUSE = 5.0  # between two tries to connect
+_OLDEST = 140_000
+
+# A peer that is gone without a word is noticed within seconds, on both sides; a replica that is frozen in the middle of
+# a transaction loses its locks. Statements are not prepared: psycopg loses track of them when a pipeline fails, and one
+# that is not prepared is planned for its values.
+OPTIONS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "application_name": "stoppable",
+    "prepare_threshold": None,
+    "keepalives": 1,
+    "keepalives_idle": 2,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 6000,
+}
+"""What every connection is made with."""
+
+_SETTINGS = """
+SELECT set_config('search_path', %s, false),
+ set_config('idle_in_transaction_session_timeout', '5s', false), set_config('lock_timeout', '10s', false),
+ set_config('statement_timeout', '30s', false), set_config('tcp_keepalives_idle', '5', false),
+ set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '3', false)
+"""
+
+_ADVICE: tuple[tuple[type[Exception], str], ...] = (
+    (errors.InvalidPassword, "the password is wrong: see the URL, or PGPASSWORD"),
+    (errors.InvalidAuthorizationSpecification, "the server refuses this user: see the URL and pg_hba.conf"),
+    (errors.InvalidCatalogName, "there is no such database: create it first"),
+    (errors.InsufficientPrivilege, "the role may not do this: docs/how-to/postgres.md lists what it needs"),
+    (errors.ReadOnlySqlTransaction, "the database is read-only: give the URL of the primary server"),
+    (errors.DiskFull, "the disk of the database is full: make room and try again"),
+    (errors.TooManyConnections, "the server has no connection left: raise max_connections, or run fewer replicas"),
+    (errors.LockNotAvailable, "another replica has held a lock for 10 seconds: see pg_stat_activity"),
+    (errors.UndefinedTable, "its tables are gone: see whether somebody dropped the schema"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Which database, and which schema in it."""
+
+    url: str
+    schema: str
+    name: str
+    """What errors call it: the URL without its password."""
+
+
+def connect(address: Address) -> psycopg.Connection[Any]:
+    """Return a connection that commits each statement unless it is told otherwise."""
+    try:
+        connection = psycopg.connect(address.url, autocommit=True, **OPTIONS)
+    except (psycopg.Error, UnicodeError) as error:
+        raise explain(error, address) from error
+    try:
+        configure(connection, address)
+    except psycopg.Error as error:
+        connection.close()
+        raise explain(error, address) from error
+    return connection
+
+
+def configure(connection: psycopg.Connection[Any], address: Address) -> None:
+    """Give a new connection its settings."""
+    connection.execute(_SETTINGS, (sql.Identifier(address.schema).as_string(connection),))
+
+
+def explain(error: Exception, address: Address) -> StoppableError:
+    """Return the error that tells a user what to do about one of Postgres's."""
+    if isinstance(error, StoppableError):
+        return error
+    if not isinstance(error, psycopg.Error) or isinstance(error, psycopg.DataError | errors.ProgramLimitExceeded):
+        return InvalidArgument(f"a value that Postgres cannot hold: {type(error).__name__}: {error}"[:500])
+    said = " ".join(str(error).split())[:500]
+    what = next((text for kind, text in _ADVICE if isinstance(error, kind)), None)
+    if what is None and "password authentication failed" in said:
+        what = "the password is wrong: see the URL, or PGPASSWORD"
+    elif what is None and 'database "' in said and "does not exist" in said:
+        what = "there is no such database: create it first"
+    elif what is None:
+        what = "the database does not answer as it should: see whether it is up, and its log"
+    return StoreError(f"{address.name}: {what} ({type(error).__name__}: {said})")
+
+
+class Link:
+    """A connection that is made at its first use, and again after it was lost; one thread uses it.
+
+    While the database is away a call fails at once instead of waiting for a connection, and the pause between two tries
+    grows, with jitter, so that many replicas do not come back at the same moment.
+    """
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+        self._connect = connect
+        self._connection: psycopg.Connection[Any] | None = None
+        self._failures = 0
+        self._next_try = 0.0
+        self._error: StoppableError | None = None
+
+    def get(self) -> psycopg.Connection[Any]:
+        """Return the connection, or raise a StoreError that says why there is none."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        if self._error is not None and time.monotonic() < self._next_try:
+            raise StoreError(str(self._error))
+        try:
+            self._connection = self._connect()
+        except StoppableError as error:
+            self._error = error
+            self._next_try = time.monotonic() + pause(self._failures)
+            self._failures += 1
+            raise
+        self._failures, self._error = 0, None
+        return self._connection
+
+    def drop(self) -> None:
+        """Close the connection; the next use makes another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def pause(failures: int) -> float:
+    """Return how many seconds to wait after so many failures."""
+    longest: float = min(_LONGEST_PAUSE, 0.1 * 2 ** min(failures, 10))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - it only spreads replicas
+
+
+def migrate(connection: psycopg.Connection[Any], address: Address, migrations: Sequence[str] = MIGRATIONS) -> None:
+    """Make the tables, or bring them up to date; of many replicas that start at once one does it."""
+    try:
+        if connection.info.server_version < _OLDEST:
+            raise StoreError(f"{address.name} is Postgres {connection.info.server_version // 10_000}: use 14 or newer")
+        if _version(connection, address, migrations) < len(migrations):
+            _with_lock(connection, address, lambda: _bring_up(connection, address, migrations))
+        if connection.execute("SHOW transaction_read_only").fetchone() == ("on",):
+            raise errors.ReadOnlySqlTransaction("transaction_read_only is on")
+        connection.execute("SELECT 1 FROM runs, events, workers LIMIT 0")
+        connection.execute("DELETE FROM followed WHERE expires < 0")  # may we write?
+    except psycopg.Error as error:
+        raise explain(error, address) from error
+
+
+def _version(connection: psycopg.Connection[Any], address: Address, migrations: Sequence[str]) -> int:
+    row = connection.execute("SELECT to_regclass('version') IS NOT NULL").fetchone()
+    if row is None or not row[0]:
+        return 0
+    found = connection.execute("SELECT version FROM version").fetchone()
+    version: int = 0 if found is None else found[0]
+    if version > len(migrations):
+        raise StoreError(
+            f"{address.name} has schema {version}, this stoppable knows up to {len(migrations)}: upgrade stoppable"
+        )
+    return version
+
+
+def _with_lock(connection: psycopg.Connection[Any], address: Address, work: Callable[[], object]) -> None:
+    # Polled: whoever waits in pg_advisory_lock has a snapshot, which an index that is built concurrently waits for.
+    key = f"stoppable migration of {address.schema}"
+    deadline, between = time.monotonic() + _MIGRATE_SECONDS, threading.Event()
+    while connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (key,)).fetchone() != (True,):
+        if time.monotonic() > deadline:
+            raise StoreError(f"{address.name}: another replica has been upgrading it for {_MIGRATE_SECONDS:.0f} s")
+        between.wait(0.05)
+    try:
+        work()
+    finally:
+        if not connection.broken:
+            connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (key,))
+
+
+def _bring_up(connection: psycopg.Connection[Any], address: Address, migrations: Sequence[str]) -> None:
+    version = _version(connection, address, migrations)  # another replica may have been faster
+    with connection.transaction():
+        if version == 0:
+            known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (address.schema,)).fetchone()
+            if known is None:
+                connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(address.schema)))
+            connection.execute("CREATE TABLE version (version INTEGER NOT NULL)")
+            connection.execute("INSERT INTO version VALUES (0)")
+        for step in migrations[version:]:
+            connection.execute(step)
+        connection.execute("UPDATE version SET version = %s", (len(migrations),))

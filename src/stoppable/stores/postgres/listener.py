@@ -1,0 +1,163 @@
+"""The connection that hears what other processes changed.
+
+Notifications are speed, never the truth: one that is lost while the connection is down must not matter. So after every
+connect the names that this process follows are written down again, and everybody who listens looks once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import psycopg
+
+from stoppable.errors import StoppableError
+from stoppable.stores.base import Intent
+from stoppable.stores.listeners import Listeners
+from stoppable.stores.postgres.connection import pause
+from stoppable.stores.postgres.transaction import RUN, WORKER, Transaction
+from stoppable.stores.sql import rows
+
+CHECK_SECONDS = 2.0
+"""How often the connection is tried: one that was cut without a word looks the same as one without news."""
+
+_KEPT_SECONDS = 90.0  # a name is followed for so long after it was last renewed
+_RENEW_SECONDS = 30.0
+
+_FOLLOW = """INSERT INTO followed (name, channel, expires) SELECT name, %s, %s FROM unnest(%s::text[]) AS name
+ WHERE NOT EXISTS (SELECT 1 FROM followed AS known WHERE known.name = name.name AND channel = %s)"""
+_RENEW = "UPDATE followed SET expires = %s WHERE channel = %s"
+_UNFOLLOW = "DELETE FROM followed WHERE channel = %s AND name = ANY(%s)"
+
+_log = logging.getLogger("stoppable")
+
+
+class Listener:
+    """A thread with a connection of its own, which wakes those who listen in this process."""
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        transaction: Callable[[psycopg.Connection[Any]], Transaction],
+        channel: str,
+        hints: Listeners,
+        watchers: Listeners,
+    ) -> None:
+        self._connect = connect
+        self._transaction = transaction
+        self._channel = channel
+        self._hints = hints
+        self._watchers = watchers
+        self._known: set[str] = set()
+        self._told: dict[str, Sequence[Intent]] = {}
+        self._is_closed = False
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._thread = threading.Thread(target=self._run, name="stoppable-postgres-listener", daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        """Follow what was added since."""
+        with contextlib.suppress(BlockingIOError):  # it has not looked since the last many
+            os.write(self._write, b"!")
+
+    def told(self, worker: str) -> Sequence[Intent] | None:
+        """Return what a notification that is being passed on says that a worker has to stop."""
+        return self._told.get(worker) if threading.get_ident() == self._thread.ident else None
+
+    def close(self) -> None:
+        """End the thread."""
+        self._is_closed = True
+        self.look()
+        self._thread.join(10)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._is_closed:
+            try:
+                with self._connect() as connection:
+                    self._known = set()
+                    connection.execute(f'LISTEN "{self._channel}"')
+                    self._follow(connection)
+                    failures = 0
+                    self._hear(connection)
+            except (psycopg.Error, StoppableError) as error:
+                if not self._is_closed:
+                    _log.warning("stoppable: stops are heard of with the next heartbeat only: %s", error)
+                    self._wait(None, pause(failures))
+                    failures += 1
+
+    def _hear(self, connection: psycopg.Connection[Any]) -> None:
+        renew_at = time.monotonic() + _RENEW_SECONDS
+        while not self._is_closed:
+            self._take(connection)
+            if not self._wait(connection.fileno(), CHECK_SECONDS):
+                connection.execute("SELECT 1")
+            if time.monotonic() > renew_at:
+                renew_at = time.monotonic() + _RENEW_SECONDS
+                self._follow(connection, renew=True)
+            self._follow(connection)
+        connection.execute("DELETE FROM followed WHERE channel = %s", (self._channel,))
+
+    def _wait(self, socket: int | None, seconds: float) -> bool:
+        """Wait for news from the database or this process, and return whether there were any."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._read, selectors.EVENT_READ)
+            if socket is not None:
+                selector.register(socket, selectors.EVENT_READ)
+            ready = selector.select(seconds)
+        if any(key.fd == self._read for key, _ in ready):
+            os.read(self._read, 4096)
+        return bool(ready)
+
+    def _follow(self, connection: psycopg.Connection[Any], *, renew: bool = False) -> None:
+        """Write down what this process follows, then have those look who listen: they may have missed something."""
+        names = {WORKER + name for name in self._hints.names()} | {RUN + name for name in self._watchers.names()}
+        new, old = names - self._known, self._known - names
+        if not (new or old or renew):
+            return
+        transaction = self._transaction(connection)
+        with connection.pipeline():
+            transaction.begin()
+            transaction.in_order()
+            expires = transaction.now() + _KEPT_SECONDS
+            if renew:
+                transaction.run(_RENEW, (expires, self._channel))
+            transaction.run(_FOLLOW, (self._channel, expires, list(names if renew else new), self._channel))
+            transaction.run(_UNFOLLOW, (self._channel, list(old)))
+            transaction.commit()
+        self._known = names
+        self._tell(new)
+
+    def _tell(self, names: Collection[str]) -> None:
+        self._hints.tell([name.removeprefix(WORKER) for name in names if name.startswith(WORKER)])
+        self._watchers.tell([name.removeprefix(RUN) for name in names if name.startswith(RUN)])
+
+    def _take(self, connection: psycopg.Connection[Any]) -> None:
+        """Pass on what has come."""
+        connection.pgconn.consume_input()
+        while (notification := connection.pgconn.notifies()) is not None:
+            self._heard(notification.extra.decode())
+
+    def _heard(self, payload: str) -> None:
+        if not payload:  # too much to say
+            self._tell(self._known)
+            return
+        name, detail = rows.decode(payload)
+        if detail:
+            worker = name.removeprefix(WORKER)
+            intents = [Intent(run_id=run_id, stop=rows.stop_of(*stop)) for run_id, *stop in rows.decode(detail)]
+            self._told[worker] = intents
+            try:
+                self._hints.tell([worker])
+            finally:
+                del self._told[worker]
+        self._tell([name])  # and what the database says is the truth
