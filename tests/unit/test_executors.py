@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import stoppable
-from stoppable._engine.thread_pool import DaemonPool
+from stoppable._engine.threads import DaemonPool
 
 
 async def test_the_executor_carries_the_run_and_skips_what_has_not_begun():
@@ -51,7 +51,7 @@ async def test_the_executor_is_one_of_concurrent_futures():
 
 
 def test_the_pool_reuses_its_threads_and_lets_idle_ones_end(monkeypatch):
-    monkeypatch.setattr("stoppable._engine.thread_pool._IDLE_SECONDS", 0.05)  # ten seconds would be a slow test
+    monkeypatch.setattr("stoppable._engine.threads._IDLE_SECONDS", 0.05)  # ten seconds would be a slow test
     pool = DaemonPool("reused")
     seen = []
     for _ in range(3):

@@ -10,6 +10,7 @@ from stoppable._core.budget import Budget
 from stoppable._core.gate import Role, lock
 from stoppable._core.hooks import Hook, Moment, call_hooks
 from stoppable._core.ids import new_id
+from stoppable._core.node import Awaited
 from stoppable._core.outcome import Outcome
 from stoppable._core.partial import Partial
 from stoppable._core.policy import Limits, Policy, seconds
@@ -18,7 +19,6 @@ from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Rung, Status
 from stoppable._core.stop import CHANGES, Abandoned, Answer, Due, Receipt, Stop
 from stoppable._core.token import Token
-from stoppable._core.waiters import Awaited
 from stoppable.errors import AgentStopped
 
 # Bound once: before 3.12, reading a member off an enum takes longer than the call it is passed to.

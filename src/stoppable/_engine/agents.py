@@ -19,14 +19,24 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Status
 from stoppable._engine import stack_room
-from stoppable._engine.bodies import Kind, body_of, keep_body, kind_of
-from stoppable._engine.cancels import passed_on
+from stoppable._engine.agent_functions import (
+    NO_OPTIONS,
+    Kind,
+    RunOptions,
+    asked,
+    body_of,
+    keep_body,
+    keep_options,
+    kind_of,
+    name_of,
+    options_of,
+)
 from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
 from stoppable._engine.edge import BlockingEdge, Edge, drive, in_task
 from stoppable._engine.generators import Steps
 from stoppable._engine.handle import RunHandle
-from stoppable._engine.options import NO_OPTIONS, RunOptions, asked, keep_options, name_of, options_of
 from stoppable._engine.returned_coroutine import Returned
+from stoppable._engine.tasks import passed_on
 from stoppable.errors import InvalidArgument, RunFailed
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -17,14 +17,13 @@ from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
+from stoppable._engine.agent_functions import Kind, asked, body_of, kind_of
 from stoppable._engine.agents import channel_for, child_run, fed, in_thread, perform, start
 from stoppable._engine.alarms import Alarm
-from stoppable._engine.bodies import Kind, body_of, kind_of
 from stoppable._engine.channel import Channel
 from stoppable._engine.edge import raise_ended
 from stoppable._engine.handle import Held, RunHandle, Until, is_body, seen, stream_of
 from stoppable._engine.loops import run_in_new_loop
-from stoppable._engine.options import asked
 from stoppable._engine.waits import wait_for_end
 from stoppable.errors import RunFailed
 

@@ -18,8 +18,8 @@ from stoppable._core.shield import shielded
 from stoppable._core.state import Rung, Status
 from stoppable._engine import control, tasks, threads
 from stoppable._engine.body_exits import OUTSIDERS, is_ours, kind, others_cancel, sort, stray
-from stoppable._engine.leftover_tasks import join_leftover
 from stoppable._engine.loops import give_executor
+from stoppable._engine.tasks import join_leftover
 from stoppable._engine.waits import ended, wait_for_end
 from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
 

@@ -14,9 +14,9 @@ from stoppable._core.receipt import write
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
-from stoppable._engine.cancels import passed_on
 from stoppable._engine.channel import Channel
 from stoppable._engine.edge import raise_ended
+from stoppable._engine.tasks import passed_on
 from stoppable._engine.waits import acknowledged, ended
 from stoppable.errors import InvalidArgument, RunFailed
 

@@ -21,9 +21,9 @@ from stoppable._core.stop import Stop
 from stoppable._engine import tasks
 from stoppable._engine.alarms import Bell, block
 from stoppable._engine.body_exits import OUTSIDERS
-from stoppable._engine.cancels import is_our_cancel
 from stoppable._engine.open_run import open_run, refuse_generators
 from stoppable._engine.remote_delivery import Line, Tell, end_of
+from stoppable._engine.tasks import is_our_cancel
 from stoppable.errors import InvalidArgument
 
 _MODES = {Rung.CANCEL: Mode.IMMEDIATE, Rung.KILL: Mode.KILL}

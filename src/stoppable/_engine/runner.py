@@ -16,9 +16,9 @@ from stoppable._core import context
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Mode
+from stoppable._engine.agent_functions import body_of
 from stoppable._engine.agents import root_run, start
 from stoppable._engine.blocking import call
-from stoppable._engine.bodies import body_of
 from stoppable._engine.loops import run_in_new_loop
 from stoppable.errors import StoppableError
 

@@ -1,4 +1,4 @@
-"""Asyncio tasks as participants."""
+"""Asyncio tasks as participants, the tasks that a run left behind, and whose cancel it is that a task has got."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from stoppable._core import clock
+from stoppable._core import clock, context
 from stoppable._core.boundary import Boundary
 from stoppable._core.participants import Participant
+from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
-from stoppable._core.state import Rung
+from stoppable._core.state import Mode, Rung
 from stoppable._engine import control, threads
 from stoppable._engine.source_lines import lines, place
 from stoppable.errors import AgentStopped
@@ -331,3 +332,52 @@ def is_worker_thread() -> bool:
     if _get_running_loop() is not None or threading.current_thread() is threading.main_thread():
         return False
     return bool(_by_task or threads.live)
+
+
+_MANY = 200
+_looks: dict[AbstractEventLoop, dict[Run, list[Task[Any]]]] = {}
+
+
+def join_leftover(run: Run, loop: AbstractEventLoop) -> None:
+    """Make the tasks that were created in the context of a stopped run its participants, now that its body has ended.
+
+    Before 3.12, a task does not tell its context.
+    """
+    if sys.version_info < (3, 12):
+        return
+    for task in _by_run(loop).get(run, ()):
+        if not task.done() and task is not current_task(loop):
+            join_task(run, task, loop)
+
+
+def _by_run(loop: AbstractEventLoop) -> dict[Run, list[Task[Any]]]:
+    """Return the tasks of the stopped runs of a loop; where there are many, one look serves all that end in a turn."""
+    found = _looks.get(loop)
+    if found is None:
+        found = {}
+        everybody = asyncio.all_tasks(loop)
+        for task in everybody:
+            scope = task.get_context().get(context.current)  # type: ignore[attr-defined,unused-ignore]
+            run = None if scope is None else scope._run_here()
+            if run is not None and run._closed:
+                found.setdefault(run, []).append(task)
+        if len(everybody) > _MANY:
+            _looks[loop] = found
+            loop.call_soon(_looks.pop, loop, None)
+    return found
+
+
+def is_our_cancel() -> bool:
+    """Return whether the cancel that the current task has got is one that we issued, and no other came as well."""
+    participant = current()
+    if participant is None or not participant.issued:
+        return False
+    return participant.others_now() <= participant.others
+
+
+def passed_on(run: Run) -> bool:
+    """Pass somebody else's cancel on to a run that is read or waited for, as it would hit a plain call (G9)."""
+    if is_our_cancel():
+        return False
+    run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
+    return True

@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from stoppable._engine.agent_functions import name_of
 from stoppable._engine.framework_agents import recognised
-from stoppable._engine.options import name_of
 from stoppable.cli.exits import CommandError, Exit
 
 Agent: TypeAlias = Callable[..., Any]

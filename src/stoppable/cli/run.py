@@ -18,8 +18,8 @@ from stoppable import _api_key
 from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode, Status
+from stoppable._engine.agent_functions import name_of
 from stoppable._engine.handle import RunHandle
-from stoppable._engine.options import name_of
 from stoppable._engine.plain.install import instrument
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import Exit, of_status, told, write_nowhere

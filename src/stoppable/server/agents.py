@@ -11,9 +11,8 @@ from typing import Any, TypeAlias, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from stoppable._engine.bodies import body_of, kind_of
+from stoppable._engine.agent_functions import body_of, kind_of, name_of
 from stoppable._engine.framework_agents import recognised
-from stoppable._engine.options import name_of
 from stoppable.errors import InvalidArgument
 from stoppable.server.responses import Problem, dumps
 

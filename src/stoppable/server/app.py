@@ -21,14 +21,23 @@ import stoppable
 from stoppable._engine.threads import to_thread
 from stoppable.errors import InvalidArgument, StoppableError
 from stoppable.server import access, openapi
-from stoppable.server.access import Identify, Principal, admit
+from stoppable.server.access import (
+    EXPOSED,
+    LOOPBACK,
+    METHODS,
+    TAKEN,
+    Identify,
+    Principal,
+    admit,
+    check_origin,
+    preflight,
+)
 from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.agents import Agents, Registry
 from stoppable.server.backend import Backend, Host, Routers, Services
 from stoppable.server.limits import ServerLimits
 from stoppable.server.middleware import Guard
 from stoppable.server.openapi import answer, errors
-from stoppable.server.origins import EXPOSED, LOOPBACK, METHODS, TAKEN, check_origin, preflight
 from stoppable.server.responses import Problem, json_response, problem_of_status, problem_of_validation
 from stoppable.server.route import answer_to, guarded_route
 from stoppable.server.run_routes import RunRoutes

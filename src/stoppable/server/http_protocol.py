@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from stoppable._core import clock
 from stoppable.server.limits import ServerLimits
 from stoppable.server.responses import Problem
-from stoppable.server.sse.connection import StreamConnection, offered
+from stoppable.server.sse.connection import EXTENSION, StreamConnection
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -175,7 +175,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Wait for a head."""
         super().on_message_begin()
-        self.scope["extensions"] = offered(self._hand_over)
+        self.scope["extensions"] = {EXTENSION: {"hand_over": self._hand_over}}
         self._is_in_head = self._is_in_request = True
         self._head_bytes = None
         self._wait(self.limits.head_seconds)

@@ -9,8 +9,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoppable._core import clock
+from stoppable.server.access import check_host
 from stoppable.server.limits import ServerLimits
-from stoppable.server.origins import check_host
 from stoppable.server.responses import Problem
 
 _access = logging.getLogger("stoppable.access")

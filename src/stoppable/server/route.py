@@ -15,9 +15,8 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from stoppable.errors import StoppableError, StoreError
-from stoppable.server.access import Identify, Principal, admit
+from stoppable.server.access import Identify, Principal, admit, check_origin, share
 from stoppable.server.limits import ServerLimits
-from stoppable.server.origins import check_origin, share
 from stoppable.server.responses import Problem, loads, problem_of, problem_of_validation
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})  # nobody reads one there

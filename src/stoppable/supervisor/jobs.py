@@ -17,14 +17,13 @@ from stoppable._core.labels import LABEL_LENGTH, check_labels
 from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
+from stoppable._engine.agent_functions import Kind, asked, body_of, kind_of, name_of
 from stoppable._engine.agents import start, start_isolated
 from stoppable._engine.blocking import start_on_thread
-from stoppable._engine.bodies import Kind, body_of, kind_of
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.isolation.host import as_worker_body
 from stoppable._engine.isolation.values import Values
 from stoppable._engine.open_run import limit_time
-from stoppable._engine.options import asked, name_of
 from stoppable.errors import InvalidArgument, RunStopped
 from stoppable.records import RunRecord, check_key
 from stoppable.supervisor.serialization import digest, input_of, outcome_of

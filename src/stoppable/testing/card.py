@@ -19,8 +19,8 @@ from stoppable._core.policy import Policy, seconds
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Rung, Status
+from stoppable._engine.agent_functions import body_of
 from stoppable._engine.agents import root_run, start
-from stoppable._engine.bodies import body_of
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.plain import whose
 from stoppable._engine.plain.install import instrument

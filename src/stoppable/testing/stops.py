@@ -13,8 +13,8 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Status
+from stoppable._engine.agent_functions import body_of
 from stoppable._engine.agents import root_run, start
-from stoppable._engine.bodies import body_of
 from stoppable._engine.handle import RunHandle
 from stoppable.testing.audit import unguarded_effects
 from stoppable.testing.leftovers import watched_processes

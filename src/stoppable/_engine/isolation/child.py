@@ -30,8 +30,8 @@ from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Stop
 from stoppable._engine import control
+from stoppable._engine.agent_functions import Kind, body_of, kind_of
 from stoppable._engine.agents import perform, pumped, start
-from stoppable._engine.bodies import Kind, body_of, kind_of
 from stoppable._engine.isolation.messages import (
     Acknowledged,
     Born,

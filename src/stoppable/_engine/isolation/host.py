@@ -19,7 +19,7 @@ from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
-from stoppable._engine.bodies import body_of
+from stoppable._engine.agent_functions import body_of
 from stoppable._engine.isolation.child_runs import Mirror, Process, note_delivery
 from stoppable._engine.isolation.messages import Acknowledged, Ended, Item, Line, Sender, Start, StopRequest, pack
 from stoppable._engine.isolation.values import Values

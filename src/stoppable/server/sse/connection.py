@@ -21,20 +21,16 @@ from stoppable.server.sse.views import View
 
 _logger = logging.getLogger("stoppable.server")
 
-_EXTENSION = "stoppable.stream"
+EXTENSION = "stoppable.stream"
+"""The ASGI extension with which our server offers to hand the connection of a request over."""
 
 HandOver: TypeAlias = "Callable[[StreamConnection], bool]"
 """Gives the connection of a request away; False if that is not possible."""
 
 
-def offered(hand_over: HandOver) -> dict[str, dict[object, object]]:
-    """Return the ASGI extension with which our server offers that."""
-    return {_EXTENSION: {"hand_over": hand_over}}
-
-
 def hand_over_of(scope: Scope) -> HandOver | None:
     """Return what the server of a request offers."""
-    found: HandOver | None = scope.get("extensions", {}).get(_EXTENSION, {}).get("hand_over")
+    found: HandOver | None = scope.get("extensions", {}).get(EXTENSION, {}).get("hand_over")
     return found
 
 

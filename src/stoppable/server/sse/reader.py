@@ -79,7 +79,7 @@ class Reader(ABC):
 
     async def _catch_up(self) -> bytes | None:
         """Send what there is. Return what the stream ends with, or None if there will be more."""
-        store = self._streams.supervisor.store
+        store = self._streams.store
         while not self._is_gone:
             self._has_news = False
             assert self._feed is not None, "it follows something"

@@ -30,7 +30,7 @@ def open_stream(streams: Streams, view: View, after: int) -> Response:
 async def resume_stream(streams: Streams, view: LogView, after: int) -> Response:
     """Return a response that goes on after a number that the client has; 204 if it has seen the end."""
     # A number of another store, or of none, is answered from the end: nobody has seen what has not happened.
-    newest, is_seen = await view.position(streams.supervisor.store, after)
+    newest, is_seen = await view.position(streams.store, after)
     if view.is_replay and is_seen:
         return Response(status_code=204)  # a browser resumes after every end but this
     return open_stream(streams, view, min(after, newest))

@@ -25,6 +25,7 @@ class Streams:
 
     def __init__(self, supervisor: Supervisor, limits: ServerLimits) -> None:
         self.supervisor = supervisor
+        self.store = supervisor.store
         self.limits = limits
         self.is_draining = False
         self._count = 0
@@ -44,7 +45,7 @@ class Streams:
         """Count a reader in."""
         feed = self._feeds.get(view.name)
         if feed is None:
-            feed = self._feeds[view.name] = view.make_feed(self.supervisor.store)
+            feed = self._feeds[view.name] = view.make_feed(self.store)
         feed.readers.append(reader)
         self._count += 1
         if self._ticker is None:

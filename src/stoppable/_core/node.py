@@ -1,14 +1,16 @@
-"""The place of a run in its tree."""
+"""What every run has: its place in the tree, facts that were noted about it, and whoever waits for its end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from stoppable._core.gate import Gate, lock
+from stoppable._core.outcome import Outcome
 
 if TYPE_CHECKING:
     from stoppable._core.run import Run
+    from stoppable._core.sink import Sink
 
 
 class Place(Gate):
@@ -88,3 +90,60 @@ class Place(Gate):
                 found.append(child)
                 child = child._next
         return found
+
+
+class Annotated(Place):
+    """What a run is in other systems, as far as somebody noted it."""
+
+    __slots__ = ("_metadata", "_sink")
+
+    _metadata: dict[str, object] | None  # made for the first fact: most runs have none
+    _sink: Sink | None
+
+    @property
+    def metadata(self) -> Mapping[str, object]:
+        """What was noted about this run with ``annotate``."""
+        return dict(self._metadata or ())
+
+    def annotate(self, **metadata: object) -> None:
+        """Note facts about the run, such as the id it has in another system; they are kept with its record.
+
+        A name that is given again replaces its value. Works from any thread. After the end of the run it changes only
+        what this process knows.
+        """
+        with lock:
+            self._metadata = {**(self._metadata or {}), **metadata}
+        if self._sink is not None:
+            self._sink.annotated(cast("Run", self), metadata)
+
+
+class Awaited(Annotated):
+    """How a run ended, and who is told that it did."""
+
+    __slots__ = ("_on_end", "_outcome")
+
+    _outcome: Outcome[Any] | None
+    _on_end: list[Callable[[], None]]
+
+    def _when_ended(self, wake: Callable[[], None]) -> None:
+        """Call one of our own functions at the end, or at once if the run has ended."""
+        self._on_end.append(wake)  # published first, checked then, as at the gate
+        if self._outcome is not None and self._forget(wake):
+            wake()
+
+    def _forget(self, wake: Callable[[], None]) -> bool:
+        """Take back a function that waits for the end; True for the one caller that did."""
+        try:
+            self._on_end.remove(wake)
+        except ValueError:
+            return False
+        return True
+
+    def _wake_waiters(self) -> None:
+        waiters = self._on_end
+        while waiters:
+            try:
+                wake = waiters.pop(0)
+            except IndexError:
+                break  # the last one was taken back just now
+            wake()
