@@ -21,7 +21,9 @@ TESTS = Path(__file__).parents[1]
 class Terminal:
     """A command that believes a person is watching."""
 
-    def __init__(self, *arguments, columns=120, is_background=False, **environment):
+    def __init__(
+        self, *arguments, columns=120, rows=40, is_background=False, program=("-m", "stoppable"), **environment
+    ):
         variables = {
             name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "COVERAGE"))
         }
@@ -37,8 +39,8 @@ class Terminal:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores it for what runs in the background
             if is_background:
                 _stay_in_the_foreground()
-            os.execve(sys.executable, [sys.executable, "-m", "stoppable", *arguments], variables)
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+            os.execve(sys.executable, [sys.executable, *program, *arguments], variables)
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def __enter__(self):
         return self

@@ -16,15 +16,17 @@ from stoppable._core import context
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Mode
+from stoppable._engine import ctrl_c
 from stoppable._engine.agent_functions import body_of
 from stoppable._engine.agents import root_run, start
 from stoppable._engine.blocking import call
 from stoppable._engine.loops import run_in_new_loop
-from stoppable.errors import StoppableError
+from stoppable.errors import RunLost, RunStopped, StoppableError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+_CTRL_C = "Ctrl-C"
 _PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
 
 
@@ -43,7 +45,8 @@ def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # 
 
     Ctrl-C once is a graceful stop, twice an immediate one. The third press is a kill and raises KeyboardInterrupt at
     once, whatever the agent does; should it swallow even that, a fourth ends the process. Raises RunStopped, RunFailed
-    or RunLost. Inside a run it is ``sync.call``: a child, which is stopped with it.
+    or RunLost. A script that does not catch what Ctrl-C made of its run ends with one line and exit code 130.
+    Inside a run it is ``sync.call``: a child, which is stopped with it.
     """
     if asyncio._get_running_loop() is not None:
         raise StoppableError("run() blocks and is for scripts: inside async code use `await stoppable.call(…)`")
@@ -58,7 +61,12 @@ def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # 
             listen(asyncio.get_running_loop())
             return await start(root, body, args).result()
 
-        return run_in_new_loop(main)
+        try:
+            return run_in_new_loop(main)
+        except (RunStopped, RunLost) as error:
+            if (reason := root.token.reason) is not None and reason.message == _CTRL_C:
+                ctrl_c.with_one_line(error, root.name)
+            raise
 
 
 Listen = Callable[[asyncio.AbstractEventLoop], object]
@@ -78,10 +86,10 @@ def _stop_button(root: Run) -> Iterator[Listen]:
 
     def press(_signum: int, _frame: FrameType | None) -> None:
         mode = next(presses)
-        root.stop(mode, Reason.of("Ctrl-C", kind=ReasonKind.USER))
+        root.stop(mode, Reason.of(_CTRL_C, kind=ReasonKind.USER))
         if mode is Mode.KILL:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # should the agent swallow even this one
-            raise KeyboardInterrupt
+            raise ctrl_c.with_one_line(KeyboardInterrupt(), root.name, killed=True)
 
     ours, theirs = socket.socketpair()
     with ours, theirs:
