@@ -16,7 +16,7 @@ Exception
     ├── StoreError                (OSError) the store could not do it: nothing is promised
     ├── ServerUnreachable         (ConnectionError) no server answers a client
     ├── NotAllowed                (PermissionError) the server wants a key, or this key may not do it
-    ├── ServerError               a server answered what no server of ours should
+    ├── ServerError               unexpected response from the server
     ├── Fenced                    the lease of this worker has run out; its runs were given up
     └── RunEnded                  whoever awaits a run that did not complete
         ├── RunStopped            it was stopped, and everything of it is dead
@@ -53,11 +53,11 @@ class AgentStopped(BaseException):
 
 
 class StoppableError(Exception):
-    """Base of every error that stoppable raises outside a run."""
+    """The base of all errors that stoppable raises outside a run."""
 
 
 class InvalidArgument(StoppableError, ValueError):
-    """A value that makes no sense; the message says which ones do."""
+    """An argument is invalid; the message says which values are valid."""
 
 
 class AgentNotFound(InvalidArgument):
@@ -65,7 +65,7 @@ class AgentNotFound(InvalidArgument):
 
 
 class RunEnded(StoppableError):
-    """A run that was awaited ended without completing."""
+    """The awaited run did not complete."""
 
     def __init__(self, run_id: str, outcome: Outcome[Any]) -> None:
         super().__init__(run_id, outcome)
@@ -82,15 +82,15 @@ class RunStopped(RunEnded):
 
 
 class RunLost(RunEnded):
-    """The run was stopped but is not known to be dead; ``outcome`` names what may still be running."""
+    """The run was stopped, but a part of it may still be alive; its receipt names that part."""
 
 
 class RunFailed(RunEnded):
-    """The run's body raised; the original error is ``outcome.error`` and the ``__cause__``."""
+    """The run raised an error, which is ``outcome.error`` and the ``__cause__``."""
 
 
 class RunNotFound(StoppableError, LookupError):
-    """No run has this id, as far as the caller may see."""
+    """No run has this id, or the caller may not see it."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
@@ -101,7 +101,7 @@ class RunNotFound(StoppableError, LookupError):
 
 
 class RunConflict(StoppableError):
-    """The id is taken by a run that was started by a different request."""
+    """Another request has already started a run with this id."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
@@ -112,7 +112,7 @@ class RunConflict(StoppableError):
 
 
 class RunHeld(StoppableError):
-    """A hold refuses to start runs like this one."""
+    """A hold refuses new runs like this one."""
 
     def __init__(self, hold_id: str, reason: str = "") -> None:
         super().__init__(hold_id, reason)
@@ -136,11 +136,11 @@ class HoldNotFound(StoppableError, LookupError):
 
 
 class StoreError(StoppableError, OSError):
-    """The store could not do what was asked, or not durably; the message says what to do. It can be asked again."""
+    """The store failed or could not write durably; the message says what to do. The call may be repeated."""
 
 
 class Fenced(StoppableError):
-    """The lease has run out and the runs were given up: whatever is still written with it changes nothing (G15)."""
+    """The lease of the worker has expired, or the run has ended: further writes change nothing (G15)."""
 
     def __init__(self, worker_or_run: str) -> None:
         super().__init__(worker_or_run)

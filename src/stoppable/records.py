@@ -65,7 +65,7 @@ class OutcomeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run as the store knows it."""
+    """A run as the store keeps it."""
 
     id: str
     name: str
@@ -122,7 +122,7 @@ class Climb:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One run in a list: what it is and how it goes, without what it produced, which its record has."""
+    """A run in a list, without its input and output; the record has those."""
 
     id: str
     name: str
@@ -215,7 +215,7 @@ def changed(record: RunRecord, **changes: Any) -> RunRecord:
 
 
 class EventType(StrEnum):
-    """What an event tells of."""
+    """The kind of an event."""
 
     STATUS = "status"
     PROGRESS = "progress"
@@ -337,7 +337,7 @@ class StopResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which runs a list shows."""
+    """The runs to list."""
 
     status: frozenset[Status] = frozenset()
     name: str | None = None
@@ -349,7 +349,7 @@ class Filter:
     """Only runs that no other run started."""
 
     def matches(self, record: RunRecord) -> bool:
-        """Return whether a run is shown."""
+        """Return whether a run matches."""
         return (
             (not self.status or record.status in self.status)
             and self.owner in {None, record.owner}

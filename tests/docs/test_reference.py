@@ -17,7 +17,9 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def public_names(module):
     path = SOURCE / module.replace(".", "/")
     code = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
-    for node in ast.parse(code).body:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "__all__" for alias in node.names):
+            return public_names(node.module)
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return ast.literal_eval(node.value)
     raise AssertionError(f"{module} has no __all__")

@@ -27,7 +27,7 @@ _get = context.current.get  # bound once: a check is one call of it
 
 
 def should_stop() -> bool:
-    """Return whether the current run was told to stop; a True counts as a delivery."""
+    """Return whether the current run was stopped; True counts as noticing the stop (delivery)."""
     scope = _get()
     if scope is OUTSIDE or scope is FORKED:
         _look_outside(scope, "should_stop()")
@@ -36,7 +36,7 @@ def should_stop() -> bool:
 
 
 def check() -> None:
-    """Raise AgentStopped if the current run was told to stop, every time (G5)."""
+    """Raise AgentStopped if the current run was stopped; it does so every time (G5)."""
     scope = _get()
     if type(scope) is Run:
         scope._looked = True
@@ -57,11 +57,11 @@ def _join_in_shield(scope: Scope, run: Run) -> participants.Participant | None:
 
 
 def boundary(kind: str, name: str | None = None) -> Boundary:
-    """Make a point where an outside effect starts: a model call, a tool, a store, a process, a sub-run.
+    """Mark a point where an outside effect begins: a model call, a tool, a store, a process, a sub-run.
 
-    As a context manager or a decorator (functions and generators, sync and async). It raises AgentStopped on entry if
-    the run was told to stop and never on the way out, so that an answer that was paid for is kept (G11). While it is
-    open it is listed as in flight.
+    Use it as a context manager or a decorator, for functions and generators, sync and async. It raises AgentStopped on
+    entry if the run was stopped, and never on exit, so an answer that was paid for is kept (G11). While it is open, it
+    is listed as in flight.
     """
     # A function, because a constructor that is written in Python costs half as much again.
     entry = Boundary()

@@ -72,12 +72,12 @@ os.register_at_fork(after_in_child=_leave_run)
 
 
 def current_run() -> Run | None:
-    """Return the run that the calling code belongs to, or None outside any run."""
+    """Return the run that the calling code belongs to, or None outside a run."""
     return current.get()._run_here()
 
 
 class detached:  # noqa: N801 - reads as a statement: `with detached():`
-    """Work that must outlive the run: what is called or started inside belongs to no run."""
+    """Leave the run for a block: what is called or started inside may outlive it."""
 
     __slots__ = ("_reset",)
 

@@ -152,26 +152,26 @@ def _outcome_of(run: Run) -> Outcome[Any]:
 
 
 def on_stop(callback: Callable[[], object]) -> Hook | NoHook:
-    """Call ``callback`` when the current run is told to stop; at once if it already was (G12).
+    """Call ``callback`` when the current run is stopped; at once if it already was (G12).
 
-    It is called on a thread of ours, with the context variables of the place that registered it. An async function
-    becomes a task of the event loop that it was registered on. Nobody waits for it: the run may end before it does.
+    It is called on a thread of stoppable, with the context variables of the code that registered it. An async function
+    becomes a task of the event loop that it was registered on. The run does not wait for it.
     """
     return _user_hook(Moment.STOP, callback)
 
 
 def on_interrupt(callback: Callable[[], object]) -> Hook | NoHook:
-    """Call ``callback`` at the INTERRUPT rung: the place to close a stream or to call a provider's cancel (G12).
+    """Call ``callback`` at the INTERRUPT rung, to close a stream or to call a provider's cancel (G12).
 
-    It is called as those of ``on_stop`` are.
+    Threads and tasks are those of ``on_stop``.
     """
     return _user_hook(Moment.INTERRUPT, callback)
 
 
 def on_end(callback: Callable[[Outcome[Any]], object]) -> Hook | NoHook:
-    """Call ``callback`` with the outcome when the current run has its terminal status, whatever it is (G12).
+    """Call ``callback`` with the outcome when the current run has ended, in whatever way (G12).
 
-    Also when the body never ends and the run is ``lost``. It is called as those of ``on_stop`` are.
+    It is also called if the code never ends and the run is ``lost``. Threads and tasks are those of ``on_stop``.
     """
     run = _run_for(callback)
     if run is None:

@@ -40,7 +40,7 @@ class Partial:
 
 
 def set_partial(value: object) -> None:
-    """Replace what the current run has so far; it is in the outcome, however the run ends (G11)."""
+    """Replace what the current run has recorded; it is in the outcome, however the run ends (G11)."""
     run = context.current_run()
     if run is not None:
         run._partial = Partial(value)
@@ -49,7 +49,7 @@ def set_partial(value: object) -> None:
 
 
 def append_partial(delta: object) -> None:
-    """Extend what the current run has so far: text by text, anything else as an item of a list (G11)."""
+    """Add to what the current run has recorded: strings are joined, other values collected in a list (G11)."""
     run = context.current_run()
     if run is not None:
         if run._partial is None:

@@ -14,11 +14,11 @@ _MOST = 31_536_000  # seconds are a year then: every wait can last so long, and 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The seconds a rung is given before the next one is climbed.
+    """How many seconds each rung of the ladder lasts.
 
     A graceful stop waits ``grace`` after SIGNAL, ``interrupt`` after INTERRUPT, ``cancel`` after CANCEL and ``kill``
     after KILL. Harder modes skip the first waits; a cooperative stop never climbs. A run that never met a boundary or
-    check cannot obey: a graceful stop without a grace of its own cancels it after ``blind_grace``.
+    check cannot notice the stop: it is cancelled after ``blind_grace``, unless the stop itself has a ``grace``.
     """
 
     grace: float = 10.0
@@ -34,7 +34,7 @@ class Policy:
     def schedule(
         self, mode: Mode, grace: float | None = None, *, is_blind: bool = False
     ) -> Iterator[tuple[Rung, float]]:
-        """Yield the rungs above SIGNAL, each with its seconds after the stop was requested."""
+        """Yield the rungs above SIGNAL, each with the seconds after the request at which it begins."""
         if mode is Mode.COOPERATIVE:
             return
         gentle = mode is Mode.GRACEFUL
@@ -58,7 +58,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a run with its whole subtree may use; going over it is a stop of kind ``limit``."""
+    """How much a run and its subtree may use; exceeding a limit stops the run, with a reason of kind ``limit``."""
 
     seconds: float | None = None
     boundaries: Mapping[str, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from stoppable.errors import InvalidArgument
 
 
 class ReasonKind(StrEnum):
-    """Who or what stops runs."""
+    """What kind of event stopped a run."""
 
     USER = "user"
     LIMIT = "limit"
@@ -23,7 +23,7 @@ class ReasonKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why, by whom and when; the first reason of a run stays its reason (G3)."""
+    """Why a run was stopped, by whom and when; the first reason stays (G3)."""
 
     kind: ReasonKind = ReasonKind.USER
     message: str = ""

@@ -112,12 +112,12 @@ class Run(Awaited):
 
     @property
     def token(self) -> Token:
-        """The read-only view of whether this run was told to stop."""
+        """The read-only view of whether this run was stopped."""
         return Token(self)
 
     @property
     def status(self) -> Status:
-        """Where the run stands now."""
+        """The current status."""
         return self._where()
 
     def _where(self) -> Status:
@@ -129,22 +129,22 @@ class Run(Awaited):
 
     @property
     def outcome(self) -> Outcome[Any] | None:
-        """How the run ended, or None while it has not."""
+        """How the run ended, or None while it is alive."""
         return self._outcome
 
     @property
     def partial(self) -> object:
-        """What the run has so far."""
+        """What the run has recorded so far."""
         return None if self._partial is None else self._partial.value()
 
     @property
     def receipt(self) -> Receipt | None:
-        """What became of the stops of this run so far, or None if nobody stopped it."""
+        """The receipt of the stops of this run so far, or None if it was not stopped."""
         return None if self._stop is None else receipt.write(self, Answer.ACCEPTED)
 
     @property
     def in_flight(self) -> tuple[str, ...]:
-        """The boundaries of the subtree that are open at this moment, in this process."""
+        """The open boundaries of the subtree in this process."""
         seen = Stop(self, Mode.COOPERATIVE, Reason())  # requested of nobody
         self._mark_in_flight(seen)
         return tuple(boundary.label for _, boundary in seen.in_flight if boundary not in seen.idle)
@@ -161,10 +161,10 @@ class Run(Awaited):
         actor: str | None = None,
         grace: float | None = None,
     ) -> Receipt:
-        """Stop this run with its subtree and say what was in flight; never fails because of a race (G10).
+        """Stop this run and its subtree, and return what was in flight; never fails because of a race (G10).
 
-        Works from any thread and from a signal handler. The gate is closed when it returns; the ladder climbs on its
-        own. A stop of the same or a lower mode changes nothing and returns the same receipt.
+        May be called from any thread and from a signal handler. When it returns, the gate is closed; the ladder
+        continues in the background. A stop in the same or a lower mode changes nothing and returns the same receipt.
         """
         grace = None if grace is None else seconds(grace, "grace")
         stop = Stop(self, Mode.of(mode), Reason.of(reason, actor=actor), grace)

@@ -16,7 +16,7 @@ from stoppable.errors import InvalidArgument, StoppableError
 
 
 class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
-    """Let a clean-up finish: inside, ``should_stop()`` is False, boundaries may be entered, and CANCEL waits.
+    """Protect a clean-up: inside, ``should_stop()`` is False, boundaries may be entered, and CANCEL waits.
 
     It protects for ``seconds`` from its entry, never beyond KILL, and with the code inside it the tasks and runs that
     were started there, until it is left. It cannot span a ``yield``.

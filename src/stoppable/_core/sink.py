@@ -46,7 +46,7 @@ class Sink:
 
 
 def emit(kind: str, /, **data: object) -> None:
-    """Tell whoever watches the current run of its progress; does nothing if nobody does."""
+    """Report progress of the current run as an event."""
     run = context.current_run()
     if run is not None and run._sink is not None:
         run._sink.event(run, kind, data)

@@ -9,7 +9,7 @@ from stoppable.errors import InvalidArgument
 
 
 class Status(StrEnum):
-    """Where a run stands."""
+    """The status of a run."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -64,7 +64,7 @@ class _Ranked(StrEnum):
 
 
 class Mode(_Ranked):
-    """How hard a stop is meant; a later stop may only raise it (G6)."""
+    """How hard a stop is; a later stop can only raise it (G6)."""
 
     COOPERATIVE = "cooperative"
     GRACEFUL = "graceful"
@@ -81,7 +81,7 @@ class Mode(_Ranked):
 
 
 class Rung(_Ranked):
-    """The steps of the ladder that is climbed while something of a stopped run is alive."""
+    """The steps of the ladder, which is climbed while a part of a stopped run is alive."""
 
     SIGNAL = "signal"
     INTERRUPT = "interrupt"
@@ -91,7 +91,7 @@ class Rung(_Ranked):
 
 
 class Fate(StrEnum):
-    """What became of an effect that was open when the stop came (docs/semantics.md, Fates)."""
+    """What happened to an effect that was in flight when the run was stopped (docs/semantics.md, Fates)."""
 
     FINISHED = "finished"
     CLOSED = "closed"

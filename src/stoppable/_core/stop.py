@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Answer(StrEnum):
-    """What a stop changed."""
+    """What a stop request did: accepted, escalated, already_stopping or already_finished."""
 
     ACCEPTED = "accepted"
     ESCALATED = "escalated"
@@ -36,7 +36,7 @@ CHANGES = (Answer.ACCEPTED, Answer.ESCALATED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Something that was alive when the stop came, and what became of it.
+    """A run, effect or participant that was alive when the run was stopped, and what happened to it.
 
     ``kind`` is ``run``, the kind of a boundary, or ``participant`` for one that could not be ended. The fate of a run
     is its status. ``stack`` says where a thread or task that could not be ended stood, innermost first.
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The honest answer to a stop: what was in flight and, once ``final``, what happened to every node."""
+    """The answer to a stop: what was in flight and, once ``final``, what happened to every node."""
 
     run_id: str
     answer: Answer
@@ -88,7 +88,7 @@ class Receipt:
 
     @property
     def final(self) -> bool:
-        """Whether nothing in it can change any more."""
+        """Whether the receipt is complete and will not change."""
         return self.status.terminal
 
 
@@ -190,7 +190,7 @@ class Stop:
         return self.target._looked or self.target._members is not None
 
     def schedule(self) -> Iterator[tuple[Rung, float]]:
-        """Yield the rungs above SIGNAL, each with its seconds after the stop was requested."""
+        """Yield the rungs above SIGNAL, each with the seconds after the request at which it begins."""
         return self.target.policy.schedule(self.mode, self.grace, is_blind=self.is_blind)
 
     @property

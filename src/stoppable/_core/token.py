@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Token:
-    """Tells, on any thread and for ever, whether its run was told to stop (G3); it cannot stop anything."""
+    """The read-only answer to whether a run was stopped, on any thread, for ever (G3)."""
 
     __slots__ = ("_run",)
 
@@ -20,7 +20,7 @@ class Token:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run has been told to stop. Looking does not count as a delivery; ``should_stop()`` does."""
+        """Whether the run was stopped. Reading it does not count as noticing the stop; ``should_stop()`` does."""
         return self.reason is not None
 
     @property
@@ -35,7 +35,7 @@ class Token:
         return tuple(stop.reason for stop in self._run._stops())
 
     def should_stop(self) -> bool:
-        """Answer as ``stoppable.should_stop()`` does inside the run, from anywhere: a True counts as a delivery.
+        """Return what ``stoppable.should_stop()`` returns inside the run; True counts as noticing the stop (delivery).
 
         For code that holds the token and does not belong to the run, such as a callback on a foreign thread. Asking
         does not make the caller a part of the run.

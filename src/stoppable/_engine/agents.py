@@ -65,11 +65,10 @@ def agent(
     labels: Mapping[str, str] | None = None,
     policy: Policy | None = None,
 ) -> Any:
-    """Mark a function or a generator as an agent, async or not: called inside a run it is a child run of its own.
+    """Mark a function or generator, sync or async, as an agent: a call of it inside a run is a child run.
 
-    ``@agent(name=…, labels=…, policy=…)`` says how its runs are listed and stopped, unless a start says otherwise.
-    Outside a run, calling it is a plain call. An error of its body reaches the caller unchanged. Leaving a generator
-    early ends its run.
+    ``@agent(name=…, labels=…, policy=…)`` sets defaults for its runs. Outside a run, a call of it is a plain call. Its
+    errors reach the caller unchanged. Leaving a generator early ends its run.
     """
     options = RunOptions(name=name, labels=labels, policy=policy)
     return functools.partial(_marked, options) if function is _NOT_GIVEN else _marked(options, function)
@@ -241,7 +240,7 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     policy: Policy | None = None,
     isolation: Isolation = "auto",
 ) -> RunHandle[Any]:
-    """Start an agent as a child of the current run, or as a root, beside the calling code.
+    """Start an agent as a child of the current run, or as a new root, and return its handle at once.
 
     Keyword arguments go through ``functools.partial``. An async agent gets a task, a blocking one a thread of its own,
     and with ``isolation="process"`` either gets a worker process, which can always be ended. What a generator yields

@@ -33,7 +33,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class BlockingHandle(Held, Generic[T_co]):
-    """A run that was started on its own, held by blocking code."""
+    """A run that was started with ``sync.spawn``, for blocking code."""
 
     __slots__ = ("_channel",)
 
@@ -48,7 +48,7 @@ class BlockingHandle(Held, Generic[T_co]):
         actor: str | None = None,
         grace: float | None = None,
     ) -> Receipt:
-        """Stop the run with its subtree; the end is told by ``outcome()``."""
+        """Stop the run and its subtree; ``outcome()`` waits for the end."""
         return self.run.stop(mode, reason, actor, grace)
 
     def outcome(self) -> Outcome[T_co]:
@@ -68,7 +68,7 @@ class BlockingHandle(Held, Generic[T_co]):
                 return raise_ended(self.run, context.current.get())
 
     def receipt(self) -> Receipt | None:
-        """Return what became of the stops of this run so far, or None if nobody stopped it."""
+        """Return the receipt of the stops of this run so far, or None if it was not stopped."""
         return self.run.receipt
 
     def join(self) -> Outcome[T_co]:
@@ -141,7 +141,7 @@ def spawn(  # type: ignore[misc]  # as in agents.py
     labels: Mapping[str, str] | None = None,
     policy: Policy | None = None,
 ) -> BlockingHandle[Any]:
-    """Start an agent as a child of the current run, or as a root, on a thread of its own.
+    """Start an agent on a new thread, as a child of the current run or as a new root.
 
     An async agent gets an event loop of its own there. What a generator yields comes from the handle's ``stream()``.
     """
@@ -221,7 +221,7 @@ def call(  # type: ignore[misc]  # as in agents.py
 
 
 def sleep(seconds: float) -> None:
-    """Sleep; a stop of the run wakes it at once and raises AgentStopped. Outside a run it is a plain sleep."""
+    """Sleep; a stop of the run ends the sleep at once and raises AgentStopped. Outside a run it is a plain sleep."""
     checked_seconds(seconds, "seconds")
     check()
     alarm = Alarm()

@@ -15,10 +15,10 @@ _BY_RUNG = {Rung.INTERRUPT: Fate.INTERRUPTED, Rung.CANCEL: Fate.CANCELLED, Rung.
 
 
 def enter(kind: str, name: str | None = None) -> Entered:
-    """Enter a boundary that is left with ``leave()``, in whatever callback, task or thread; for code without a block.
+    """Enter a boundary that ``leave()`` leaves, in any callback, task or thread; for code that has no block.
 
-    It raises AgentStopped as ``boundary`` does. It is left by itself when the task that entered it ends, or the run:
-    many frameworks have no callback for a call that was cancelled. Where there is a block, use ``boundary``.
+    It raises AgentStopped as ``boundary`` does. It is left automatically when the task that entered it, or the run,
+    ends: many frameworks have no callback for a cancelled call. Where you have a block, use ``boundary``.
     """
     entry = Entered(kind, name)
     entry.__enter__()
@@ -27,7 +27,7 @@ def enter(kind: str, name: str | None = None) -> Entered:
 
 
 class Entered(Boundary):
-    """What ``enter()`` returns."""
+    """A boundary that ``enter()`` entered."""
 
     __slots__ = ("_entered", "_task")
 
@@ -39,7 +39,7 @@ class Entered(Boundary):
         self._task: Task[Any] | None = None
 
     def begin(self) -> None:
-        """Leave it with the task, or the run, that it was entered in."""
+        """Arrange that the boundary is left when the current task or run ends, at the latest."""
         run = self._entered = self._run
         if run is None:
             return
@@ -51,7 +51,7 @@ class Entered(Boundary):
         run._when_ended(self._with_run)
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Leave it; the error says how the effect ended. Leaving again does nothing."""
+        """Leave the boundary; ``error`` says how the effect ended. Leaving it again does nothing."""
         if self._task is not None:
             self._task.remove_done_callback(self._with_task)
         if self._entered is not None:
@@ -60,7 +60,7 @@ class Entered(Boundary):
 
     @property
     def fate(self) -> Fate | None:
-        """What became of it; if nobody left it, it ended with its run."""
+        """What happened to the effect; a boundary that was never left ends with its run."""
         run = self._run
         if super().fate is None and run is not None and run.outcome is not None:
             self._fate = _fate_with(run.outcome)

@@ -20,7 +20,7 @@ _MARK = "__stoppable_guard__"
 
 
 def guard(obj: T, kind: str, *methods: str, name: str | Callable[[Any], str] | None = None) -> T:
-    """Make methods of an object or of a class boundaries, in place, and return it; guarding again changes nothing.
+    """Make methods of an object or a class boundaries, in place, and return it; guarding again changes nothing.
 
     A method may be named by a path: ``guard(client, "llm", "chat.completions.create")``. The boundary covers the call,
     what a coroutine awaits included. A stream that is returned stops between chunks, as with ``stream()``, and is in

@@ -44,7 +44,7 @@ class Held:
 
     @property
     def status(self) -> Status:
-        """Where the run stands now."""
+        """The current status."""
         return self.run.status
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class Held:
 
 
 class RunHandle(Held, Generic[T_co]):
-    """A run that was started on its own: stop it, or wait for it, from any task."""
+    """A run that was started with ``spawn``: stop it or wait for it, from any task."""
 
     __slots__ = ("_carrier", "_channel")
 
@@ -68,7 +68,7 @@ class RunHandle(Held, Generic[T_co]):
         actor: str | None = None,
         grace: float | None = None,
     ) -> Receipt:
-        """Stop the run with its subtree; the end is told by ``outcome()``.
+        """Stop the run and its subtree; ``outcome()`` waits for the end.
 
         Every gate is closed when it returns. One that is in another process is waited for a second at most: then
         ``acknowledged_at`` is None.
@@ -93,7 +93,7 @@ class RunHandle(Held, Generic[T_co]):
         return ended(self.run, _value_of)
 
     async def receipt(self) -> Receipt | None:
-        """Return what became of the stops of this run so far, or None if nobody stopped it."""
+        """Return the receipt of the stops of this run so far, or None if it was not stopped."""
         return self.run.receipt
 
     async def join(self) -> Outcome[T_co]:

@@ -18,7 +18,7 @@ from stoppable.errors import InvalidArgument, StoppableError
 
 
 class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job") as run:`
-    """Make a block a run: a child of the current run, or a root.
+    """Make a block a run: a child of the current run, or a new root.
 
     With ``parent`` it is a child of that run, for code that was called without the context of the run it works for: on
     a foreign thread, or in a callback of a framework. If that run was told to stop, the block does not begin.

@@ -31,7 +31,7 @@ _BY_ITSELF = (Fate.FINISHED, Fate.SKIPPED)
 
 
 class RemoteNode:
-    """What ``remote()`` gives its block: the place of something that another service executes."""
+    """Work that another service executes; ``remote()`` yields it."""
 
     __slots__ = ("_seat", "name", "run")
 
@@ -42,11 +42,11 @@ class RemoteNode:
 
     @property
     def fate(self) -> Fate | None:
-        """What the remote said of its end, or None as long as it has not."""
+        """How the remote work ended, as the service reported it, or None until then."""
         return self._seat.said
 
     def identify(self, **ref: object) -> None:
-        """Say how the remote is addressed, once that is known: a stop that came before is told now.
+        """Record the address of the remote work once it is known; a stop that came earlier is passed on now.
 
         It is noted in the record of the run (``Run.annotate``), so that the remote can be found after a crash.
         """
@@ -54,7 +54,7 @@ class RemoteNode:
         self._seat.line.open()
 
     def ended(self, fate: str = Fate.FINISHED) -> None:
-        """Note what the remote said of its end: ``finished``, or what the stop did to it; the first word counts."""
+        """Record how the remote work ended: ``finished``, or what the stop did to it; the first report counts."""
         self._seat.end(end_of(fate) or Fate.FINISHED)
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ class _Seat(RemoteParticipant):
 
 
 class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as node:`
-    """Make something that another service executes a node of the tree: a child run whose end only the remote knows.
+    """Make work that another service executes a node of the tree: a child run whose end only that service knows.
 
     ``tell`` passes a stop on: it is called with a ``RemoteStop`` when the run is told to stop, again for every harder
     mode and when the ladder climbs (CANCEL as ``immediate``, KILL as ``kill``), again if it raised, and again once the

@@ -28,7 +28,7 @@ _NO_END = (Fate.ABANDONED, Fate.UNREACHABLE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteStop:
-    """A stop as a remote is told of it: ``grace`` are the seconds that are left of it, None if nothing limits it."""
+    """A stop to pass on to another service; ``grace`` is the number of seconds left, None without a limit."""
 
     mode: Mode
     reason: Reason

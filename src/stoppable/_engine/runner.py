@@ -41,7 +41,7 @@ def run(agent: Callable[[*Ts], Iterator[Any]], *args: *Ts) -> None: ...
 @overload
 def run(agent: Callable[[*Ts], T], *args: *Ts) -> T: ...
 def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
-    """Run an agent to its end and return its value; for scripts.
+    """Run an agent and return its value; for scripts.
 
     Ctrl-C once is a graceful stop, twice an immediate one. The third press is a kill and raises KeyboardInterrupt at
     once, whatever the agent does; should it swallow even that, a fourth ends the process. Raises RunStopped, RunFailed

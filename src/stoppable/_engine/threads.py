@@ -213,7 +213,7 @@ def current() -> ThreadParticipant:
 
 
 def bind(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function take the current run along, to whatever thread or executor calls it.
+    """Bind a function to the current run, so that it belongs to the run on any thread or executor.
 
     While it runs there, it belongs to the run: it sees the token, and the run is not ``stopped`` before it returns.
     Called after the stop it raises AgentStopped and does nothing. Outside a run it is the function itself.
@@ -251,7 +251,7 @@ def _visit(inside: Boundary | None, function: Callable[..., T], args: tuple[Any,
 
 
 async def to_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run blocking code on a thread that sees the token, and wait for it.
+    """Run blocking code on a thread that belongs to the run, and wait for it.
 
     A stop lets it finish; at CANCEL the waiting ends and the thread, which nothing can end, keeps the run ``stopping``
     until it returns or the run is ``lost``. Threads are daemons: ``asyncio.run`` does not wait for one that hangs.
@@ -292,7 +292,7 @@ def _hand_over(future: asyncio.Future[Any], result: object, error: BaseException
 
 
 class ThreadPoolExecutor(concurrent.futures.ThreadPoolExecutor):
-    """A thread pool whose calls see the token of the run that submitted them, on daemon threads.
+    """A thread pool whose calls belong to the run that submitted them; its threads are daemons.
 
     It is a ``concurrent.futures`` executor, also for ``loop.set_default_executor()``. A call that has not begun when
     its run is stopped raises AgentStopped instead of running.

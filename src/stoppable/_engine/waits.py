@@ -120,7 +120,7 @@ async def until(future: asyncio.Future[None]) -> None:
 
 
 async def sleep(seconds: float) -> None:
-    """Sleep; a stop of the run wakes it at once and raises AgentStopped. Outside a run it is a plain sleep."""
+    """Sleep; a stop of the run ends the sleep at once and raises AgentStopped. Outside a run it is a plain sleep."""
     if checked_seconds(seconds, "seconds") == 0:
         check()
         await asyncio.sleep(0)

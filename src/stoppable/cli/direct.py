@@ -83,15 +83,15 @@ class StoreClient:
         return tuple(self._supervisor.holds())
 
     def release(self, hold_id: str) -> None:
-        """Let new starts through again."""
+        """Remove a hold, so that new runs are allowed again."""
         self._supervisor.release(hold_id, self._actor)
 
     def get(self, run_id: str) -> RunRecord:
-        """Return what is kept of a run, or raise RunNotFound."""
+        """Return the record of a run, or raise RunNotFound."""
         return self._supervisor.get(run_id)
 
     def receipt(self, run_id: str) -> Receipt | None:
-        """Return what became of the stops of a run so far, or None if nobody stopped it."""
+        """Return the receipt of the stops of a run so far, or None if it was not stopped."""
         record = self.get(run_id)
         if record.stop is None:
             return None
@@ -118,7 +118,7 @@ class StoreClient:
         return self._supervisor.list(wanted, cursor=cursor, limit=limit)
 
     def audit(self, after: int = 0, limit: int = 100) -> tuple[AuditEntry, ...]:
-        """Return who stopped, held and released what."""
+        """Return the audit: who stopped, held and released what."""
         return tuple(self._supervisor.audit(after, limit))
 
     def events(self, run_id: str, after: int = 0) -> Iterator[Event]:

@@ -32,12 +32,12 @@ class QuickClient(BlockingCalls):
         """Do nothing: no connection is kept."""
 
     def events(self, run_id: str, after: int = 0) -> Iterator[Event]:
-        """Yield the events of a run after a sequence number until it is over, each once, over broken connections."""
+        """Yield the events of a run after a sequence number until it ends, each once; reconnects if needed."""
         with self._client() as client:
             yield from client.events(run_id, after)
 
     def changes(self, after: int | None = None) -> Iterator[Change]:
-        """Yield what changes in any run, from now on or after a place, over broken connections, without end."""
+        """Yield changes of all runs, from now on or after a place, without end; reconnects if the connection fails."""
         with self._client() as client:
             yield from client.changes(after)
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInfo:
-    """An agent that can be started: its name, what it says about itself, and the JSON Schema of its input."""
+    """An agent that the server can start: its name, its description, and the JSON Schema of its input."""
 
     name: str
     description: str = ""

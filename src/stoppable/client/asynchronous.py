@@ -31,8 +31,8 @@ T = TypeVar("T")
 class AsyncClient:
     """Starts, stops and follows runs of a server, from async code.
 
-    Requests that break off are sent again for ``retry_seconds``; nothing is done twice by that. Without a URL it is
-    STOPPABLE_URL or the local server, without a key STOPPABLE_API_KEY.
+    If a connection fails, requests are sent again for ``retry_seconds``; the server does nothing twice. The default
+    URL is STOPPABLE_URL or the local server, the default key STOPPABLE_API_KEY.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class AsyncClient:
         isolation: str | None = None,
         on_disconnect: str | None = None,
     ) -> AsyncIterator[AsyncClientRun]:
-        """Start a run that is stopped if the block is left by an exception; otherwise it goes on."""
+        """Start a run for a block; an exception that leaves the block stops the run, otherwise it goes on."""
         options = Start(
             run_id=run_id or new_id(),
             owner=owner,
@@ -172,7 +172,7 @@ class AsyncClient:
         wait: float | None = None,
         if_unknown_hold: bool = False,
     ) -> Receipt:
-        """Stop a run with its subtree; the stop is durable when this returns (G14).
+        """Stop a run and its subtree; when this returns, the stop is in the store (G14).
 
         With ``wait`` it returns when the run is over, or after so many seconds.
         """
@@ -195,7 +195,7 @@ class AsyncClient:
         if_unknown_hold: bool = True,
         idempotency_key: str | None = None,
     ) -> BulkStop:
-        """Stop every run that matches all that is given; ``dry_run`` only says which, ``hold`` refuses new ones too.
+        """Stop every run that matches all given criteria; ``dry_run`` only lists them, ``hold`` also refuses new ones.
 
         With a ``key`` it stops a conversation: its live runs or, if there is none and ``if_unknown_hold`` is not False,
         the next one. With ``wait`` it returns when all are over, or after so many seconds.
@@ -219,17 +219,17 @@ class AsyncClient:
         return await self._do(self._calls.holds())
 
     async def release(self, hold_id: str) -> None:
-        """Let new starts through again."""
+        """Remove a hold, so that new runs are allowed again."""
         await self._do(self._calls.release(hold_id))
 
     # Looking
 
     async def get(self, run_id: str) -> RunRecord:
-        """Return what is kept of a run, or raise RunNotFound."""
+        """Return the record of a run, or raise RunNotFound."""
         return await self._do(self._calls.get(run_id))
 
     async def receipt(self, run_id: str) -> Receipt | None:
-        """Return what became of the stops of a run so far, or None if nobody stopped it."""
+        """Return the receipt of the stops of a run so far, or None if it was not stopped."""
         return await self._do(self._calls.receipt(run_id))
 
     async def tree(self, run_id: str) -> tuple[RunRecord, ...]:
@@ -249,7 +249,7 @@ class AsyncClient:
         cursor: str | None = None,
         limit: int = 100,
     ) -> Summaries:
-        """Return the runs that match, newest first, each in short, and where the next page begins."""
+        """Return a page of summaries of the matching runs, newest first, and the cursor of the next page."""
         wanted = Wanted(
             status=status,
             agent=agent,
@@ -268,15 +268,15 @@ class AsyncClient:
         return await self._do(self._calls.agents())
 
     async def agent_infos(self) -> tuple[AgentInfo, ...]:
-        """Return the agents that can be started, with what each takes and says about itself."""
+        """Return the agents that can be started, with their descriptions and input schemas."""
         return await self._do(self._calls.agent_infos())
 
     async def audit(self, after: int = 0, limit: int = 100) -> tuple[AuditEntry, ...]:
-        """Return who stopped, held and released what."""
+        """Return the audit: who stopped, held and released what."""
         return await self._do(self._calls.audit(after, limit))
 
     async def events(self, run_id: str, after: int = 0) -> AsyncIterator[Event]:
-        """Yield the events of a run after a sequence number until it is over, each once, over broken connections."""
+        """Yield the events of a run after a sequence number until it ends, each once; reconnects if needed."""
         following = Following(self._calls, run_id, after)
         while True:
             try:
@@ -298,7 +298,7 @@ class AsyncClient:
             await asyncio.sleep(following.pause())
 
     async def changes(self, after: int | None = None) -> AsyncIterator[Change]:
-        """Yield what changes in any run, from now on or after a place, over broken connections, without end."""
+        """Yield changes of all runs, from now on or after a place, without end; reconnects if the connection fails."""
         following = FollowingAll(self._calls, after)
         while True:
             try:

@@ -20,8 +20,8 @@ from stoppable.records import Event
 class Client(BlockingCalls):
     """Starts, stops and follows runs of a server, from blocking code.
 
-    Requests that break off are sent again for ``retry_seconds``; nothing is done twice by that. Without a URL it is
-    STOPPABLE_URL or the local server, without a key STOPPABLE_API_KEY.
+    If a connection fails, requests are sent again for ``retry_seconds``; the server does nothing twice. The default
+    URL is STOPPABLE_URL or the local server, the default key STOPPABLE_API_KEY.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Client(BlockingCalls):
         return Reply(status=response.status_code, content=response.content, headers=response.headers)
 
     def events(self, run_id: str, after: int = 0) -> Iterator[Event]:
-        """Yield the events of a run after a sequence number until it is over, each once, over broken connections."""
+        """Yield the events of a run after a sequence number until it ends, each once; reconnects if needed."""
         following = Following(self._calls, run_id, after)
         while True:
             try:
@@ -69,7 +69,7 @@ class Client(BlockingCalls):
             pause(following.pause())
 
     def changes(self, after: int | None = None) -> Iterator[Change]:
-        """Yield what changes in any run, from now on or after a place, over broken connections, without end."""
+        """Yield changes of all runs, from now on or after a place, without end; reconnects if the connection fails."""
         following = FollowingAll(self._calls, after)
         while True:
             try:

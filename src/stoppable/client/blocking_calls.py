@@ -43,11 +43,11 @@ class BlockingCalls:
         raise NotImplementedError
 
     def events(self, run_id: str, after: int = 0) -> Iterator[Event]:
-        """Yield the events of a run after a sequence number until it is over, each once, over broken connections."""
+        """Yield the events of a run after a sequence number until it ends, each once; reconnects if needed."""
         raise NotImplementedError
 
     def changes(self, after: int | None = None) -> Iterator[Change]:
-        """Yield what changes in any run, from now on or after a place, over broken connections, without end."""
+        """Yield changes of all runs, from now on or after a place, without end; reconnects if the connection fails."""
         raise NotImplementedError
 
     def _send(self, request: Request, timeout: float) -> Reply:
@@ -116,7 +116,7 @@ class BlockingCalls:
         isolation: str | None = None,
         on_disconnect: str | None = None,
     ) -> Iterator[ClientRun]:
-        """Start a run that is stopped if the block is left by an exception; otherwise it goes on."""
+        """Start a run for a block; an exception that leaves the block stops the run, otherwise it goes on."""
         options = Start(
             run_id=run_id or new_id(),
             owner=owner,
@@ -160,7 +160,7 @@ class BlockingCalls:
         wait: float | None = None,
         if_unknown_hold: bool = False,
     ) -> Receipt:
-        """Stop a run with its subtree; the stop is durable when this returns (G14).
+        """Stop a run and its subtree; when this returns, the stop is in the store (G14).
 
         With ``wait`` it returns when the run is over, or after so many seconds.
         """
@@ -183,7 +183,7 @@ class BlockingCalls:
         if_unknown_hold: bool = True,
         idempotency_key: str | None = None,
     ) -> BulkStop:
-        """Stop every run that matches all that is given; ``dry_run`` only says which, ``hold`` refuses new ones too.
+        """Stop every run that matches all given criteria; ``dry_run`` only lists them, ``hold`` also refuses new ones.
 
         With a ``key`` it stops a conversation: its live runs or, if there is none and ``if_unknown_hold`` is not False,
         the next one. With ``wait`` it returns when all are over, or after so many seconds.
@@ -207,17 +207,17 @@ class BlockingCalls:
         return self._do(self._calls.holds())
 
     def release(self, hold_id: str) -> None:
-        """Let new starts through again."""
+        """Remove a hold, so that new runs are allowed again."""
         self._do(self._calls.release(hold_id))
 
     # Looking
 
     def get(self, run_id: str) -> RunRecord:
-        """Return what is kept of a run, or raise RunNotFound."""
+        """Return the record of a run, or raise RunNotFound."""
         return self._do(self._calls.get(run_id))
 
     def receipt(self, run_id: str) -> Receipt | None:
-        """Return what became of the stops of a run so far, or None if nobody stopped it."""
+        """Return the receipt of the stops of a run so far, or None if it was not stopped."""
         return self._do(self._calls.receipt(run_id))
 
     def tree(self, run_id: str) -> tuple[RunRecord, ...]:
@@ -237,7 +237,7 @@ class BlockingCalls:
         cursor: str | None = None,
         limit: int = 100,
     ) -> Summaries:
-        """Return the runs that match, newest first, each in short, and where the next page begins."""
+        """Return a page of summaries of the matching runs, newest first, and the cursor of the next page."""
         wanted = Wanted(
             status=status,
             agent=agent,
@@ -256,9 +256,9 @@ class BlockingCalls:
         return self._do(self._calls.agents())
 
     def agent_infos(self) -> tuple[AgentInfo, ...]:
-        """Return the agents that can be started, with what each takes and says about itself."""
+        """Return the agents that can be started, with their descriptions and input schemas."""
         return self._do(self._calls.agent_infos())
 
     def audit(self, after: int = 0, limit: int = 100) -> tuple[AuditEntry, ...]:
-        """Return who stopped, held and released what."""
+        """Return the audit: who stopped, held and released what."""
         return self._do(self._calls.audit(after, limit))

@@ -141,7 +141,7 @@ class Calls:
         return reply.read(lambda body: tuple(run_from_json(one) for one in answers.listed(body, "runs")))
 
     def receipt(self, run_id: str) -> Plan[Receipt | None]:
-        """Return what became of the stops of a run so far, or None if nobody stopped it."""
+        """Return the receipt of the stops of a run so far, or None if it was not stopped."""
         try:
             reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/receipt", subject=run_id))
         except answers.NotStopped:
@@ -230,7 +230,7 @@ class Calls:
         return reply.read(lambda body: tuple(answers.hold(one) for one in answers.listed(body, "holds")))
 
     def release(self, hold_id: str) -> Plan[None]:
-        """Let new starts through again."""
+        """Remove a hold, so that new runs are allowed again."""
         if not hold_id.strip("."):
             raise HoldNotFound(hold_id)
         sending = self.send(Request(method="DELETE", path=f"/holds/{_quoted(hold_id)}", subject=hold_id))
@@ -314,7 +314,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which runs a list shows."""
+    """The runs to list."""
 
     status: Sequence[Status | str] = ()
     agent: str | None = None

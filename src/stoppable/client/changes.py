@@ -14,7 +14,7 @@ from stoppable.records import RunSummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One message about the runs of a server: a run that changed, or what is in flight in some."""
+    """A change on the server: a run that changed, or what is in flight."""
 
     run: RunSummary | None = None
     in_flight: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)

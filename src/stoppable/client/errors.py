@@ -6,7 +6,7 @@ from stoppable.errors import StoppableError
 
 
 class ServerUnreachable(StoppableError, ConnectionError):
-    """No server answers, though it was asked again for a while; whether it heard a request is not known."""
+    """No server answered within ``retry_seconds``; it is unknown whether it received the request."""
 
     def __init__(self, url: str, detail: str = "") -> None:
         super().__init__(url, detail)
@@ -22,11 +22,11 @@ class ServerUnreachable(StoppableError, ConnectionError):
 
 
 class NotAllowed(StoppableError, PermissionError):
-    """The server wants a key, or this key may not do it."""
+    """The server requires a key, or the key lacks the permission."""
 
 
 class ServerError(StoppableError):
-    """The server answered what no server of ours should; ``status`` and ``code`` are what it said."""
+    """Unexpected response from the server; ``status`` and ``code`` are those of the response."""
 
     def __init__(self, message: str, status: int, code: str = "") -> None:
         super().__init__(message, status, code)

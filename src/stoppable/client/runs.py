@@ -39,11 +39,11 @@ class AsyncClientRun:
         return await self._client.stop(self.id, mode, reason, wait=wait)
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Yield what happened and happens in the run, until it is over."""
+        """Yield the events of the run, past ones first, until it ends."""
         return self._client.events(self.id, after)
 
     async def record(self) -> RunRecord:
-        """Return what is kept of the run."""
+        """Return the current record of the run."""
         self._record = await self._client.get(self.id)
         return self._record
 
@@ -83,11 +83,11 @@ class ClientRun:
         return self._client.stop(self.id, mode, reason, wait=wait)
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """Yield what happened and happens in the run, until it is over."""
+        """Yield the events of the run, past ones first, until it ends."""
         return self._client.events(self.id, after)
 
     def record(self) -> RunRecord:
-        """Return what is kept of the run."""
+        """Return the current record of the run."""
         self._record = self._client.get(self.id)
         return self._record
 

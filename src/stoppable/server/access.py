@@ -25,7 +25,7 @@ _logger = logging.getLogger("stoppable.server")
 
 
 class Scope(StrEnum):
-    """What a caller may be allowed to do."""
+    """A permission of a caller."""
 
     READ = "read"
     START = "start"
@@ -39,7 +39,7 @@ EVERYTHING = frozenset(Scope)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who is calling.
+    """A caller of the server.
 
     With an ``owner`` the caller sees, starts and stops that owner's runs alone, and all others do not exist for it.
     ``sees_all=True`` instead means every run; one with neither is refused, so that a missing claim of a token does not
@@ -59,15 +59,15 @@ class Principal:
             raise InvalidArgument("a principal has an owner or sees all runs, not both")
 
     def sees(self, owner: str | None) -> bool:
-        """Return whether what belongs to an owner exists for this caller."""
+        """Return whether this caller may see what belongs to an owner."""
         return self.sees_all or self.owner == owner
 
     def sees_run(self, record: RunRecord) -> bool:
-        """Return whether a run exists for this caller."""
+        """Return whether this caller may see a run."""
         return self.sees(record.owner)
 
     def require(self, scope: Scope) -> None:
-        """Refuse a caller that may not do something."""
+        """Raise a 403 if the caller lacks a scope."""
         if scope not in self.scopes:
             raise Problem(403, "missing_scope", f"this needs the scope {scope.value!r}, which you do not have")
 

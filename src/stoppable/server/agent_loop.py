@@ -21,7 +21,7 @@ CLOSE_SECONDS = 2.0
 
 
 class AgentLoop:
-    """Runs async agents; ``lifespan`` is entered on its loop before the first one and left after the last.
+    """An event loop for async agents, apart from the server's; ``lifespan`` is entered on it before the first agent.
 
     That is where pools and clients belong that the agents share: they live on this loop, not on that of the server.
     """

@@ -111,7 +111,7 @@ def create_app(
     routers: Routers = (),
     services: Services = (),
 ) -> FastAPI:
-    """Return an app that starts, shows and stops runs.
+    """Return an ASGI app that starts, shows and stops runs.
 
     It opens the supervisor when it starts, unless that is open, and closes what it opened when it ends. Without a key
     or a principal it answers to local host names only, and to ``allowed_hosts``. With an ``agent_loop`` async agents

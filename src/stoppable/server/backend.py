@@ -122,7 +122,7 @@ class Backend:
 
 
 class Host:
-    """A server, for what it is extended with."""
+    """A server, as its extensions see it."""
 
     def __init__(self, backend: Backend, identify: Identify | None = None) -> None:
         self._backend, self._identify = backend, identify
@@ -138,7 +138,7 @@ class Host:
         return self._backend.limits
 
     async def start(self, agent: Callable[..., Any], *args: Any, **options: Unpack[StartOptions]) -> RunHandle[Any]:
-        """Start an agent where those of this server are executed: an async one on the loop of the agents.
+        """Start an agent where this server executes its agents: an async one on the loop for agents.
 
         The run is in the store when this returns. The handle may be awaited on any loop; what a generator agent yields
         is in ``events()``.
@@ -147,12 +147,12 @@ class Host:
         return self.supervisor.handle(run_id)
 
     async def body(self, request: Request) -> bytes:
-        """Return the body of a request to a route of yours, which must be JSON and within the limits of this server."""
+        """Return the JSON body of a request to one of your routes, within the limits of this server."""
         return await body_of(request, self._backend.limits) or b""
 
     @staticmethod
     def caller(request: Request, scope: str = Scope.READ) -> Principal:
-        """Return who made a request to a route of yours, or raise the 403 that says what is missing."""
+        """Return the caller of one of your routes, or raise a 403 that names the missing scope."""
         return caller_of(request, Scope(scope))
 
     def knows(self, authorization: str) -> bool:

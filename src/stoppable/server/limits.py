@@ -9,7 +9,7 @@ from stoppable._core.policy import Limits, Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """The bounds of one server; whoever goes over one is told which."""
+    """The limits of one server; an error names the limit that a request exceeds."""
 
     body_bytes: int = 1_000_000
     body_seconds: float = 30.0

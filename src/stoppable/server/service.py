@@ -110,7 +110,7 @@ class Service:
         self._server = _Server(self._config, self.app.state.backend, self._listening)
 
     def run(self) -> None:
-        """Serve until a signal, or ``stop``; then stop the runs, tell the streams, and return.
+        """Serve until a signal or ``stop``; then stop the runs, end the streams, and return.
 
         Raises StoreError if the store does not answer while it shuts down: what waits for it then is left behind.
         """
@@ -145,7 +145,7 @@ def _like(source: Callable[P, object]) -> Callable[[Callable[..., None]], Callab
 
 @_like(Service)
 def serve(*args: Any, **options: Any) -> None:
-    """Serve agents until a signal; port 0 takes a free one, and ``ready`` is called with the URL once it listens.
+    """Serve agents until a signal; port 0 chooses a free port, and ``ready`` is called with the URL once it listens.
 
     Async agents run on a loop of their own, in which ``lifespan`` is entered first, so that an agent that blocks
     never holds up a Stop. Listening on anything but loopback needs a key (``STOPPABLE_API_KEY``) or a principal.

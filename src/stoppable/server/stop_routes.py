@@ -167,7 +167,7 @@ class StopRoutes:
     async def release(
         self, request: Request, hold_id: Annotated[str, Path(description="The id of a hold.", pattern=RUN_ID)]
     ) -> Response:
-        """Let new starts through again."""
+        """Remove a hold, so that new runs are allowed again."""
         caller = caller_of(request, Scope.HOLD)
         if caller.owner is not None:
             placed = next((hold for hold in await self._supervisor.holds() if hold.id == hold_id), None)

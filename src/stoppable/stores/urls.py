@@ -45,7 +45,7 @@ _OURS: dict[str, Factory] = {"memory": _memory, "sqlite": _sqlite, "postgresql":
 
 
 def register_store(scheme: str, factory: Factory) -> None:
-    """Let URLs with a scheme mean a store of yours, in this process; a package does the same with an entry point."""
+    """Register a store for a URL scheme, in this process; packages use an entry point instead."""
     if not _SCHEME.fullmatch(scheme):
         raise InvalidArgument(f"{scheme!r} is not the scheme of a URL: use small letters, digits and + . -")
     if scheme in _OURS:

@@ -52,14 +52,14 @@ Ts = TypeVarTuple("Ts")
 
 
 class Supervisor:
-    """Starts agents as runs that are kept in a store, and stops any run of that store by its id.
+    """Starts agents as runs in a store, and stops any run of that store by its id.
 
     Without a URL the runs are kept in memory; ``sqlite:///runs.db`` keeps them in a file that several processes may
     share. The arguments of a start are kept in its record, up to 100 kB of JSON, unless ``keep_input`` is False. What a
     worker process returns is unpickled, which trusts its agent; with ``unpickle=False`` its JSON form comes back.
 
-    Leaving the block stops the runs that this process still executes, with the reason ``shutdown``; so does SIGTERM,
-    unless somebody else handles it.
+    Leaving the block stops the runs that this process still executes, with the reason ``shutdown``. SIGTERM does the
+    same, unless the program has its own handler.
     """
 
     def __init__(
@@ -98,27 +98,27 @@ class Supervisor:
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds a lease: it was opened, and not closed since."""
+        """Whether the supervisor is open."""
         return self._core.lease.is_open
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The runs that this process executes, with the children that they started here."""
+        """The runs that this process executes, children included."""
         return tuple(log.run for log in list(self._core.recorder.logs.values()))
 
     @property
     def is_current(self) -> bool:
-        """Whether its lease is renewed in time: it can reach the store."""
+        """Whether the lease is renewed in time, so the store can be reached."""
         return self._core.lease.is_current
 
     @property
     def is_draining(self) -> bool:
-        """Whether it takes no new runs because it shuts down."""
+        """Whether the supervisor is shutting down and refuses new runs."""
         return self._core.is_closing
 
     @property
     def blocking(self) -> blocking.Supervisor:
-        """The same supervisor for blocking code on other threads: the runs, handles and calls of ``stoppable.sync``."""
+        """The blocking interface of this supervisor, for other threads: that of ``stoppable.sync.Supervisor``."""
         from stoppable.supervisor.blocking import Shared  # noqa: PLC0415 - it is made of the same parts
 
         return Shared(self._core)
@@ -126,7 +126,7 @@ class Supervisor:
     async def close(self) -> None:
         """Stop the runs that this process still executes, wait for their end, and disconnect.
 
-        It is closed also if whoever waits for that is cancelled.
+        It is closed even if the caller is cancelled while it waits.
         """
         self._core.check_opened()
         try:
@@ -139,7 +139,7 @@ class Supervisor:
         await _detached(self._core.wait_for_end, self._core.shut_down())
 
     def shut_down(self, mode: str = Mode.GRACEFUL) -> float:
-        """Take no new runs, tell those of this process to stop, and return the seconds after which each has its end.
+        """Refuse new runs, stop those of this process, and return the seconds after which all have ended.
 
         Returns at once, and may be called by a signal handler; again with a harder mode it escalates.
         """
@@ -191,7 +191,7 @@ class Supervisor:
         isolation: Isolation = "auto",
         on_disconnect: OnDisconnect = "keep",
     ) -> KeptHandle[Any]:
-        """Start an agent as a run, which is in the store when this returns.
+        """Start an agent as a run; when this returns, the run is in the store.
 
         An async agent gets a task and a blocking one a thread; ``isolation`` asks for another. The same ``run_id`` with
         the same request is the same run, so that a start can be repeated. Raises RunHeld while a hold matches it.
@@ -210,9 +210,9 @@ class Supervisor:
         return (await self._prepare(agent, args, options)).launch()
 
     async def prepare(self, agent: Callable[..., Any], *args: Any, **options: Unpack[StartOptions]) -> Prepared[Any]:
-        """Do the first half of ``start``: the run is in the store when this returns, and begins when it is launched.
+        """Put a run into the store without starting it; ``launch`` on the result starts it.
 
-        For whoever takes requests on one event loop and executes agents on another: ``launch`` is called on that one.
+        For servers that take requests on one event loop and execute agents on another: call ``launch`` on the latter.
         """
         return await self._prepare(agent, args, Options(**options))
 
@@ -233,7 +233,7 @@ class Supervisor:
         policy: Policy | None = None,
         on_disconnect: OnDisconnect = "keep",
     ) -> AsyncIterator[Run]:
-        """Make a block of existing code a run that is kept; it ends as ``stoppable.open_run`` does."""
+        """Make a block of existing code a run in the store; it ends as ``stoppable.open_run`` does."""
         options = Options(
             owner=owner,
             labels=labels,
@@ -307,7 +307,7 @@ class Supervisor:
         if_unknown_hold: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Receipt | BulkStop:
-        """Stop a run with its subtree, wherever it is executed; the stop is durable when this returns (G14).
+        """Stop a run and its subtree, in whatever process it runs; when this returns, the stop is in the store (G14).
 
         With ``wait`` it returns when the run is over, or after so many seconds. Raises RunNotFound for an id that is
         unknown, or of another owner than a given one; with ``if_unknown_hold`` the stop waits a minute for its run.
@@ -353,7 +353,7 @@ class Supervisor:
         idempotency_key: str | None = None,
         within: str | None = None,
     ) -> BulkStop:
-        """Stop every run that matches all that is given, with their subtrees, and return their receipts.
+        """Stop every run that matches all given criteria, with its subtree, and return the receipts.
 
         A run below another one that matches has no receipt of its own. With ``wait`` it returns when all are over, or
         after so many seconds; without, when their gates are closed, also in other processes, or after one second.
@@ -397,22 +397,22 @@ class Supervisor:
         reason: Reason | str | None = None,
         actor: str | None = None,
     ) -> Hold:
-        """Refuse new starts that match all that is given, and stop nothing."""
+        """Refuse new runs that match all given criteria, without stopping any."""
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
         return await self._core.store.place_hold(selector, self._core.intent(Mode.GRACEFUL, reason, actor, None))
 
     async def release(self, hold_id: str, actor: str | None = None) -> Hold:
-        """Let new starts through again."""
+        """Remove a hold, so that new runs are allowed again."""
         return await self._core.store.release(hold_id, actor)
 
     # Looking
 
     async def get(self, run_id: str) -> RunRecord:
-        """Return what is kept of a run, or raise RunNotFound."""
+        """Return the record of a run, or raise RunNotFound."""
         return await self._core.store.get(run_id)
 
     async def find(self, key: str, *, owner: str | None = None) -> Sequence[RunSummary]:
-        """Return the live runs of a conversation in short, newest first, wherever they are executed."""
+        """Return summaries of the live runs of a conversation, newest first, in whatever process they run."""
         wanted, cursor = live_of(key, owner), None
         found: list[RunSummary] = []
         while True:
@@ -423,7 +423,7 @@ class Supervisor:
                 return found
 
     def handle(self, run_id: str) -> KeptHandle[Any]:
-        """Return what holds any run of the store."""
+        """Return a handle for a run of the store."""
         return StoredHandle(self, run_id)
 
     @overload
@@ -433,9 +433,9 @@ class Supervisor:
     def events(
         self, run_id: str, after: int = 0, *, tree: bool = False
     ) -> AsyncIterator[Event] | AsyncIterator[TreeEvent]:
-        """Yield the events of a run after a sequence number: those that are there, then live, until it is over.
+        """Yield the events of a run after a sequence number: past events first, then live ones, until the run ends.
 
-        With ``tree`` those of the runs below it too, as they come. Each has a ``place``, which ``after`` means then.
+        With ``tree``, include the runs below it. Each event then has a ``place``, and ``after`` is such a place.
         """
         if tree:
             return tree_events(self._core.store, run_id, after)
@@ -448,7 +448,7 @@ class Supervisor:
         *,
         types: Collection[EventType] = (),
     ) -> Listener:
-        """Call a function with each event of all runs from now on, or of one run and those below it, of some types.
+        """Call a function with each new event of all runs, or of one run and its subtree; ``types`` selects some.
 
         It is called on a thread of its own, one event after the other, until what is returned is closed or this
         supervisor is. An error that it raises is logged.
@@ -456,7 +456,7 @@ class Supervisor:
         return self._core.listen(call, run_id, types)
 
     async def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Summaries:
-        """Return the runs that match in short, newest first; ``get`` has the whole of one."""
+        """Return summaries of the matching runs, newest first; ``get`` returns a whole record."""
         return await self._core.store.query(wanted or Filter(), cursor, limit)
 
     async def tree(self, run_id: str) -> Sequence[RunRecord]:
@@ -464,7 +464,7 @@ class Supervisor:
         return await self._core.store.tree(run_id)
 
     async def in_flight(self, run_ids: Iterable[str]) -> Mapping[str, tuple[str, ...] | None]:
-        """Return the open boundaries of live runs, each without those of its children; None if that is not known."""
+        """Return the open boundaries of live runs, without those of their children; None if unknown."""
         return await in_flight(self._core, run_ids)
 
     async def holds(self) -> Sequence[Hold]:
@@ -472,7 +472,7 @@ class Supervisor:
         return await self._core.store.holds()
 
     async def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
-        """Return who stopped, held and released what."""
+        """Return the audit: who stopped, held and released what."""
         return await self._core.store.audit(after, limit)
 
 

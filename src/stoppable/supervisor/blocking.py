@@ -47,7 +47,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Supervisor:
-    """``stoppable.Supervisor`` for blocking code: the same names, and every call waits on its thread."""
+    """``stoppable.Supervisor`` for blocking code: the same methods, and every call blocks its thread."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Supervisor:
         isolation: Isolation = "auto",
         on_disconnect: OnDisconnect = "keep",
     ) -> KeptHandle[Any]:
-        """Start an agent as a run, on a thread of its own; it is in the store when this returns."""
+        """Start an agent as a run on a new thread; when this returns, the run is in the store."""
         options = Options(
             name=name,
             owner=owner,
@@ -154,7 +154,7 @@ class Supervisor:
         policy: Policy | None = None,
         on_disconnect: OnDisconnect = "keep",
     ) -> Iterator[Run]:
-        """Make a block of existing code a run that is kept; it ends as ``stoppable.open_run`` does."""
+        """Make a block of existing code a run in the store; it ends as ``stoppable.open_run`` does."""
         options = Options(
             owner=owner,
             labels=labels,
@@ -228,7 +228,7 @@ class Supervisor:
         if_unknown_hold: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Receipt | BulkStop:
-        """Stop a run with its subtree, or the live runs of a conversation; durable when this returns (G14)."""
+        """Stop a run or a conversation; when this returns, the stop is in the store (G14)."""
         core = self._core
         intent = core.intent(mode, reason, actor, grace)
         if key is not None:
@@ -266,7 +266,7 @@ class Supervisor:
         idempotency_key: str | None = None,
         within: str | None = None,
     ) -> BulkStop:
-        """Stop every run that matches all that is given, with their subtrees, and return their receipts."""
+        """Stop every run that matches all given criteria, with its subtree, and return the receipts."""
         intent = self._core.intent(mode, reason, actor, grace)
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
         request = StopRequest(
@@ -301,23 +301,23 @@ class Supervisor:
         reason: Reason | str | None = None,
         actor: str | None = None,
     ) -> Hold:
-        """Refuse new starts that match all that is given, and stop nothing."""
+        """Refuse new runs that match all given criteria, without stopping any."""
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
         intent = self._core.intent(Mode.GRACEFUL, reason, actor, None)
         return self._core.store.place_hold(selector, intent).result()
 
     def release(self, hold_id: str, actor: str | None = None) -> Hold:
-        """Let new starts through again."""
+        """Remove a hold, so that new runs are allowed again."""
         return self._core.store.release(hold_id, actor).result()
 
     # Looking
 
     def get(self, run_id: str) -> RunRecord:
-        """Return what is kept of a run, or raise RunNotFound."""
+        """Return the record of a run, or raise RunNotFound."""
         return self._core.store.get(run_id).result()
 
     def find(self, key: str, *, owner: str | None = None) -> Sequence[RunSummary]:
-        """Return the live runs of a conversation in short, newest first, wherever they are executed."""
+        """Return summaries of the live runs of a conversation, newest first, in whatever process they run."""
         wanted, cursor = live_of(key, owner), None
         found: list[RunSummary] = []
         while True:
@@ -328,7 +328,7 @@ class Supervisor:
                 return found
 
     def handle(self, run_id: str) -> KeptHandle[Any]:
-        """Return what holds any run of the store."""
+        """Return a handle for a run of the store."""
         return StoredHandle(self, run_id)
 
     @overload
@@ -336,16 +336,16 @@ class Supervisor:
     @overload
     def events(self, run_id: str, after: int = ..., *, tree: Literal[True]) -> Iterator[TreeEvent]: ...
     def events(self, run_id: str, after: int = 0, *, tree: bool = False) -> Iterator[Event] | Iterator[TreeEvent]:
-        """Yield the events of a run after a sequence number: those that are there, then live, until it is over.
+        """Yield the events of a run after a sequence number: past events first, then live ones, until the run ends.
 
-        With ``tree`` those of the runs below it too, as they come. Each has a ``place``, which ``after`` means then.
+        With ``tree``, include the runs below it. Each event then has a ``place``, and ``after`` is such a place.
         """
         if tree:
             return tree_events_sync(self._core.store, run_id, after)
         return events_sync(self._core.store, run_id, after)
 
     def list(self, wanted: Filter | None = None, *, cursor: str | None = None, limit: int = 100) -> Summaries:
-        """Return the runs that match in short, newest first; ``get`` has the whole of one."""
+        """Return summaries of the matching runs, newest first; ``get`` returns a whole record."""
         return self._core.store.query(wanted or Filter(), cursor, limit).result()
 
     def tree(self, run_id: str) -> Sequence[RunRecord]:
@@ -357,7 +357,7 @@ class Supervisor:
         return self._core.store.holds().result()
 
     def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
-        """Return who stopped, held and released what."""
+        """Return the audit: who stopped, held and released what."""
         return self._core.store.audit(after, limit).result()
 
 
@@ -395,11 +395,11 @@ class KeptHandle(BlockingHandle[T_co], Generic[T_co]):
         return self._supervisor.stop(self.id, mode, reason, actor, grace)
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """Yield what happened and happens in the run, until it is over."""
+        """Yield the events of the run, past ones first, until it ends."""
         return self._supervisor.events(self.id, after)
 
     def record(self) -> RunRecord:
-        """Return what is kept of the run."""
+        """Return the current record of the run."""
         return self._supervisor.get(self.id)
 
 
@@ -420,7 +420,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
         return outcome
 
     def receipt(self) -> Receipt | None:
-        """Return what became of the stops of this run so far, or None if nobody stopped it."""
+        """Return the receipt of the stops of this run so far, or None if it was not stopped."""
         found = self.run.receipt
         if found is not None and found.final and (record := self.record()).over:
             return kept_receipt(record)

@@ -30,11 +30,11 @@ class KeptHandle(RunHandle[T_co], Generic[T_co]):
     __slots__ = ()
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Yield what happened and happens in the run, until it is over."""
+        """Yield the events of the run, past ones first, until it ends."""
         raise NotImplementedError
 
     async def record(self) -> RunRecord:
-        """Return what is kept of the run."""
+        """Return the current record of the run."""
         raise NotImplementedError
 
 
@@ -70,19 +70,19 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
         return await super().result()
 
     async def receipt(self) -> Receipt | None:
-        """Return what became of the stops of this run so far, or None if nobody stopped it."""
+        """Return the receipt of the stops of this run so far, or None if it was not stopped."""
         found = self.run.receipt
         if found is not None and found.final and (record := await self.record()).over:
             return kept_receipt(record)
         return None if found is None else shifted(found, self._log.offset)
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Yield what happened and happens in the run, until it is over."""
+        """Yield the events of the run, past ones first, until it ends."""
         async for event in self._supervisor.events(self.id, after):
             yield event
 
     async def record(self) -> RunRecord:
-        """Return what is kept of the run."""
+        """Return the current record of the run."""
         return await self._supervisor.get(self.id)
 
 
@@ -145,7 +145,7 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
         return raise_unless_completed(self._id, await self.outcome())
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Yield what happened and happens in the run, until it is over."""
+        """Yield the events of the run, past ones first, until it ends."""
         async for event in events(self._supervisor._core.store, self._id, after):
             yield event
 
@@ -163,7 +163,7 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
         yield  # makes it a generator
 
     async def record(self) -> RunRecord:
-        """Return what is kept of the run."""
+        """Return the current record of the run."""
         return await self._supervisor.get(self._id)
 
 

@@ -10,7 +10,7 @@ from stoppable.supervisor.core import SupervisorCore
 
 
 async def in_flight(core: SupervisorCore, run_ids: Iterable[str]) -> Mapping[str, tuple[str, ...] | None]:
-    """Return the open boundaries of live runs, each without those of its children; None if that is not known.
+    """Return the open boundaries of live runs, without those of their children; None if unknown.
 
     Runs of this process tell it themselves; of all others their logs do, as far as they are kept.
     """

@@ -31,7 +31,7 @@ def live_of(key: str, owner: str | None) -> Filter:
 
 
 class BulkStop(tuple[Receipt, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
-    """The receipts of the runs that were meant, topmost only: what is below them is in theirs."""
+    """The receipts of the matching runs, in a tuple; the runs below one of them are in its receipt."""
 
     hold: Hold | None
     """The hold that was placed."""

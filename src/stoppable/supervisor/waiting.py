@@ -106,7 +106,7 @@ def records_when_sync(
 
 
 async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[Event]:
-    """Yield the events of a run after a sequence number: those that are there, then live, until it is over.
+    """Yield the events of a run after a sequence number: past events first, then live ones, until the run ends.
 
     A reader that is slow or goes away holds up nobody: it reads what is kept.
     """

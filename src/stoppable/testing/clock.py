@@ -12,7 +12,7 @@ from stoppable._engine.control import Control
 
 
 class FakeClock:
-    """Time that stands still until ``advance()``; ladders, limits and ``sleep()`` inside the block follow it.
+    """A clock that stands still until ``advance()``; ladders, limits and ``sleep()`` inside the block use it.
 
     What is due is called in order, on the thread that advances, before ``advance()`` returns.
     """

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 
 class Gate:
-    """Holds tokens back until the test releases them, from any thread; one gate may serve several replies."""
+    """Holds back the tokens of replies until the test releases them, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,13 +21,13 @@ class Gate:
         self._waiting: dict[Event, AbstractEventLoop] = {}
 
     def release(self, tokens: int = 1) -> None:
-        """Let so many tokens go."""
+        """Release a number of tokens."""
         with self._lock:
             self._permits += tokens
         self._wake()
 
     def open(self) -> None:
-        """Let everything go, now and later."""
+        """Release all tokens, now and later."""
         with self._lock:
             self._is_open = True
         self._wake()
@@ -98,12 +98,12 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """No answer at all; the request is never heard of again."""
+    """The model server never answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error of the provider."""
+    """An error response of the model server."""
 
     status: int = 500
     message: str = "the server had an error"

@@ -23,7 +23,7 @@ _OK = Reply("ok")
 
 
 class ModelServer(Record):
-    """Speaks chat completions, streamed or not, on a thread of its own, and records what its clients do.
+    """A scripted model server that speaks chat completions, streamed or not, and records what its clients do.
 
     Each request takes the next turn of the script; when the script is over, it gets ``default``. Tokens are counted as
     they are sent, so that a test can say how many came after a stop.

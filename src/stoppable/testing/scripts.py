@@ -110,7 +110,7 @@ class _Returned(Exception):
 
 
 class Probe(ABC):
-    """What a test sees of a script, and how it lets it go on."""
+    """Observes and controls a script from a test."""
 
     @property
     @abstractmethod

@@ -34,7 +34,7 @@ def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> Non
 
 
 def uninstrument() -> None:
-    """Undo ``instrument()``; what takes part already goes on to do so."""
+    """Undo ``instrument()``; threads and processes that already take part continue to do so."""
     patches.switch(on=False)
     patches.wait_no_longer()
     patches.take_away()

@@ -27,7 +27,7 @@ _SHORT, _LONG = 0.02, 0.2
 
 
 class AdoptedProcess:
-    """What ``adopt_process`` returns; as a context manager it is released at the end of the block."""
+    """A process that ``adopt_process`` made a part of the run; leaving its block releases it."""
 
     __slots__ = ("_seat",)
 
@@ -36,11 +36,11 @@ class AdoptedProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes part in a run and has not ended."""
+        """Whether the process takes part in a run and has not ended."""
         return self._seat is not None and self._seat.alive()
 
     def release(self) -> None:
-        """Let it go: it belongs to the run no more, and goes on."""
+        """Release the process: it no longer belongs to the run, and a stop leaves it alone."""
         if self._seat is not None:
             self._seat.over()
 
@@ -52,7 +52,7 @@ class AdoptedProcess:
 
 
 def adopt_process(*, pid: int | None = None, pgid: int | None = None, name: str | None = None) -> AdoptedProcess:
-    """Make a process that we did not start, or a process group, with all that it starts, a part of the current run.
+    """Make a process or process group that stoppable did not start, and its children, a part of the current run.
 
     It is listed as in flight until it ends. A stop sends it TERM at CANCEL and KILL at KILL, and the run is not
     ``stopped`` before it is dead. In a run that was told to stop it is ended, and AgentStopped is raised. A run that

@@ -21,9 +21,9 @@ OUTPUT_LIMIT = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessResult(Generic[S]):
-    """How a process ended: its exit code (a signal as a negative number) and what it wrote.
+    """The exit code of a process (a negative number for a signal) and its output.
 
-    ``truncated`` says that it wrote more than ``output_limit`` to one of the two, and the rest was dropped.
+    ``truncated`` means that one stream had more than ``output_limit`` bytes and the rest was dropped.
     """
 
     returncode: int
@@ -113,7 +113,7 @@ async def open_process(
 async def open_process(
     command: str | Sequence[Argument], *, text: bool = True, **options: Unpack[OpenOptions]
 ) -> Process[Any]:
-    """Start a command to talk to, as in ``async with await stoppable.open_process([…]) as process``.
+    """Start a command to communicate with: ``async with await stoppable.open_process([…]) as process``.
 
     It is a boundary of kind ``spawn``, in flight while anything of it is alive. Leaving the block ends it with its
     whole group: TERM, then KILL; so does the end of the run. A stop treats it as ``run_process`` does, except that what
@@ -133,7 +133,7 @@ def open_process_sync(
 def open_process_sync(
     command: str | Sequence[Argument], *, text: bool = True, **options: Unpack[OpenOptions]
 ) -> BlockingProcess[Any]:
-    """Start a command and talk to it, in blocking code: ``with open_process([…]) as process``."""
+    """Start a command to communicate with, in blocking code: ``with open_process([…]) as process``."""
     return BlockingProcess(block(_open(command, text=text, blocking=True, **options)))
 
 

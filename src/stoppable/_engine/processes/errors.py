@@ -24,11 +24,11 @@ class ProcessNotStarted(StoppableError, OSError):
 
 
 class CommandNotFound(ProcessNotStarted, FileNotFoundError):
-    """There is no such program; nothing is running."""
+    """The program does not exist; nothing was started."""
 
 
 class ProcessFailed(StoppableError, subprocess.CalledProcessError):
-    """A process that had to succeed did not; all of its output is in ``result``."""
+    """A process with ``check=True`` failed; its output is in ``result``."""
 
     def __init__(self, name: str, result: ProcessResult[Any]) -> None:
         super().__init__(result.returncode, name, result.stdout, result.stderr)

@@ -129,7 +129,7 @@ class Writer(Generic[S]):
 
 
 class Process(Generic[S]):
-    """A process with its group; leaving the block ends all of it."""
+    """A process and its group; leaving the block ends both."""
 
     def __init__(self, group: ProcessGroup, pipes: Pipes, codec: Codec, *, blocking: bool) -> None:
         self._group = group
@@ -144,12 +144,12 @@ class Process(Generic[S]):
 
     @property
     def pid(self) -> int:
-        """The process id; also that of its group and its session."""
+        """The process id, which is also the id of its group and session."""
         return self._group.started_pid
 
     @property
     def returncode(self) -> int | None:
-        """How it ended: its exit code, a signal as a negative number, or None while it runs."""
+        """The exit code, a negative number for a signal, or None while the process runs."""
         return self._group.returncode
 
     @property
@@ -168,17 +168,17 @@ class Process(Generic[S]):
         return _piped("stderr", self._stderr)
 
     def send_signal(self, signum: int) -> None:
-        """Send a signal to its group, as a terminal does; nothing happens if it has ended."""
+        """Send a signal to the group, as a terminal does; does nothing if the process has ended."""
         self._group.send_signal(signum)
 
     async def wait(self) -> int:
-        """Wait until it has ended and return its code; if the run's stop ended it, raise AgentStopped."""
+        """Wait for the end and return the exit code; raise AgentStopped if the stop of the run ended it."""
         group = self._group
         await group.bell.wait(lambda: group.returncode is not None or group.settled, blocking=self._blocking)
         return group.exit_code()
 
     async def aclose(self) -> None:
-        """End it with all of its group: TERM, then KILL; returns when nothing of it is alive."""
+        """End the process and its group with TERM, then KILL; return when none of them is alive."""
         self._group.end()
         await self._group.bell.wait(lambda: self._group.settled, blocking=self._blocking)
 
@@ -237,19 +237,19 @@ class BlockingWriter(Generic[S]):
 
 
 class BlockingProcess(Generic[S]):
-    """A process with its group, for blocking code; leaving the block ends all of it."""
+    """A process and its group, for blocking code; leaving the block ends both."""
 
     def __init__(self, process: Process[S]) -> None:
         self._process = process
 
     @property
     def pid(self) -> int:
-        """The process id; also that of its group and its session."""
+        """The process id, which is also the id of its group and session."""
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """How it ended: its exit code, a signal as a negative number, or None while it runs."""
+        """The exit code, a negative number for a signal, or None while the process runs."""
         return self._process.returncode
 
     @property
@@ -268,15 +268,15 @@ class BlockingProcess(Generic[S]):
         return BlockingReader(self._process.stderr)
 
     def send_signal(self, signum: int) -> None:
-        """Send a signal to its group, as a terminal does; nothing happens if it has ended."""
+        """Send a signal to the group, as a terminal does; does nothing if the process has ended."""
         self._process.send_signal(signum)
 
     def wait(self) -> int:
-        """Wait until it has ended and return its code; if the run's stop ended it, raise AgentStopped."""
+        """Wait for the end and return the exit code; raise AgentStopped if the stop of the run ended it."""
         return block(self._process.wait())
 
     def close(self) -> None:
-        """End it with all of its group: TERM, then KILL; returns when nothing of it is alive."""
+        """End the process and its group with TERM, then KILL; return when none of them is alive."""
         block(self._process.aclose())
 
     def __enter__(self) -> Self:

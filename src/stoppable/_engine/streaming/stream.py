@@ -38,7 +38,7 @@ def stream(iterator: AsyncIterable[T], finish: bool = False) -> AsyncIterator[T]
 @overload
 def stream(iterator: Iterable[T], finish: bool = False) -> Iterator[T]: ...  # noqa: FBT001, FBT002
 def stream(iterator: Any, finish: bool = False) -> Any:  # noqa: FBT001, FBT002
-    """Iterate a stream so that a stop lands between two chunks: it is closed, then AgentStopped is raised.
+    """Iterate over a stream, so that a stop ends it between two chunks: it is closed, then AgentStopped is raised.
 
     What has arrived is kept (G11). ``finish=True`` lets a stream that has begun run to its end, as a plain call does,
     unless INTERRUPT comes first. Leaving early closes what it reads from: a ``break``, ``close()`` or ``aclose()``, the

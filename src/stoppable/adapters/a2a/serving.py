@@ -124,7 +124,7 @@ class _Agent(ServerCallContextBuilder):
         return ServerCallContext(user=user, state={"headers": dict(request.headers)})
 
     def require(self, request: Request, *scopes: Scope) -> None:
-        """Refuse a caller that may not do something."""
+        """Raise a 403 if the caller lacks a scope."""
         for scope in scopes:
             self._host.caller(request, scope)
 

@@ -27,27 +27,27 @@ class Message(NamedTuple):
 
 
 class EventEncoder(ABC):
-    """Says how a run looks to the clients of your app.
+    """Translates the events of a run into messages for the clients of your app.
 
     It is called on the event loop of the app and must not block. One encoder serves one stream, so it may keep what it
     needs to know between two events.
     """
 
     def first(self, record: RunRecord) -> Message | None:  # noqa: ARG002 - for those who override it
-        """Return what a stream begins with, also one that resumes; None sends nothing."""
+        """Return the first message of a stream, also of one that resumes; None sends nothing."""
         return None
 
     @abstractmethod
     def event(self, event: Event) -> Message | None:
-        """Return what is sent of an event; None if clients do not see it."""
+        """Return the message for an event; None skips it."""
 
     @abstractmethod
     def last(self, record: RunRecord) -> Message | None:
-        """Return what a stream ends with; the record has the outcome of the run."""
+        """Return the last message of a stream; the record has the outcome of the run."""
 
 
 class EventStreams:
-    """Opens event streams in the format of your own app.
+    """Opens event streams in the format of your app.
 
     Each stream replays what happened, then follows, and ends when the run has ended. Messages carry an ``id`` with
     which a client resumes, a comment keeps idle streams open, and ``limits`` bounds how many there are and how slowly

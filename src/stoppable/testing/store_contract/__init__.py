@@ -19,8 +19,8 @@ __all__ = ["DurableStoreContract", "StoreClock", "StoreContract"]
 
 
 class StoreContract(Registering, Stopping, Keys, Finishing, Events, Arriving, Workers, Looking, Together):
-    """What every store must do; give ``make_store``."""
+    """The tests that every store must pass; subclass it and define ``make_store``."""
 
 
 class DurableStoreContract(StoreContract, Shared):
-    """What a store must do besides that outlives its process; give ``another_store`` too."""
+    """The tests for a store that outlives its process; define ``another_store`` as well."""

@@ -22,7 +22,7 @@ TTL = 30.0
 
 
 class StoreClock:
-    """Seconds since 1970 that pass only when a test says so."""
+    """A clock for stores whose time passes only when a test advances it."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self._now = now
