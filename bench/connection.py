@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 
 
 class Connection:
@@ -28,6 +29,13 @@ class Connection:
         while chunk := await self._chunk():
             received += chunk
         return received
+
+    async def chunks(self, method: str, path: str) -> AsyncIterator[bytes]:
+        """Yield the pieces of a response as they come."""
+        self._send(method, path, None)
+        await self._head()
+        while chunk := await self._chunk():
+            yield chunk
 
     async def follow(self, method: str, path: str, body: object = None, until: bytes = b"") -> bytes:
         """Open a stream, read until something was told, and leave it at that."""

@@ -19,6 +19,7 @@ from connection import Connection, usage
 from machine import facts
 from servers import WORKLOADS, Act, interleaved, is_installed, ours, peers, server
 from table import Row, Section, Target, against, as_json, as_markdown, as_text, summary, write
+from tokens import tokens
 from workloads import A2a, Adk, Floor, Stoppable, Workload, raw
 
 RESULTS = Path(__file__).parent / "results" / "server.md"
@@ -273,7 +274,7 @@ async def resident(begin: Callable[[Connection], Awaitable[object]], port: int, 
 
 
 async def measured(quick: bool) -> list[Section]:
-    parts = (replay, live, pages, stops_in_memory, stops_in_a_file, peer_stops, memory)
+    parts = (replay, live, tokens, pages, stops_in_memory, stops_in_a_file, peer_stops, memory)
     sections = []
     for part in parts:  # fresh servers for each, so that none measures what another left behind
         sections.append(await part(quick))

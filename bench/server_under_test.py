@@ -1,12 +1,16 @@
 """The server that bench/server.py measures, with its floors as routes of the same process.
 
-``memory`` or the URL of a store; ``plain`` serves without our protocol, as somebody's own app would be.
+``memory`` or the URL of a store; ``plain`` serves without our protocol, as somebody's own app would be; ``one-core``
+has one core to itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import sys
+import time
 from collections.abc import AsyncIterator, Iterable
 
 import apsw
@@ -38,6 +42,23 @@ async def pacer(events: int) -> None:
     """Tell one event each millisecond."""
     for n in range(events):
         await asyncio.sleep(0.001)
+        stoppable.emit("step", n=n, text="a few words")
+
+
+async def ticks(count: int, at: float) -> AsyncIterator[int]:
+    """Tick fifty times a second from a time on, and catch up with the clock if that was not possible."""
+    at += next(_turns) % 50 / 2500  # not all in the same moment
+    for n in range(count):
+        await asyncio.sleep(at + n / 50 - time.time())
+        yield n
+
+
+_turns = itertools.count()
+
+
+async def speaker(events: int, at: float) -> None:
+    """Say fifty tokens a second."""
+    async for n in ticks(events, at):
         stoppable.emit("step", n=n, text="a few words")
 
 
@@ -93,7 +114,7 @@ def add_stop_floors(app: FastAPI, supervisor: Supervisor, store: str | None) -> 
         return told(run_id, body)
 
 
-def encoded(numbers: Iterable[int]) -> bytes:
+def encoded(numbers: Iterable[int], at: float = 1.5) -> bytes:
     return b"".join(
         b"id: %d\nevent: progress\ndata: %b\n\n"
         % (
@@ -102,7 +123,7 @@ def encoded(numbers: Iterable[int]) -> bytes:
                 {
                     "runId": "0" * 32,
                     "seq": n,
-                    "at": 1.5,
+                    "at": at,
                     "type": "progress",
                     "data": {"name": "step", "data": {"n": n, "text": "a few words"}},
                 }
@@ -133,6 +154,14 @@ def add_stream_floors(app: FastAPI) -> None:
 
         return streamed(paced())
 
+    @app.get("/floor/spoken")
+    async def spoken(count: int, at: float) -> StreamingResponse:
+        async def paced() -> AsyncIterator[bytes]:
+            async for n in ticks(count, at):
+                yield encoded([n], time.time())
+
+        return streamed(paced())
+
     @app.get("/floor/waiting")
     async def waiting() -> StreamingResponse:
         async def silent() -> AsyncIterator[bytes]:
@@ -150,13 +179,15 @@ async def raw(_: object, receive: object, send: object) -> None:
         pass
 
 
-def main(where: str, *, plain: bool) -> None:
+def main(where: str, *, plain: bool, one_core: bool) -> None:
+    if one_core:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     if where == "raw":
         serve(raw)
     store = None if where == "memory" else where
     limits = ServerLimits(heartbeat=600)
     supervisor = Supervisor(store)
-    app = create_app(supervisor, [talker, pacer, deaf, waiter], agent_loop=AgentLoop(), limits=limits)
+    app = create_app(supervisor, [talker, pacer, speaker, deaf, waiter], agent_loop=AgentLoop(), limits=limits)
     add_stop_floors(app, supervisor, store)
     add_stream_floors(app)
     serve(
@@ -166,4 +197,4 @@ def main(where: str, *, plain: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], plain="plain" in sys.argv[2:])
+    main(sys.argv[1], plain="plain" in sys.argv[2:], one_core="one-core" in sys.argv[2:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import AsyncIterator
 from typing import ClassVar, Protocol
 
 from connection import Connection
@@ -38,6 +39,12 @@ class Stoppable:
         run_id = await self.started(connection, "pacer", count)
         return await connection.ask("GET", f"/runs/{run_id}/events")
 
+    async def spoken(self, connection: Connection, count: int, at: float) -> AsyncIterator[bytes]:
+        """Start a run that says so many tokens from a time on, fifty a second, and yield what comes of it."""
+        run_id = await self.started(connection, "speaker", {"events": count, "at": at})
+        async for chunk in connection.chunks("GET", f"/runs/{run_id}/events"):
+            yield chunk
+
     async def unfollowed(self, connection: Connection) -> str:
         run_id = await self.started(connection, "waiter")
         connection.close()
@@ -63,6 +70,9 @@ class Floor:
 
     async def events(self, connection: Connection, count: int) -> bytes:
         return await connection.ask("GET", f"/floor/live?count={count}")
+
+    def spoken(self, connection: Connection, count: int, at: float) -> AsyncIterator[bytes]:
+        return connection.chunks("GET", f"/floor/spoken?count={count}&at={at}")
 
     async def waiting(self, connection: Connection) -> str:
         await connection.follow("GET", "/floor/waiting", until=b":")

@@ -72,3 +72,28 @@ def test_after_a_kill_of_the_server_the_outcome_has_the_partial_that_the_log_has
         wait_until(lambda: supervisor.get(run_id).over, within=30)
         outcome = supervisor.get(run_id).outcome
     assert (outcome.status, outcome.partial) == ("failed", "so far")
+
+
+def test_what_a_reader_has_seen_outlives_a_kill_of_the_server_and_resuming_skips_nothing(tmp_path):
+    """Tokens are collected for a moment before they are written, and no reader sees one before it is."""
+    store = f"sqlite:///{tmp_path}/runs.db"
+    seen = []
+    with serving_process("--store", store) as (server, url):
+        with Client(url) as client:
+            run_id = client.start("talker", {"count": 1_000_000, "pause": 0.001}).id
+            for found in client.events(run_id):
+                seen.append(found)
+                if found.type is EventType.PROGRESS and found.data["data"]["number"] == 50:
+                    server.process.kill()
+                    server.process.wait(30)
+                    break
+    with serving_process("--store", store) as (_, url), Client(url) as client:
+        wait_until(lambda: client.get(run_id).over, within=30)
+        kept = list(client.events(run_id))
+        resumed = list(client.events(run_id, after=seen[-1].seq))
+    assert kept[: len(seen)] == seen
+    assert kept[len(seen) :] == resumed
+    assert [found.seq for found in kept] == list(range(1, len(kept) + 1))
+    assert [found.type for found in kept[-2:]] == [EventType.STATUS, EventType.DONE]
+    told = [found.data["data"]["number"] for found in kept if found.type is EventType.PROGRESS]
+    assert told == list(range(len(told)))

@@ -289,7 +289,7 @@ class Late(MemoryStore):
 
     def read(self, run_id, after, limit):
         found = super().read(run_id, after, limit)
-        if self.meanwhile is None or found.result():
+        if self.meanwhile is None:
             return found
         act, self.meanwhile = self.meanwhile, None
         late = Reply()
@@ -300,7 +300,7 @@ class Late(MemoryStore):
             act()
             assert told.wait(DEADLINE)
             subscription.close()
-            settle([(late, (), None)])
+            settle([(late, found.result(), None)])
 
         threading.Thread(target=answer).start()
         return late

@@ -166,6 +166,24 @@ def test_values_that_have_a_json_form_get_it(value, form):
     assert _json.plain(value, 1000) == (form, None)
 
 
+@given(
+    st.dictionaries(st.text() | st.sampled_from(["\ud83d", "é"]), JSON | st.floats() | st.sampled_from(["\ud83d"]))
+    | st.text(),
+    st.sampled_from([600, 700, 10_000]),
+)
+def test_a_value_that_is_seen_to_be_json_gets_the_form_that_writing_it_gives(value, limit):
+    """A token of a model is not written and read again to be kept; anything else is."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        expected = json.loads(text) if len(text.encode()) <= limit else None
+    except ValueError:  # NaN, or half a surrogate pair
+        assert not _json._is_token(value, limit)
+        return
+    form, why = _json.plain(value, limit)
+    assert (form, why is None) == (expected, expected is not None)
+    assert form is not value or isinstance(value, str), "what the agent changes later is not in the log"
+
+
 def test_half_a_surrogate_pair_is_replaced_and_the_rest_is_kept():
     """G11: a text that was cut in the middle of an emoji; UTF-8 has no form for half of one."""
     cut, whole = "stop \ud83d", "stop \ud83d\uded1"

@@ -74,6 +74,11 @@ class Control:
         self._order = itertools.count()
         self._is_running_due = False
 
+    @property
+    def is_driven(self) -> bool:
+        """Whether somebody calls ``run_due()`` as time goes by: a test, in which nothing is put off to save time."""
+        return not self._threaded
+
     def ensure_started(self) -> None:
         """Start the thread, if it has not been."""
         if self._threaded and self._thread is None:

@@ -235,6 +235,7 @@ class Store(Protocol):
         """Return events with a higher sequence number, in order: so many, or fewer if they are large.
 
         What has to be loaded is about READ_BYTES, and one event at least; whoever wants all reads until nothing comes.
+        Fewer than ``limit`` that are far from READ_BYTES are all there were.
         """
         ...
 

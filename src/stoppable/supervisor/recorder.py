@@ -58,6 +58,7 @@ class RunLog:
         "finished",
         "hook",
         "is_busy",
+        "is_collected",
         "is_failing",
         "is_held_up",
         "is_over",
@@ -80,6 +81,7 @@ class RunLog:
         self.epoch = 1
         self.is_registered = False
         self.is_busy = False
+        self.is_collected = False  # what is noted now is written with what was noted before
         self.is_failing = False  # the store refused the last call
         self.is_held_up = False  # until the next heartbeat
         self.is_over = False
@@ -217,7 +219,7 @@ class Recorder(Sink):
     def partial(self, run: Run, value: object, *, appended: bool) -> None:
         """Note what a run has so far."""
         name = "delta" if appended else "value"
-        self._note(run, Draft(type=EventType.PARTIAL, data=_kept(name, value), at=self._store.now()))
+        self._collect(run, Draft(type=EventType.PARTIAL, data=_kept(name, value), at=self._store.now()))
 
     def annotated(self, run: Run, metadata: dict[str, object]) -> None:
         """Note facts about a run."""
@@ -228,7 +230,7 @@ class Recorder(Sink):
     def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
         """Note progress."""
         told = {"name": str(kind), **_kept("data", data)}
-        self._note(run, Draft(type=EventType.PROGRESS, data=told, at=self._store.now()))
+        self._collect(run, Draft(type=EventType.PROGRESS, data=told, at=self._store.now()))
 
     def acknowledge(self, run: Run, mode: Mode) -> None:
         """Say that the gate of a run is closed, once it is, with what is in flight; the caller rings."""
@@ -261,13 +263,26 @@ class Recorder(Sink):
         if log is not None:
             self._add(log, draft)
 
+    def _collect(self, run: Run, draft: Draft) -> None:
+        """Note what comes again and again, as the tokens of a model do, and may be written a moment later."""
+        log = self._log_of(run)
+        if log is None:
+            return
+        self._keep(log, draft)
+        if not (log.is_busy or log.is_collected):
+            log.is_collected = True
+            self.outbox.collect(partial(self._advance, log))
+
     def _add(self, log: RunLog, draft: Draft) -> None:
+        self._keep(log, draft)
+        if not log.is_busy:
+            self._soon(log)
+
+    def _keep(self, log: RunLog, draft: Draft) -> None:
         if len(log.drafts) < _DRAFTS_KEPT:
             log.drafts.append(draft)
         else:
             log.dropped += 1
-        if not log.is_busy:
-            self._soon(log)
 
     def _soon(self, log: RunLog) -> None:
         self.outbox.put(partial(self._advance, log))
@@ -306,6 +321,7 @@ class Recorder(Sink):
     def _advance(self, log: RunLog) -> None:
         """Make the next call for a run, unless one is under way: its reply makes the next. On the control thread."""
         run = log.run
+        log.is_collected = False  # first: what is noted from here on is written after this
         if log.is_busy or log.is_held_up or log.finished is _KEPT:
             return
         if not log.is_registered:

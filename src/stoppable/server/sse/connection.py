@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from starlette.types import Scope
 
+from stoppable._core import clock
 from stoppable.server.sse.reader import Reader
 from stoppable.server.sse.streams import Streams
 from stoppable.server.sse.views import View
@@ -23,6 +24,7 @@ _logger = logging.getLogger("stoppable.server")
 
 EXTENSION = "stoppable.stream"
 """The ASGI extension with which our server offers to hand the connection of a request over."""
+_LIVELY_SECONDS = 1.0  # after something was sent, in which a task waits for more
 
 HandOver: TypeAlias = "Callable[[StreamConnection], bool]"
 """Gives the connection of a request away; False if that is not possible."""
@@ -95,7 +97,7 @@ class StreamConnection(Reader, asyncio.Protocol):
 
     def wake(self) -> None:
         """Look at the log again."""
-        self._has_news = True
+        super().wake()
         if self._task is None and self._feed is not None:
             work = self._work()
             # It belongs neither to the run that has the news nor to a request.
@@ -103,7 +105,7 @@ class StreamConnection(Reader, asyncio.Protocol):
 
     async def _work(self) -> None:
         try:
-            last = await self._catch_up()
+            last = await self._follow()
         except asyncio.CancelledError:
             if not self._is_slow or self._is_gone:
                 self._transport.abort()
@@ -116,6 +118,10 @@ class StreamConnection(Reader, asyncio.Protocol):
         self._task = None
         if last is not None:
             self._end(last)
+
+    def _stays(self) -> bool:
+        # A task for each token would cost more than all that it does.
+        return clock.now() - self._sent_at < _LIVELY_SECONDS
 
     async def _write(self, chunk: bytes) -> None:
         if self._room is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 
 from stoppable._core import clock
@@ -30,6 +31,7 @@ class Reader(ABC):
         "_sending_since",
         "_sent_at",
         "_streams",
+        "_waiter",
         "view",
     )
 
@@ -44,6 +46,7 @@ class Reader(ABC):
         self._is_slow = False
         self._sending_since: float | None = None
         self._sent_at = clock.now()
+        self._waiter: asyncio.Future[None] | None = None
 
     @property
     def keeps_run(self) -> bool:
@@ -54,9 +57,11 @@ class Reader(ABC):
     async def _write(self, chunk: bytes) -> None:
         """Send a piece, once there is room for it."""
 
-    @abstractmethod
     def wake(self) -> None:
         """Look at the log again."""
+        self._has_news = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     @abstractmethod
     def _give_up(self) -> None:
@@ -77,6 +82,18 @@ class Reader(ABC):
             self._feed = None
             self._streams.leave(self.view, self)
 
+    async def _follow(self) -> bytes | None:
+        """Send what there is and what comes. Return what the stream ends with, or None: the next ``wake`` goes on."""
+        while (last := await self._catch_up()) is None and self._stays():
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            self._waiter = None
+        return last
+
+    def _stays(self) -> bool:
+        """Return whether to wait for more in the same task."""
+        return True
+
     async def _catch_up(self) -> bytes | None:
         """Send what there is. Return what the stream ends with, or None if there will be more."""
         store = self._streams.store
@@ -95,7 +112,7 @@ class Reader(ABC):
             if piece.chunk:
                 await self._send(piece.chunk)
             self._after = piece.after  # also if nothing was to be shown
-            if not piece.chunk:
+            if piece.is_all or not piece.chunk:
                 last = await self._idle()
                 if last is not None or not self._has_news:
                     return last

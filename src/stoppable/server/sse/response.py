@@ -56,12 +56,11 @@ class EventStream(Response):
 class _Request(Reader):
     """A reader within the request of any ASGI server."""
 
-    __slots__ = ("_send_message", "_task", "_waiter")
+    __slots__ = ("_send_message", "_task")
 
     def __init__(self, streams: Streams, view: View, after: int, send: Send) -> None:
         super().__init__(streams, view, after)
         self._send_message = send
-        self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
 
     async def run(self, receive: Receive) -> None:
@@ -71,7 +70,7 @@ class _Request(Reader):
         self._join()
         watcher = asyncio.create_task(self._watch(receive))
         try:
-            last = await self._follow()
+            last = await self._follow() or b""
         except asyncio.CancelledError:
             if not self._is_slow or self._task.uncancel() > 0:
                 raise
@@ -83,12 +82,6 @@ class _Request(Reader):
             self._leave()
         if not self._is_gone:
             await self._send_last(last)
-
-    async def _follow(self) -> bytes:
-        while (last := await self._catch_up()) is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return last
 
     async def _send_last(self, last: bytes) -> None:
         # It goes out once there is room; a client that still takes nothing finds the connection closed.
@@ -106,12 +99,6 @@ class _Request(Reader):
 
     async def _write(self, chunk: bytes) -> None:
         await self._send_message({"type": "http.response.body", "body": chunk, "more_body": True})
-
-    def wake(self) -> None:
-        """Look at the log again."""
-        self._has_news = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def _give_up(self) -> None:
         assert self._task is not None, "it is sending"

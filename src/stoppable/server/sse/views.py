@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.server.sse.feed import Feed
+from stoppable.stores.base import READ_BYTES
 from stoppable.stores.listeners import ANY
 
 if TYPE_CHECKING:
@@ -19,11 +20,15 @@ _TREE_PAUSE = 0.05  # seconds: whoever follows a tree is woken by every run of t
 
 
 class Piece(NamedTuple):
-    """What is sent next, the number that a client has then, and whether the stream ends with it."""
+    """What is sent next, the number that a client has then, and whether the stream ends with it.
+
+    ``is_all`` says that nothing came after it when it was read: what has come since is news.
+    """
 
     chunk: bytes
     after: int
     is_last: bool = False
+    is_all: bool = False
 
 
 class Behind(Exception):
@@ -84,7 +89,10 @@ class RunView(LogView):
         """Return events as they are in the log."""
         # Of a run that is over, what came after its end is told too.
         last = None if self.is_replay else self.run_id
-        return _joined(await self.events(store, after, READ), feed, after, last)
+        events = await self.events(store, after, READ)
+        piece = _joined(events, feed, after, last)
+        is_all = len(events) < READ and len(piece.chunk) < READ_BYTES // 8  # a store's own form may be longer
+        return Piece(piece.chunk, piece.after, piece.is_last, is_all)
 
     async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
         """Return what comes after a number, each with its own."""
