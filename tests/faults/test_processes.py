@@ -92,8 +92,8 @@ def test_a_stop_whose_author_dies_before_anybody_was_told_still_happens(node, su
 import os, signal
 from stoppable.records import StopIntent
 from stoppable.stores.sqlite import SqliteStore
-from stoppable.stores.sqlite.wakeups import Bells
-Bells.ring = lambda self, *args: {"os.kill(os.getpid(), signal.SIGKILL)" if "before" in moment else "None"}
+from stoppable.stores.sqlite.wakeups import Wakeups
+Wakeups.ring = lambda self, *args: {"os.kill(os.getpid(), signal.SIGKILL)" if "before" in moment else "None"}
 store = SqliteStore({str(path)!r})
 store.open()
 store.request_stop({run!r}, StopIntent()).result()

@@ -11,7 +11,7 @@ from stoppable.errors import StoreError
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
 from stoppable.stores.sqlite import SqliteStore
-from stoppable.stores.sqlite.wakeups import Bells
+from stoppable.stores.sqlite.wakeups import Wakeups
 
 DEADLINE = 30
 TTL = 9.0  # a heartbeat every three seconds, and a lease that a busy machine does not let run out
@@ -81,7 +81,7 @@ async def test_it_takes_effect_though_nobody_is_told_and_whoever_took_it_is_gone
     """The intent is read with the next heartbeat: a notification is speed, the store is the truth."""
     async with Supervisor(SqliteStore(path), ttl=TTL) as there:
         handle = await there.start(forever)
-        monkeypatch.setattr(Bells, "ring", lambda *_: None)
+        monkeypatch.setattr(Wakeups, "ring", lambda *_: None)
         monkeypatch.setattr(Listeners, "tell", lambda *_: None)
         taker = SqliteStore(path)
         taker.open()
