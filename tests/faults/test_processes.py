@@ -93,7 +93,7 @@ import os, signal
 from stoppable.records import StopIntent
 from stoppable.stores.sqlite import SqliteStore
 from stoppable.stores.sqlite.wakeups import Wakeups
-Wakeups.ring = lambda self, *args: {"os.kill(os.getpid(), signal.SIGKILL)" if "before" in moment else "None"}
+Wakeups.wake = lambda self, *args: {"os.kill(os.getpid(), signal.SIGKILL)" if "before" in moment else "None"}
 store = SqliteStore({str(path)!r})
 store.open()
 store.request_stop({run!r}, StopIntent()).result()

@@ -81,7 +81,7 @@ async def test_it_takes_effect_though_nobody_is_told_and_whoever_took_it_is_gone
     """The intent is read with the next heartbeat: a notification is speed, the store is the truth."""
     async with Supervisor(SqliteStore(path), ttl=TTL) as there:
         handle = await there.start(forever)
-        monkeypatch.setattr(Wakeups, "ring", lambda *_: None)
+        monkeypatch.setattr(Wakeups, "wake", lambda *_: None)
         monkeypatch.setattr(Listeners, "tell", lambda *_: None)
         taker = SqliteStore(path)
         taker.open()
