@@ -10,6 +10,9 @@ LADDER: dict[str, dict[str, float]] = {
     "immediate": {"interrupt": 0, "cancel": 0, "kill": 5, "lost": 7},
     "kill": {"interrupt": 0, "cancel": 0, "kill": 0, "lost": 2},
 }
+BLIND_GRACE = 2
+BLIND = {"interrupt": BLIND_GRACE, "cancel": BLIND_GRACE, "kill": 7, "lost": 9}
+"""Of a graceful stop of a run that never looked."""
 TERMINAL = {"completed", "failed", "stopped", "lost"}
 TABLE = {
     "pending": {"running", "stopped", "lost"},
@@ -19,7 +22,12 @@ TABLE = {
 }
 
 Run = dict[str, Any]
+Stop = dict[str, Any]
 Frame = dict[str, Any]
+
+
+def ladder(stop: Stop) -> dict[str, float]:
+    return BLIND if stop["is_blind"] else LADDER[stop["mode"]]
 
 
 def may_become(status: str) -> set[str]:
@@ -49,22 +57,23 @@ class Model:
     # Runs
 
     def add_run(self, name: str, parent: str | None) -> None:
+        if parent is not None:
+            self.look(parent)
         is_born_stopped = parent is not None and self.stopped(parent)
         self.runs[name] = {
             "parent": parent,
             "status": "pending",
             "outcome": None,
             "begun": False,
-            "stops": list(self.runs[parent]["stops"])
-            if is_born_stopped
-            else [],  # of (time, mode, reason), the first one first
+            "looked": False,
+            "stops": list(self.runs[parent]["stops"]) if is_born_stopped else [],  # the first one first
             "reasons": (),
             "is_target": False,
             "delivered": False,
             "rung": self.runs[parent]["rung"] if is_born_stopped else "signal",
             "ended": None,  # (value, error)
             "partial": None,
-            "seen_in_flight": set(),  # every boundary of its subtree that was open at a stop that reached it
+            "seen_in_flight": set(),  # every boundary of its subtree that may have been open at a stop that reached it
             "entered_after": set(),
             "final_receipt": None,
         }
@@ -105,20 +114,30 @@ class Model:
         return "escalated" if MODES.index(mode) > MODES.index(self.mode(name)) else "already_stopping"
 
     def mode(self, name: str) -> str:
-        return max((mode for _, mode, _ in self.runs[name]["stops"]), key=MODES.index)
+        return max((stop["mode"] for stop in self.runs[name]["stops"]), key=MODES.index)
+
+    def look(self, name: str) -> None:
+        """Note that a run met a boundary, check, shield or hook, or started a child: it gets its grace."""
+        self.runs[name]["looked"] = True
+        for stop in self.runs[name]["stops"]:
+            if stop["target"] == name and self.now < stop["at"] + BLIND_GRACE and not self.terminal(name):
+                stop["is_blind"] = False
 
     def stop(self, name: str, mode: str, reason: tuple[str, str, str | None]) -> None:
         answer = self.answer(name, mode)
         if answer == "already_finished":
             return
         self.runs[name]["is_target"] = True
-        self.runs[name]["seen_in_flight"] |= self.open_in(name)
+        self.runs[name]["seen_in_flight"] |= self.open_in(name, vanished=True)
         if answer != "already_stopping":
-            stop = (self.now, mode, reason)
+            run = self.runs[name]
+            is_blind = mode == "graceful" and run["begun"] and not run["looked"]
+            stop = {"at": self.now, "mode": mode, "reason": reason, "target": name}
+            stop |= {"is_blind": is_blind, "was_blind": is_blind}
             for member in self.family(name):
                 if not self.terminal(member):
                     self.runs[member]["stops"].append(stop)
-                    self.runs[member]["seen_in_flight"] |= self.open_in(member)
+                    self.runs[member]["seen_in_flight"] |= self.open_in(member, vanished=True)
 
     def deliver(self, name: str) -> None:
         run = self.runs[name]
@@ -127,7 +146,8 @@ class Model:
 
     def rungs(self, name: str) -> list[tuple[float, str]]:
         """When which rung is due."""
-        return [(at + after, rung) for at, mode, _ in self.runs[name]["stops"] for rung, after in LADDER[mode].items()]
+        stops = self.runs[name]["stops"]
+        return [(stop["at"] + after, rung) for stop in stops for rung, after in ladder(stop).items()]
 
     def climb(self, names: list[str]) -> None:
         """Climb every rung that is due by now, for runs that were not over when it was; a higher one is a delivery."""
@@ -148,7 +168,7 @@ class Model:
 
     def reason(self, name: str) -> tuple[str, str, str | None] | None:
         stops = self.runs[name]["stops"]
-        return stops[0][2] if stops else None
+        return stops[0]["reason"] if stops else None
 
     def share_a_stop(self, one: str, other: str) -> bool:
         return any(a is b for a in self.runs[one]["stops"] for b in self.runs[other]["stops"])
@@ -186,7 +206,7 @@ class Model:
         return not self.terminal(frame["run"]) and self.now < min([max(ends, default=0), *self.kills_at(frame["run"])])
 
     def kills_at(self, name: str) -> list[float]:
-        return [at + LADDER[mode]["kill"] for at, mode, _ in self.runs[name]["stops"] if "kill" in LADDER[mode]]
+        return [at for at, rung in self.rungs(name) if rung == "kill"]
 
     def join(self, actor: str) -> None:
         """Take part: whoever met a boundary or check of the run, or was told to stop; out of reach after the end."""
@@ -213,9 +233,13 @@ class Model:
 
     # Boundaries
 
-    def open_in(self, name: str) -> set[str]:
-        """Return what is open below a run; not in a run that is over and executed by nobody any more."""
-        reached = {run for run in self.family(name) if not self.terminal(run) or self.crew(run)}
+    def open_in(self, name: str, *, vanished: bool = False) -> set[str]:
+        """Return what is open below a run; not in a run that is over and executed by nobody any more.
+
+        With ``vanished``, also what somebody was inside who is gone without a word: a stop may find it open or not.
+        """
+        is_executed = lambda run: self.crew(run) or (vanished and self.crew(run, vanished=True))  # noqa: E731
+        reached = {run for run in self.family(name) if not self.terminal(run) or is_executed(run)}
         return {label for label, run in self.open.items() if run in reached}
 
     def enter(self, label: str, name: str) -> None:

@@ -9,6 +9,7 @@ import stoppable
 from stoppable._core import context
 from stoppable._core.participants import Participant
 from stoppable._core.run import Run
+from stoppable._engine.edge import _Edge
 
 
 class Rude(BaseException):
@@ -393,6 +394,38 @@ def test_a_stopping_run_above_a_lost_node_is_lost_also_with_a_finished_run_in_be
     clock.advance(2)
     assert (between.status, lost.status) == ("completed", "lost")
     assert parent.status == "lost"
+
+
+def test_a_final_receipt_says_for_good_that_the_run_never_looked(clock):
+    """Also if something that the run left behind looks, before the blind grace would have been over."""
+    run = Run("blind")
+    run._begin(Undead())
+    run.stop()
+    run._deliver(raised=True)
+    run._end(None, None)
+    assert (run.status, run.receipt.blind) == ("stopped", True)
+    run._admit(Undead())
+    in_run(run, stoppable.should_stop)
+    clock.advance(2)
+    assert run.receipt.blind
+
+
+@pytest.mark.parametrize("look", [stoppable.should_stop, stoppable.check])
+def test_a_run_that_was_started_in_a_shield_and_looked_gets_its_grace(clock, look):
+    run = Run("cleans up")
+    run._begin(Undead())
+
+    def clean_up():
+        with stoppable.shielded(5):
+            edge = _Edge(Run("child", run))
+            edge._open(Undead())
+            return edge.run, look(), context.current.get()._looked
+
+    child, _, looked = in_run(run, clean_up)
+    assert looked
+    assert not child.stop().blind
+    child.stop("kill")
+    clock.advance(2)
 
 
 class Undead(Participant):

@@ -137,6 +137,7 @@ class TreeMachine(World):
             self.raised_inside(actor, check)
             return
         frame = self.model.scope(actor)
+        self.model.look(frame["run"])
         answer = self.inside(actor, should_stop)
         assert answer == self.model.closed(frame), "G5"
         if answer:
@@ -156,6 +157,7 @@ class TreeMachine(World):
     @rule(actor=one_of(working), seconds=st.sampled_from([4, 30, 1, 0]))
     def enter_shield(self, actor, seconds):
         outer = self.model.scope(actor)
+        self.model.look(outer["run"])
         shield = shielded(seconds)
         self.inside(actor, shield.__enter__)
         number = next(self.numbers)
@@ -364,6 +366,9 @@ class TreeMachine(World):
         assert len(listed) == len(receipt.in_flight)
         assert len(after) == len(receipt.entered_after), f"listed twice: {receipt.entered_after}"
         assert receipt.mode == self.model.mode(name), "G6"
+        # One that has looked since is called blind until its grace would have been over.
+        assert receipt.blind >= any(stop["is_blind"] for stop in known["stops"]), "a run that cannot obey is told"
+        assert receipt.blind <= any(stop["was_blind"] for stop in known["stops"]), "one that can obey is not called so"
         assert (receipt.delivered_at is not None) == known["delivered"]
         if receipt.final:
             self._final_receipt_holds(name, receipt)

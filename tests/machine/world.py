@@ -131,6 +131,7 @@ class World(RuleBasedStateMachine):
         frame = self.model.scope(actor)
         closed = self.model.closed(frame)
         self.model.join(actor)
+        self.model.look(frame["run"])
         try:
             self.inside(actor, function)
         except AgentStopped as stopped:
@@ -145,7 +146,6 @@ class World(RuleBasedStateMachine):
     def new_run(self, parent: str | None) -> str:
         name = f"r{len(self.runs)}"
         self.runs[name] = Run(name, None if parent is None else self.runs[parent])
-        self.runs[name]._looked = True  # the blind grace is not part of the model: test_g06 has it
         self.model.add_run(name, parent)
         return name
 
@@ -261,4 +261,5 @@ class World(RuleBasedStateMachine):
         if moment is Moment.END:
             self.inside(actor, on_end, called)
         else:
+            self.model.look(run)
             self.inside(actor, _user_hook, moment, called)

@@ -53,6 +53,22 @@ async def test_a_stream_that_the_stop_closes_between_two_chunks_is_closed(way):
     assert fates(handle, "run") == ["stopped"]
 
 
+@pytest.mark.parametrize(("others", "fate"), [([], "closed"), ([ValueError("its own")], "finished")])
+async def test_a_tool_whose_branches_take_the_stop_is_closed_unless_one_fails_by_itself(others, fate):
+    async def agent():
+        with stoppable.boundary("tool"):
+            found = await asyncio.gather(stoppable.sleep(60), stoppable.sleep(60), return_exceptions=True)
+            raise BaseExceptionGroup(
+                "of a task group", [found[0], BaseExceptionGroup("of another", found[1:]), *others]
+            )
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.run.in_flight)
+    await handle.stop()
+    assert (await handle.outcome()).status == "stopped"
+    assert fates(handle, "tool") == [fate]
+
+
 async def test_a_tool_that_takes_the_stop_at_a_wait_inside_it_is_closed():
     async def agent():
         with stoppable.boundary("tool"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import warnings
@@ -18,7 +17,7 @@ from stoppable._core.gate import Member, Role
 from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Fate
-from stoppable.errors import InvalidArgument
+from stoppable.errors import AgentStopped, InvalidArgument
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,6 +49,7 @@ def check() -> None:
 
 
 def _join_in_shield(scope: Scope, run: Run) -> participants.Participant | None:
+    run._looked = True
     holder = participants.join(run)
     if holder is not None and isinstance(scope, shielded):
         scope._protect(holder)  # a task that was started in the shield is held back too
@@ -151,7 +151,11 @@ class Boundary(Member):
             members = run._make_members()
         members[self] = True
         if run._closed or run._budget is not None or run._sink is not None:
-            self._published(run, run)
+            try:
+                self._published(run, run)
+            except AgentStopped:
+                await participants.hold_back()
+                raise
         return self
 
     async def __aexit__(
@@ -363,10 +367,14 @@ def _iteration(kind: str, name: str, function: Callable[..., Any], make: _Make =
     return iterate
 
 
-def _async_call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _async_call(kind: str, name: str, function: Callable[..., Any], make: _Make = boundary) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        entry = boundary(kind, name)
-        entry.__enter__()
+        entry = make(kind, name)
+        try:
+            entry.__enter__()
+        except AgentStopped:
+            await participants.hold_back()
+            raise
         try:
             result = await function(*args, **kwargs)
         except BaseException as error:
@@ -396,10 +404,10 @@ def _call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., A
 
 
 async def _awaited(kind: str, name: str, coroutine: CoroutineType[Any, Any, Any]) -> Any:
-    with contextlib.ExitStack() as stack:
-        stack.callback(coroutine.close)  # in case the gate is closed by now
-        with _Unpaid(kind, name):
-            return await coroutine
+    try:
+        return await _async_call(kind, name, lambda: coroutine, _Unpaid)()
+    finally:
+        coroutine.close()  # in case the gate is closed by now
 
 
 _RETURNED: dict[type, Callable[[str, str, Any], Any]] = {

@@ -30,5 +30,9 @@ def _cause(error: BaseException) -> BaseException | None:
     """Return the stop or the cancel that ended an effect: the error itself, or what was on its way out then."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, (AgentStopped, *participants.cancels)):
+        if isinstance(found, BaseExceptionGroup):  # of a task group: the stop, if that is all that its branches met
+            causes = [_cause(inner) for inner in found.exceptions]
+            if None not in causes:
+                return next((cause for cause in causes if isinstance(cause, AgentStopped)), causes[0])
         found = found.__context__
     return found

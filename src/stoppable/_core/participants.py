@@ -6,7 +6,7 @@ The core knows neither asyncio nor threads. Alone, it stops runs but climbs no l
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stoppable._core.gate import Member, Role
@@ -99,6 +99,10 @@ def _call_in_place(hooks: Sequence[Hook]) -> None:
         hook.call()
 
 
+async def _no_siblings() -> None:
+    pass
+
+
 def _no_threads(_run: Run) -> tuple[str, ...]:
     return ()
 
@@ -127,6 +131,8 @@ dispatch: Callable[[Sequence[Hook]], None] = _call_in_place
 """Call hooks, away from whoever stops: a hook may hang."""
 in_loop: Callable[[Callable[..., object]], Callable[..., object]] = _no_loop
 """Return a plain function that has an async one executed by the event loop of the caller."""
+hold_back: Callable[[], Awaitable[None]] = _no_siblings
+"""Keep a branch that met the stop from unwinding its siblings while they finish what they are inside."""
 library_threads: Callable[[Run], tuple[str, ...]] = _no_threads
 """Return the names of the threads that libraries started in a run and that are alive."""
 is_worker_thread: Callable[[], bool] = _is_worker_thread

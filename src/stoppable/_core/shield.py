@@ -22,7 +22,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
     were started there, until it is left. It cannot span a ``yield``.
     """
 
-    __slots__ = ("_holders", "_is_left", "_looked", "_outer", "_region", "_reset", "_run", "_seconds", "_until")
+    __slots__ = ("_holders", "_is_left", "_outer", "_region", "_reset", "_run", "_seconds", "_until")
 
     def __init__(self, seconds_: float, /) -> None:
         self._seconds = seconds(seconds_, "seconds")
@@ -30,7 +30,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         self._reset: contextvars.Token[Scope] | None = None
         self._region = self  # the block, for a scope that extends it over another run
         self._outer: shielded | None = None  # the block around it
-        self._is_left = self._looked = False
+        self._is_left = False
         self._holders: list[participants.Participant] = []
 
     def __enter__(self) -> Self:
@@ -98,6 +98,16 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         return until if kill_at is None else min(until, kill_at)
 
     # As the scope of the code inside it
+
+    @property
+    def _looked(self) -> bool:
+        assert self._run is not None, "outside a run it is nobody's scope"
+        return self._run._looked
+
+    @_looked.setter
+    def _looked(self, looked: bool) -> None:
+        assert self._run is not None, "outside a run it is nobody's scope"
+        self._run._looked = looked
 
     @property
     def _closed(self) -> bool:

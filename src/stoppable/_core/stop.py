@@ -182,7 +182,8 @@ class Stop:
 
     def look_again(self) -> bool:
         """Return whether its target, which had never looked, has done so since: it can obey and gets its grace."""
-        is_news = self.is_blind and self._has_looked()
+        # Not once it is over: its receipt is final, and what looked was something that it left behind.
+        is_news = self.is_blind and self.target._outcome is None and self._has_looked()
         self.is_blind = self.is_blind and not is_news
         return is_news
 

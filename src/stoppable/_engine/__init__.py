@@ -3,7 +3,7 @@
 import asyncio
 
 from stoppable._core import participants
-from stoppable._engine import control, hooks, ladder, tasks
+from stoppable._engine import control, draining, hooks, ladder, tasks
 from stoppable._engine.plain import library
 
 participants.attend = tasks.attend
@@ -11,6 +11,7 @@ participants.cancels = (asyncio.CancelledError,)
 participants.climb = ladder.climb
 participants.current_task = tasks.current_task
 participants.dispatch = control.dispatch
+participants.hold_back = draining.hold_back
 participants.in_loop = hooks.in_loop
 participants.join = tasks.join
 participants.library_threads = library.alive_in

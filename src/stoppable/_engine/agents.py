@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from types import FunctionType
 from typing import Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
-from stoppable._core import context
+from stoppable._core import context, participants
 from stoppable._core.boundary import check
 from stoppable._core.context import OUTSIDE
 from stoppable._core.policy import Policy
@@ -37,7 +37,7 @@ from stoppable._engine.generators import Steps
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.returned_coroutine import Returned
 from stoppable._engine.tasks import passed_on
-from stoppable.errors import InvalidArgument, RunFailed
+from stoppable.errors import AgentStopped, InvalidArgument, RunFailed
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -95,19 +95,23 @@ def _async_agent(function: Callable[..., Any], options: RunOptions) -> Callable[
         if context.current_run() is None:
             return await function(*args, **kwargs)
         # What drive() does, written out: every frame less lets a recursion go half as deep again.
-        edge = Edge(child_run(function, options))
-        if edge.open():
-            result, error = None, None
-            try:
-                result = await function(*args, **kwargs)
-            except BaseException as caught:
-                error = caught
-            try:
-                if error is not None or not edge.close_at_once(result):
-                    await edge.close(result, error)
-            finally:
-                error = None  # a traceback that holds the frame that holds the traceback
-        return edge.answer()
+        try:
+            edge = Edge(child_run(function, options))
+            if edge.open():
+                result, error = None, None
+                try:
+                    result = await function(*args, **kwargs)
+                except BaseException as caught:
+                    error = caught
+                try:
+                    if error is not None or not edge.close_at_once(result):
+                        await edge.close(result, error)
+                finally:
+                    error = None  # a traceback that holds the frame that holds the traceback
+            return edge.answer()
+        except AgentStopped:
+            await participants.hold_back()
+            raise
 
     return call_agent
 
@@ -317,13 +321,17 @@ async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     options = asked(agent, name, labels, policy)
     if context.current_run() is None:
         return await body(*args)
-    run = child_run(body, options)
-    edge = Edge(run)
-    await drive(edge, body, args, {})
-    outcome = run.outcome
-    if outcome is not None and outcome.status is _FAILED:
-        raise RunFailed(run.id, outcome) from outcome.error
-    return edge.answer()
+    try:
+        run = child_run(body, options)
+        edge = Edge(run)
+        await drive(edge, body, args, {})
+        outcome = run.outcome
+        if outcome is not None and outcome.status is _FAILED:
+            raise RunFailed(run.id, outcome) from outcome.error
+        return edge.answer()
+    except AgentStopped:
+        await participants.hold_back()
+        raise
 
 
 def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:

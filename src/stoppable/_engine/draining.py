@@ -3,34 +3,90 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from asyncio import Task
+from typing import Any
 
-from stoppable._core import clock, context, participants
+from stoppable._core import clock, context
 from stoppable._core.boundary import Boundary
 from stoppable._core.run import Run
+from stoppable._core.state import Mode
+from stoppable._engine import tasks
+from stoppable._engine.tasks import TaskParticipant
+from stoppable._engine.threads import ThreadParticipant
 
 _LOOK_SECONDS = 0.01
+
+_waiting: set[TaskParticipant] = set()
+"""The branches that met a stop and wait for others."""
 
 
 async def drained() -> None:
     """Wait until no other branch of the current run is inside a boundary, while the grace of its stop lasts.
 
-    For a branch that met the stop and is about to raise it into a task group, which cancels its siblings at once, paid
-    calls included (N12): ``except AgentStopped: await drained(); raise``. Returns at once if the run was not told to
-    stop, and at the INTERRUPT rung at the latest, so that it prolongs no stop (G6).
+    For a branch that met the stop where nothing could wait, in ``check()`` or a plain ``with boundary(…)``, and is
+    about to raise it into a task group, which cancels its siblings at once, paid calls included (N12): ``except
+    AgentStopped: await drained(); raise``. What the branch itself is a part of is not waited for. Returns at once if
+    the run was not told to stop, and at the INTERRUPT rung at the latest, so that it prolongs no stop (G6).
     """
-    run = context.current_run()
-    if run is None or run._stop is None:
+    run, me = context.current_run(), tasks.current()
+    if run is not None and me is not None:
+        await _drain(run, me)
+
+
+async def hold_back() -> None:
+    """Do the same on behalf of a branch that meets the stop where it awaits something of ours.
+
+    Not for the run's own task: only its clean-up may know how to end what still runs, and it has the grace for that.
+    """
+    run, me = context.current_run(), tasks.current()
+    if run is not None and me is not None and me is not run._main and not me.task.cancelling():
+        await _drain(run, me)
+
+
+async def _drain(run: Run, me: TaskParticipant) -> None:
+    if run._stop is None:
         return
-    me = participants.participant()
-    until = clock.now() + run.policy.grace  # a cooperative stop has no rung that would end it
-    while run._rung is None and clock.now() < until and any(_of_others(run, me)):  # noqa: ASYNC110
-        await asyncio.sleep(_LOOK_SECONDS)
+    until = run._stop.requested_at + run.policy.grace  # a cooperative stop has no rung that would end it
+    _waiting.add(me)
+    try:
+        while _may_wait(run) and clock.now() < until and _is_another_inside(run):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        _waiting.discard(me)
 
 
-def _of_others(run: Run, me: participants.Participant | None) -> Iterator[Boundary]:
-    """Yield the open boundaries of a run and of the runs below it that somebody else is inside."""
+def _may_wait(run: Run) -> bool:
+    return run._rung is None and all(stop.mode <= Mode.GRACEFUL for stop in run._stops())
+
+
+def _is_another_inside(run: Run) -> bool:
+    """Return whether a call is in flight, in a run or below it, that is not just waiting for those who wait here."""
+    around = _around_those_who_wait()
     nodes = [run]
     for node in nodes:
         nodes += node._offspring()
-        yield from (entered for entered in node._list(Boundary) if entered.holder is not me)
+        if any(not entered.is_idle and _is_call(entered.holder, around) for entered in node._list(Boundary)):
+            return True
+    return False
+
+
+def _is_call(holder: object, around: set[Task[Any]]) -> bool:
+    """Return whether whoever is inside a boundary makes a call that an unwinding branch could cut.
+
+    A thread or a process that lives beside the branches is none: nothing unwinds it, and it may wait for the clean-up.
+    """
+    if isinstance(holder, ThreadParticipant):
+        return holder._thread is not threading.current_thread()
+    return isinstance(holder, TaskParticipant) and holder.task not in around
+
+
+def _around_those_who_wait() -> set[Task[Any]]:
+    """Return the tasks of those who wait, and of those that they were started by: what these are inside waits too."""
+    found: set[Task[Any]] = set()
+    for waiter in list(_waiting):
+        participant: TaskParticipant | None = waiter
+        while participant is not None and participant.task not in found:
+            found.add(participant.task)
+            participant = participant.started_by()
+    return found

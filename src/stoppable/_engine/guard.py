@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, TypeVar
 
-from stoppable._core import context
+from stoppable._core import context, participants
 from stoppable._engine.streaming.chunks import Chunks, Entry, GuardedEntry
 from stoppable._engine.streaming.stream import AsyncChunks, BlockingChunks, EitherChunks, is_async, is_blocking
-from stoppable.errors import InvalidArgument
+from stoppable.errors import AgentStopped, InvalidArgument
 
 T = TypeVar("T")
 
@@ -155,7 +155,12 @@ def _guarded(kind: str, label: Callable[[tuple[Any, ...]], str], method: Callabl
     if inspect.iscoroutinefunction(method):
 
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            entry = GuardedEntry(kind, label(args)).__enter__()
+            entry = GuardedEntry(kind, label(args))
+            try:
+                entry.__enter__()
+            except AgentStopped:
+                await participants.hold_back()
+                raise
             with _left_on_error(entry):
                 result = await method(*args, **kwargs)
             return _handed_out(entry, result, kwargs)
@@ -179,7 +184,11 @@ async def _awaited(entry: Entry, coroutine: Coroutine[Any, Any, Any], kwargs: di
     scope = context.current.get()
     if not entry.enter_unpaid(scope):
         coroutine.close()
-        scope._raise_stopped()
+        try:
+            scope._raise_stopped()
+        except AgentStopped:
+            await participants.hold_back()
+            raise
     with _left_on_error(entry):
         result = await coroutine
     return _handed_out(entry, result, kwargs)

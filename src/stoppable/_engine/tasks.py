@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import sys
 import threading
+import weakref
 from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,6 +36,8 @@ OURS = "stopped by stoppable"
 """The message of our own cancels, known by its identity."""
 
 _by_task: dict[Task[Any], TaskParticipant] = {}
+_starter: contextvars.ContextVar[weakref.ref[Task[Any]] | None] = contextvars.ContextVar("starter", default=None)
+"""The task that takes part in a run and whose context this is, or is a copy of."""
 
 
 class _Here(threading.local):
@@ -63,6 +67,7 @@ class TaskParticipant(Participant):
         "_held_back",
         "_joined",
         "_shields",
+        "_started_by",
         "_unwinding",
         "issued",
         "loop",
@@ -72,9 +77,13 @@ class TaskParticipant(Participant):
         "thread",
     )
 
-    def __init__(self, task: Task[Any], loop: AbstractEventLoop) -> None:
+    def __init__(self, task: Task[Any], loop: AbstractEventLoop, *, is_current: bool = True) -> None:
         _by_task[task] = self
         self.task = task
+        self._started_by: weakref.ref[Task[Any]] | None = None
+        if is_current:
+            self._started_by = _starter.get()
+            _starter.set(weakref.ref(task))  # inherited by the tasks that it starts from now on
         self.loop = loop
         self.thread = here.thread  # made on it
         self.issued = 0  # cancels of ours that nobody has paid back yet
@@ -89,6 +98,11 @@ class TaskParticipant(Participant):
         """End a generator that somebody may keep, half read: nobody reads it any more."""
         if self.reader_left is not None:
             self.reader_left()
+
+    def started_by(self) -> TaskParticipant | None:
+        """Return the participant that started the task, as far as that is known and it is alive."""
+        task = None if self._started_by is None else self._started_by()
+        return None if task is None else _by_task.get(task)
 
     def alive(self) -> bool:
         """Return whether the task can still take a step."""
@@ -292,8 +306,8 @@ def _current_in(loop: AbstractEventLoop) -> TaskParticipant | None:
     return _by_task.get(task) or _new_participant(task, loop)
 
 
-def _new_participant(task: Task[Any], loop: AbstractEventLoop) -> TaskParticipant:
-    participant = TaskParticipant(task, loop)
+def _new_participant(task: Task[Any], loop: AbstractEventLoop, *, is_current: bool = True) -> TaskParticipant:
+    participant = TaskParticipant(task, loop, is_current=is_current)
     task.add_done_callback(participant._done)
     participant._joined = []
     return participant
@@ -301,7 +315,7 @@ def _new_participant(task: Task[Any], loop: AbstractEventLoop) -> TaskParticipan
 
 def join_task(run: Run, task: Task[Any], loop: AbstractEventLoop) -> None:
     """Make a task one of a run's participants; on the thread of its loop."""
-    participant = _by_task.get(task) or _new_participant(task, loop)
+    participant = _by_task.get(task) or _new_participant(task, loop, is_current=False)
     if participant is not run._main and participant not in (run._members or ()):
         participant.join(run)
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
-from stoppable._core import context
+from stoppable._core import context, participants
 from stoppable._core.boundary import Boundary, check, innermost
 from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.source_lines import describe_thread, frames_of_thread, lines
-from stoppable.errors import InvalidArgument
+from stoppable.errors import AgentStopped, InvalidArgument
 
 _IDLE_SECONDS = 10.0
 _numbers = itertools.count(1)
@@ -256,14 +256,21 @@ async def to_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
     A stop lets it finish; at CANCEL the waiting ends and the thread, which nothing can end, keeps the run ``stopping``
     until it returns or the run is ``lost``. Threads are daemons: ``asyncio.run`` does not wait for one that hangs.
     """
+    try:
+        return await _to_thread(functools.partial(function, *args, **kwargs))
+    except AgentStopped:
+        await participants.hold_back()
+        raise
+
+
+async def _to_thread(call: Callable[[], T]) -> T:
     check()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     copied = contextvars.copy_context()
     run = context.current_run()
-    call = functools.partial(function, *args, **kwargs)
     if run is not None:
-        call = functools.partial(_visit, innermost(run), function, args, kwargs)
+        call = functools.partial(_visit, innermost(run), call, (), {})
 
     def work() -> None:
         result, error = None, None

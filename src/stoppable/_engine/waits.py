@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stoppable._core import context
+from stoppable._core import context, participants
 from stoppable._core.boundary import check
 from stoppable._core.hooks import Hook, Moment
 from stoppable._core.outcome import Outcome
@@ -16,6 +16,7 @@ from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.run import Run
 from stoppable._engine import control, tasks
 from stoppable._engine.alarms import Alarm
+from stoppable.errors import AgentStopped
 
 T = TypeVar("T")
 
@@ -121,7 +122,15 @@ async def until(future: asyncio.Future[None]) -> None:
 
 async def sleep(seconds: float) -> None:
     """Sleep; a stop of the run ends the sleep at once and raises AgentStopped. Outside a run it is a plain sleep."""
-    if checked_seconds(seconds, "seconds") == 0:
+    try:
+        await _sleep(checked_seconds(seconds, "seconds"))
+    except AgentStopped:
+        await participants.hold_back()
+        raise
+
+
+async def _sleep(seconds: float) -> None:
+    if seconds == 0:
         check()
         await asyncio.sleep(0)
         check()

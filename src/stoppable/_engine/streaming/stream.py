@@ -20,7 +20,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, Never, Self, TypeVar, cast, overload
 
-from stoppable._core import context
+from stoppable._core import context, participants
 from stoppable._core.context import Scope
 from stoppable._core.hooks import Callback, Hook, Moment, UserHook
 from stoppable._core.run import Run
@@ -28,7 +28,7 @@ from stoppable._engine.streaming import closing
 from stoppable._engine.streaming.chunks import Chunks
 from stoppable._engine.streaming.pending import Pending
 from stoppable._engine.tasks import TaskParticipant
-from stoppable.errors import InvalidArgument
+from stoppable.errors import AgentStopped, InvalidArgument
 
 T = TypeVar("T")
 
@@ -185,7 +185,11 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
     async def _stop_async(self, scope: Scope) -> Never:
         self._deliver(scope)
         await self._shut_async()
-        self._raise_stopped(scope)
+        try:
+            self._raise_stopped(scope)
+        except AgentStopped:
+            await participants.hold_back()
+            raise
 
     async def _shut_async(self) -> None:
         if not self._over:
