@@ -18,8 +18,13 @@ class Scope(Protocol):
     empty call.
     """
 
-    _looked: bool
-    """Set by every look, so that a stop knows whether there ever was one."""
+    @property
+    def _looked(self) -> bool:
+        """Set by every look, so that a stop knows whether there ever was one."""
+        ...
+
+    @_looked.setter
+    def _looked(self, looked: bool) -> None: ...
 
     @property
     def _closed(self) -> bool: ...
