@@ -126,9 +126,11 @@ class Stream:
 
 
 @contextlib.asynccontextmanager
-async def listening(app, lifespan="off"):
-    """Serve an app on a free port of this loop."""
+async def listening(app, lifespan="off", send_buffer=None):
+    """Serve an app on a free port of this loop; ``send_buffer`` is what the system takes for a client, in bytes."""
     listener = socket.create_server(("127.0.0.1", 0))
+    if send_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # connections inherit it
     url = "http://{}:{}".format(*listener.getsockname()[:2])
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan=lifespan, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)

@@ -50,13 +50,13 @@ def _turns():
 
 
 @contextlib.asynccontextmanager
-async def exposed(*agents, **options):
+async def exposed(*agents, send_buffer=None, **options):
     """Serve agents, and yield the address."""
     named = {agent.__name__: agent for agent in agents}
     over = Exposed(named)
     async with stoppable.Supervisor() as supervisor:
         app = create_app(supervisor, named, routers=[over.router], services=[over.service], **options)
-        async with listening(app, lifespan="on") as url:
+        async with listening(app, lifespan="on", send_buffer=send_buffer) as url:
             yield url
 
 

@@ -24,6 +24,7 @@ from a2a.types import (
 from a2a.utils.errors import TaskNotFoundError
 
 from stoppable import Filter, InvalidArgument, Status
+from stoppable.adapters.a2a.ahead import read_ahead
 from stoppable.adapters.a2a.executor import RunExecutor
 from stoppable.adapters.a2a.states import (
     CANCELED,
@@ -212,8 +213,8 @@ class StoppableRequestHandler(DefaultRequestHandler):
     async def _read(self, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         task_id: str | None = None
         try:
-            async with contextlib.aclosing(events):
-                async for event in events:
+            async with contextlib.aclosing(read_ahead(events)) as ahead:
+                async for event in ahead:
                     if task_id is None and (task_id := id_of(event)) is not None:
                         self._readers[task_id] = self._readers.get(task_id, 0) + 1
                     yield event
