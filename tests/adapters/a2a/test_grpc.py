@@ -31,8 +31,8 @@ BUDGET = 4.0 + 1.0  # the whole ladder, and what the answer takes
 @stoppable.agent
 async def waiter(text: str):
     """Wait for a turn, then answer."""
-    async with stoppable.boundary("tool", "wait"):
-        await GO.wait()
+    while not GO.is_set():
+        await stoppable.sleep(0.01)
     return text
 
 

@@ -25,8 +25,7 @@ async def talker(text: str):
     """Say a lot, then wait."""
     for _ in range(CHUNKS):
         stoppable.append_partial(CHUNK)
-    async with stoppable.boundary("tool", "wait"):
-        await asyncio.Event().wait()
+    await stoppable.sleep(600)
 
 
 def resident():
