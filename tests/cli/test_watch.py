@@ -18,7 +18,7 @@ async def quick():
 
 
 def test_lines_come_by_themselves_and_the_list_is_asked_for_once(caplog):
-    caplog.set_level(logging.INFO, "stoppable.access")
+    caplog.set_level(logging.DEBUG, "stoppable.access")
     with served([quick]) as service, Client(service.url) as client:
         process = subprocess.Popen(
             [sys.executable, "-m", "stoppable", "watch", "--json", "--interval", "0.1"],

@@ -40,6 +40,7 @@ from stoppable.server.middleware import Guard
 from stoppable.server.openapi import answer, errors
 from stoppable.server.responses import Problem, json_response, problem_of_status, problem_of_validation
 from stoppable.server.route import answer_to, guarded_route
+from stoppable.server.run_log import run_log
 from stoppable.server.run_routes import RunRoutes
 from stoppable.server.stop_routes import StopRoutes
 from stoppable.server.web_ui import ui
@@ -178,6 +179,7 @@ async def living(backend: Backend) -> AsyncIterator[None]:
             stack.push_async_callback(to_thread, backend.agent_loop.close)
         if not backend.supervisor.is_open:
             await stack.enter_async_context(backend.supervisor)
+        await stack.enter_async_context(run_log(backend.supervisor))
         stack.callback(backend.streams.close)
         for service in backend.services:
             await stack.enter_async_context(service())

@@ -10,7 +10,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-_FIELDS = ("method", "path", "status", "milliseconds")
+_FIELDS = (
+    *("method", "path", "status", "milliseconds"),  # of a request
+    *("runId", "agent", "owner", "runStatus", "mode", "reason", "seconds", "errorType"),  # of a run
+)
 
 
 class PlainFormatter(logging.Formatter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from http import HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +16,7 @@ from stoppable.server.responses import Problem
 
 _access = logging.getLogger("stoppable.access")
 
+_LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN = frozenset({"/healthz", "/readyz"})
 
 _UNLESS_GIVEN = {
@@ -59,8 +61,7 @@ class Guard:
             problem = self._refusal(scope)
             await (self._app if problem is None else problem.to_response())(scope, receive, guarded)
         finally:
-            if _access.isEnabledFor(logging.INFO):
-                _log(scope, status, clock.now() - began)
+            _log(scope, status, clock.now() - began)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["query_string"])
@@ -77,10 +78,16 @@ class Guard:
 
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
+    """Write a line about a request; what is only looked at, again and again, is not worth one unless it fails."""
+    is_look = scope["method"] in _LOOKS and status < HTTPStatus.BAD_REQUEST
+    level = logging.DEBUG if is_look else logging.INFO
+    if not _access.isEnabledFor(level):
+        return
     # The raw path is plain text without line breaks. The query and the headers are not logged: they may hold secrets.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:300]
     client = scope.get("client")
-    _access.info(
+    _access.log(
+        level,
         "%s %s %s %d %.1f ms",
         "-" if client is None else client[0],
         scope["method"],

@@ -102,6 +102,11 @@ class Supervisor:
         return self._core.lease.is_open
 
     @property
+    def worker(self) -> str:
+        """The id of its lease, which the records of its runs name."""
+        return self._core.lease.worker
+
+    @property
     def runs(self) -> tuple[Run, ...]:
         """The runs that this process executes, children included."""
         return tuple(log.run for log in list(self._core.recorder.logs.values()))
