@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -14,6 +15,9 @@ from .postgres_server import PostgresServer
 @pytest.fixture(scope="session")
 def server():
     """Start a server, which ends with the tests."""
+    if (url := os.environ.get("STOPPABLE_TEST_POSTGRES")) is not None:  # that of the tests which started these
+        yield SimpleNamespace(url=url)
+        return
     server = PostgresServer()
     yield server
     server.close()

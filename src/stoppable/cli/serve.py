@@ -140,7 +140,10 @@ def _limits(given: Sequence[str]) -> ServerLimits:
 
 def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | None, has_key: bool) -> None:
     """Say where the server is and what to try."""
-    lines = [f"stoppable serves {', '.join(agents)}", f"  at {url}", f"  kept in {store or 'memory'}"]
+    from stoppable.stores.urls import without_password  # noqa: PLC0415 - not for --help
+
+    kept = "memory" if store is None else without_password(store)
+    lines = [f"stoppable serves {', '.join(agents)}", f"  at {url}", f"  kept in {kept}"]
     if is_demo:
         from stoppable.demo.model import is_scripted  # noqa: PLC0415 - only here
 

@@ -19,6 +19,7 @@ GROUP = "stoppable.stores"
 """The entry point group in which a package names its factory, under the scheme of its URLs."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_PASSWORD = re.compile(r"//([^:/@]*):[^/]*@")  # to the last @: one in a password should be %40, and may be plain
 
 _registered: dict[str, Factory] = {}
 
@@ -42,6 +43,11 @@ def _postgres(url: str) -> Store:
 
 
 _OURS: dict[str, Factory] = {"memory": _memory, "sqlite": _sqlite, "postgresql": _postgres, "postgres": _postgres}
+
+
+def without_password(url: str) -> str:
+    """Return a URL as it may be shown."""
+    return _PASSWORD.sub(r"//\1:***@", url)
 
 
 def register_store(scheme: str, factory: Factory) -> None:
@@ -72,7 +78,7 @@ def _factory(url: str) -> Factory:
     if not found:
         known = sorted({*_OURS, *_registered, *(point.name for point in entry_points(group=GROUP))})
         raise InvalidArgument(
-            f"the store {url!r} is of no kind we know: use sqlite:///runs.db, "
+            f"the store {without_password(url)!r} is of no kind we know: use sqlite:///runs.db, "
             f"postgresql://user@host/database or memory:// (installed: {', '.join(known)})"
         )
     if len({point.value for point in found}) > 1:

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from stoppable.errors import InvalidArgument
 from stoppable.stores.postgres.store import PostgresStore
+from stoppable.stores.urls import without_password
 
 __all__ = ["PostgresStore", "from_url"]
 
@@ -27,11 +28,7 @@ def from_url(url: str) -> PostgresStore:
         raise InvalidArgument(f"the schema {schema!r} is not a plain name: use small letters, digits and _")
     if not (parts.path.strip("/") or "dbname" in given):
         raise InvalidArgument(
-            f"the store {_without_password(url)!r} names no database: write postgresql://user@host/database"
+            f"the store {without_password(url)!r} names no database: write postgresql://user@host/database"
         )
     plain = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(given), ""))
     return PostgresStore(plain, schema=schema, locks=None if locks is None else Path(locks))
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"//([^:/@]*):[^@/]*@", r"//\1:***@", url)

@@ -57,6 +57,8 @@ class Listener:
         self._known: set[str] = set()
         self._told: dict[str, Sequence[Intent]] = {}
         self._is_closed = False
+        self.backend = 0
+        """The server's process for the connection, for tests."""
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._thread = threading.Thread(target=self._run, name="stoppable-postgres-listener", daemon=True)
@@ -85,6 +87,7 @@ class Listener:
             try:
                 with self._connect() as connection:
                     self._known = set()
+                    self.backend = connection.info.backend_pid
                     connection.execute(f'LISTEN "{self._channel}"')
                     self._follow(connection)
                     failures = 0

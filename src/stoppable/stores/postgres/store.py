@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +14,7 @@ from stoppable.stores.postgres import calls, leases
 from stoppable.stores.postgres.machine import default_directory
 from stoppable.stores.reply import Reply
 from stoppable.stores.sql.store import SqlStore
+from stoppable.stores.urls import without_password
 
 if TYPE_CHECKING:
     from stoppable.stores.postgres.engine import Engine
@@ -48,7 +48,7 @@ class PostgresStore(SqlStore):
         self._hints = Listeners()
         self._watchers = Listeners()
         self._engine: Engine | None = None
-        self.name = re.sub(r"//([^:/@]*):[^@/]*@", r"//\1:***@", url)
+        self.name = without_password(url)
         """The URL without its password."""
 
     # Its life
