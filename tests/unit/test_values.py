@@ -11,7 +11,7 @@ import pytest
 from tests import worker_agents
 
 import stoppable
-from stoppable._engine.isolation.messages import Event, Item, Line, Told
+from stoppable._engine.isolation.messages import Item, Line, Progress, Told
 from stoppable._engine.isolation.values import Values, checked
 
 
@@ -50,10 +50,10 @@ def test_a_message_that_would_execute_something_is_refused(lines, tmp_path, hide
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("message", [Told("run", b"", False), Item(b""), Event("run", "kind", b"")])
+@pytest.mark.parametrize("message", [Told("run", b"", False), Item(b""), Progress("run", "kind", b"")])
 def test_a_value_that_would_is_refused_where_values_are_json(lines, tmp_path, message):
     line, theirs = lines
-    name = "data" if isinstance(message, Event) else "value"
+    name = "data" if isinstance(message, Progress) else "value"
     object.__setattr__(message, name, pickle.dumps(Exploit(tmp_path / "made")))
     send(theirs, pickle.dumps(message))
     with pytest.raises(ValueError, match="decode"):

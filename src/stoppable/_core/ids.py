@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}"
+"""The ids that a caller may give its runs, as a regular expression."""
+
 _BATCH = 256
 _fresh: list[str] = []
 

@@ -80,6 +80,10 @@ class Mode(_Ranked):
             raise InvalidArgument(f"unknown mode {value!r}: use {', '.join(cls)}") from None
 
 
+PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
+"""What Ctrl-C, a signal or a Stop button means the first time, the second and the third."""
+
+
 class Rung(_Ranked):
     """The steps of the ladder, which is climbed while a part of a stopped run is alive."""
 

@@ -162,7 +162,7 @@ def _blocking_agent(function: Callable[..., Any], options: RunOptions) -> Callab
     def call_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             return function(*args, **kwargs)
-        # What block() does, written out, for the same reason.
+        # What run_blocking() does, written out, for the same reason.
         edge = BlockingEdge(child_run(function, options))
         if edge.open():
             result, error = None, None
@@ -348,9 +348,9 @@ def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., A
     """Start a body as a run in a worker process, which ``as_worker_body`` has looked at."""
     channel = channel_for(run, body)
     if channel is None:
-        perform = functools.partial(block, run, isolated, (None,), {})
+        perform = functools.partial(run_blocking, run, isolated, (None,), {})
     else:
-        perform = functools.partial(block, run, channel.closed_after(isolated), (channel.put,), {})
+        perform = functools.partial(run_blocking, run, channel.closed_after(isolated), (channel.put,), {})
     return RunHandle(run, in_thread(run, perform), channel)
 
 
@@ -392,7 +392,7 @@ def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
+def run_blocking(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
     """Execute a blocking body as a run, on the current thread."""
     edge = BlockingEdge(run)
     if edge.open():
@@ -410,7 +410,7 @@ def block(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 def perform(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
     """Do the same for a run that was started on its own: no caller is there to await what ``body`` may return."""
-    return block(run, functools.partial(_result_of, body), args, kwargs)
+    return run_blocking(run, functools.partial(_result_of, body), args, kwargs)
 
 
 def _result_of(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

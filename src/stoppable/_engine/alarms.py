@@ -87,7 +87,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def block(steps: Coroutine[Any, Any, T]) -> T:
+def run_in_place(steps: Coroutine[Any, Any, T]) -> T:
     """Drive a coroutine that waits in place to its end."""
     try:
         steps.send(None)

@@ -12,7 +12,7 @@ from stoppable._core.boundary import check
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._engine import tasks
-from stoppable._engine.alarms import Bell, block
+from stoppable._engine.alarms import Bell, run_in_place
 from stoppable._engine.waits import until
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Channel(Generic[T]):
 
     def read_blocking(self, *, until_body: bool = False) -> Iterator[T]:
         """Yield the items until the run has ended, or only its body, on a thread."""
-        while bool(self._items) or block(self._has_next(until_body, blocking=True)):
+        while bool(self._items) or run_in_place(self._has_next(until_body, blocking=True)):
             yield self._items.popleft()
 
     async def _has_next(self, until_body: bool, *, blocking: bool) -> bool:  # noqa: FBT001

@@ -19,7 +19,7 @@ from stoppable._core.shield import shielded
 from stoppable._core.state import Fate, Mode, Rung
 from stoppable._core.stop import Stop
 from stoppable._engine import tasks
-from stoppable._engine.alarms import Bell, block
+from stoppable._engine.alarms import Bell, run_in_place
 from stoppable._engine.body_exits import OUTSIDERS
 from stoppable._engine.open_run import open_run, refuse_generators
 from stoppable._engine.remote_delivery import Line, Tell, end_of
@@ -242,7 +242,7 @@ class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as n
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         if self._is_to_be_awaited(error) and tasks.current() is None:  # a loop's thread cannot wait
-            block(self._seat.gone(blocking=True))
+            run_in_place(self._seat.gone(blocking=True))
         return self._edge.__exit__(kind, error, tb)
 
     def _is_to_be_awaited(self, error: BaseException | None) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, TypeVarTuple, overload
 from stoppable._core import context
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
-from stoppable._core.state import Mode
+from stoppable._core.state import PRESSES, Mode
 from stoppable._engine import ctrl_c
 from stoppable._engine.agent_functions import body_of
 from stoppable._engine.agents import root_run, start
@@ -27,7 +27,6 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _CTRL_C = "Ctrl-C"
-_PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
 
 
 @overload
@@ -82,7 +81,7 @@ def _stop_button(root: Run) -> Iterator[Listen]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None  # only the main thread gets signals
         return
-    presses = iter(_PRESSES)
+    presses = iter(PRESSES)
 
     def press(_signum: int, _frame: FrameType | None) -> None:
         mode = next(presses)

@@ -17,7 +17,7 @@ from rich.live import Live
 from stoppable import _api_key
 from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.state import Mode, Status
+from stoppable._core.state import PRESSES, Mode, Status
 from stoppable._engine.agent_functions import name_of
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.plain.install import instrument
@@ -33,7 +33,6 @@ from stoppable.errors import RunEnded
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.supervisor import Supervisor
 
-_PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
 _HINTS = {
     None: "Ctrl-C stops it: what is in flight may finish",
     Mode.GRACEFUL: "stopping: what is in flight may finish; Ctrl-C again cuts it off",
@@ -136,11 +135,11 @@ class _Console:
             loop.remove_signal_handler(signal.SIGTERM)
 
     def _press(self) -> None:
-        if self._presses >= len(_PRESSES):
+        if self._presses >= len(PRESSES):
             self._leave_screen()
             screen.say("left at once; something of the run may still be alive")
             _leave(Exit.INTERRUPTED)
-        mode = _PRESSES[self._presses]
+        mode = PRESSES[self._presses]
         self._presses += 1
         self._stop(mode, Reason.of("Ctrl-C", kind=ReasonKind.USER))
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
+from stoppable._core import ids
 from stoppable._core.policy import Limits, Policy
 from stoppable.records import Selector
 
@@ -22,7 +23,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-RUN_ID = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
+RUN_ID = f"^{ids.RUN_ID}$"
 
 RunId: TypeAlias = Annotated[str, StringConstraints(pattern=RUN_ID)]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -63,14 +64,17 @@ class LimitsBody(_Body):
         return Limits(seconds=self.seconds, boundaries=self.boundaries)
 
 
+_POLICY = Policy()
+
+
 class PolicyBody(_Body):
     """The seconds that a rung of the ladder is given before the next one is climbed."""
 
-    grace: Seconds = 10.0
-    interrupt: Seconds = 1.0
-    cancel: Seconds = 5.0
-    kill: Seconds = 2.0
-    blind_grace: Seconds = 2.0
+    grace: Seconds = _POLICY.grace
+    interrupt: Seconds = _POLICY.interrupt
+    cancel: Seconds = _POLICY.cancel
+    kill: Seconds = _POLICY.kill
+    blind_grace: Seconds = _POLICY.blind_grace
 
     def to_policy(self) -> Policy:
         """Return it as the supervisor takes it."""

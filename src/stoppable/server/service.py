@@ -20,7 +20,7 @@ import uvicorn
 
 from stoppable import _api_key
 from stoppable._core import clock
-from stoppable._core.state import Mode
+from stoppable._core.state import PRESSES, Mode
 from stoppable.errors import InvalidArgument, StoreError
 from stoppable.server import logs
 from stoppable.server.agent_loop import CLOSE_SECONDS, AgentLoop, Lifespan
@@ -38,7 +38,6 @@ P = ParamSpec("P")
 
 _LAST_SECONDS = 3  # for responses that are under way when all runs have ended
 
-_PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)  # what each signal means; one more waits for nothing
 
 _LOOK_SECONDS = 0.1
 
@@ -175,7 +174,7 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         self._drained_by = self._ended_by = math.inf  # what was pressed before it was open does not count
-        self._stop_runs(_PRESSES[max(self._presses - 1, 0)])
+        self._stop_runs(PRESSES[max(self._presses - 1, 0)])
         await self._in_time(self._backend.drain(), lambda: self._drained_by)
         self._backend.streams.drain()
         await super().shutdown(sockets)
@@ -221,11 +220,11 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's names
         """Shut down; once more stops the runs harder, as it does everywhere, and in the end waits for nothing."""
         self.should_exit = True
-        if self._presses == len(_PRESSES):
+        if self._presses == len(PRESSES):
             _leave()
         self._presses += 1
         if self._presses > 1:
-            self._stop_runs(_PRESSES[self._presses - 1])
+            self._stop_runs(PRESSES[self._presses - 1])
 
 
 def _leave() -> NoReturn:

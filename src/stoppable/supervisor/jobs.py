@@ -12,7 +12,7 @@ from typing import Any, Literal, Never, TypedDict, get_args
 
 from stoppable._core import context
 from stoppable._core.boundary import check
-from stoppable._core.ids import new_id
+from stoppable._core.ids import RUN_ID, new_id
 from stoppable._core.labels import LABEL_LENGTH, check_labels
 from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.reason import Reason, ReasonKind
@@ -32,7 +32,7 @@ Isolation = Literal["auto", "task", "thread", "process"]
 OnDisconnect = Literal["keep", "stop"]
 
 _ISOLATIONS, _ON_DISCONNECT = get_args(Isolation), get_args(OnDisconnect)
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}")
+_RUN_ID = re.compile(RUN_ID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

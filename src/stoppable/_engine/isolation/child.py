@@ -37,13 +37,13 @@ from stoppable._engine.isolation.messages import (
     Born,
     Ended,
     Entered,
-    Event,
     Item,
     Left,
     Line,
     Noted,
+    Progress,
     Spent,
-    Start,
+    StartAgent,
     Stopping,
     StopRequest,
     Told,
@@ -170,7 +170,7 @@ class _Reporter(Sink):
 
     def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
         """Tell of progress."""
-        self._line.send(Event(run.id, kind, data if run is self._root else {k: _plain(v) for k, v in data.items()}))
+        self._line.send(Progress(run.id, kind, data if run is self._root else {k: _plain(v) for k, v in data.items()}))
 
 
 def _plain(value: object) -> object:
@@ -184,7 +184,7 @@ def main(descriptor: int) -> None:
     connection.set_inheritable(False)  # what the agent starts has no part in it
     line = Line(connection)
     message = line.receive()
-    if isinstance(message, Start):
+    if isinstance(message, StartAgent):
         sys.path[:] = message.path
         line.values = message.values
         instrument()  # before the agent is imported, which may say otherwise
@@ -199,7 +199,7 @@ def main(descriptor: int) -> None:
         os._exit(0)
 
 
-def _make_run(message: Start) -> Run:
+def _make_run(message: StartAgent) -> Run:
     return Run(
         message.name,
         run_id=message.run_id,
@@ -250,7 +250,7 @@ def _die() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _perform(run: Run, message: Start, line: Line) -> Outcome[Any]:
+def _perform(run: Run, message: StartAgent, line: Line) -> Outcome[Any]:
     try:
         body = pumped(load(message.agent), lambda item: line.send(Item(item)))
     except Exception as error:

@@ -15,17 +15,17 @@ from stoppable._engine.isolation.messages import (
     Born,
     Ended,
     Entered,
-    Event,
     Left,
     Message,
     Noted,
+    Progress,
     Spent,
     Stopping,
     Told,
 )
 
 
-class Process(RemoteParticipant):
+class ChildProcess(RemoteParticipant):
     """The process around the runs inside."""
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class Inner(RemoteParticipant):
 
     __slots__ = ("_process", "_run")
 
-    def __init__(self, run: Run, process: Process) -> None:
+    def __init__(self, run: Run, process: ChildProcess) -> None:
         self._run = run
         self._process = process
 
@@ -73,7 +73,7 @@ class Mirror:
 
     __slots__ = ("_boundaries", "_heard", "_process", "_root", "_runs")
 
-    def __init__(self, root: Run, process: Process) -> None:
+    def __init__(self, root: Run, process: ChildProcess) -> None:
         self._root = root
         self._process = process
         self._runs: dict[str, tuple[Run, RemoteParticipant]] = {root.id: (root, process)}
@@ -98,7 +98,7 @@ class Mirror:
                 self._left(key, fate)
             case Told(run_id, value, appended) if run_id in self._runs:
                 _tell_partial(self._runs[run_id][0], value, appended=appended)
-            case Event(run_id) | Noted(run_id) | Spent(run_id) if run_id in self._runs:
+            case Progress(run_id) | Noted(run_id) | Spent(run_id) if run_id in self._runs:
                 _note(self._runs[run_id][0], message)
             case Ended(run_id) if run_id in self._runs:
                 self._ended(message)
@@ -186,9 +186,9 @@ class Mirror:
         self._runs.clear()
 
 
-def _note(run: Run, message: Event | Noted | Spent) -> None:
+def _note(run: Run, message: Progress | Noted | Spent) -> None:
     match message:
-        case Event(_, kind, data):
+        case Progress(_, kind, data):
             if run._sink is not None:
                 run._sink.event(run, kind, data)
         case Noted(_, metadata):

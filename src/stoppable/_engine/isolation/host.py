@@ -20,8 +20,8 @@ from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
 from stoppable._engine.agent_functions import body_of
-from stoppable._engine.isolation.child_runs import Mirror, Process, note_delivery
-from stoppable._engine.isolation.messages import Acknowledged, Ended, Item, Line, Sender, Start, StopRequest, pack
+from stoppable._engine.isolation.child_runs import ChildProcess, Mirror, note_delivery
+from stoppable._engine.isolation.messages import Acknowledged, Ended, Item, Line, Sender, StartAgent, StopRequest, pack
 from stoppable._engine.isolation.values import Values
 from stoppable._engine.processes import inherited_fds
 from stoppable._engine.processes.orphans import cookie
@@ -60,7 +60,7 @@ class WorkerDied(StoppableError):
         return f"the worker process of run {self.run_id} ended {how} before its agent returned"
 
 
-class Worker(Process):
+class Worker(ChildProcess):
     """A process that executes the body of a run. It climbs its own ladder; from here it is told, and killed."""
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Worker(Process):
         "_told",
     )
 
-    def __init__(self, run: Run, request: Start, put: Put | None = None) -> None:
+    def __init__(self, run: Run, request: StartAgent, put: Put | None = None) -> None:
         packed = pack(request)
         ours, theirs = socket.socketpair()
         group = new_id()
@@ -218,11 +218,11 @@ class Worker(Process):
             self._run._withdraw(self)
 
 
-def _search_path(request: Start) -> str:
+def _search_path(request: StartAgent) -> str:
     return os.pathsep.join(filter(None, request.path))
 
 
-def perform_in_worker(request: Callable[[Run], Start], put: Put | None) -> Any:
+def perform_in_worker(request: Callable[[Run], StartAgent], put: Put | None) -> Any:
     """Be the body of a run: start a worker, listen to it, hand its items over, and leave nothing of it behind."""
     run = context.current_run()
     assert run is not None, "the body of a run"
@@ -250,8 +250,8 @@ def as_worker_body(
         args, kwargs, agent = (*agent.args, *args), agent.keywords, agent.func
     name = _name(agent)
 
-    def request(run: Run) -> Start:
-        return Start(
+    def request(run: Run) -> StartAgent:
+        return StartAgent(
             path=list(sys.path),
             agent=name,
             args=args,

@@ -37,7 +37,7 @@ _LOOK_MS = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartAgent:
     """To the worker: what to run."""
 
     path: list[str]
@@ -132,7 +132,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Progress:
     """From the worker: progress."""
 
     run_id: str
@@ -167,7 +167,19 @@ class Ended:
 
 
 Message: TypeAlias = (
-    Start | StopRequest | Acknowledged | Born | Stopping | Entered | Left | Spent | Told | Event | Noted | Item | Ended
+    StartAgent
+    | StopRequest
+    | Acknowledged
+    | Born
+    | Stopping
+    | Entered
+    | Left
+    | Spent
+    | Told
+    | Progress
+    | Noted
+    | Item
+    | Ended
 )
 
 
@@ -303,7 +315,7 @@ def pack(message: Message, values: Values = Values.PICKLE) -> bytes:
 
 
 # Where in a message what an agent made is; on the way it is bytes there, which no checker knows.
-_VALUES: dict[type, str] = {Told: "value", Item: "value", Event: "data"}
+_VALUES: dict[type, str] = {Told: "value", Item: "value", Progress: "data"}
 
 
 def _sealed(message: Any, values: Values) -> Message:

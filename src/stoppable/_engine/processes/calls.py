@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Generic, Literal, TypedDict, Unpack, overload
 
-from stoppable._engine.alarms import block
+from stoppable._engine.alarms import run_in_place
 from stoppable._engine.processes.command import Argument, Command
 from stoppable._engine.processes.errors import ProcessFailed
 from stoppable._engine.processes.group import ProcessGroup
@@ -99,7 +99,7 @@ def run_process_sync(
 
     A process that the run's stop ended raises AgentStopped here.
     """
-    return block(_run(command, text=text, blocking=True, **options))
+    return run_in_place(_run(command, text=text, blocking=True, **options))
 
 
 @overload
@@ -134,7 +134,7 @@ def open_process_sync(
     command: str | Sequence[Argument], *, text: bool = True, **options: Unpack[OpenOptions]
 ) -> BlockingProcess[Any]:
     """Start a command to communicate with, in blocking code: ``with open_process([…]) as process``."""
-    return BlockingProcess(block(_open(command, text=text, blocking=True, **options)))
+    return BlockingProcess(run_in_place(_open(command, text=text, blocking=True, **options)))
 
 
 async def _run(

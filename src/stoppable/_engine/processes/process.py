@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stoppable._core.boundary import check
-from stoppable._engine.alarms import block
+from stoppable._engine.alarms import run_in_place
 from stoppable._engine.processes.group import ProcessGroup
 from stoppable._engine.processes.pipes import Incoming, Outgoing, Pipes
 from stoppable.errors import AgentStopped, InvalidArgument
@@ -205,18 +205,18 @@ class BlockingReader(Generic[S]):
 
     def read(self, size: int = -1) -> S:
         """Read up to ``size`` bytes, as soon as there are any, or everything up to the end; nothing at the end."""
-        return block(self._reader.read(size))
+        return run_in_place(self._reader.read(size))
 
     def readline(self) -> S:
         """Read a line with its newline; nothing at the end."""
-        return block(self._reader.readline())
+        return run_in_place(self._reader.readline())
 
     def __iter__(self) -> Iterator[S]:
         return self
 
     def __next__(self) -> S:
         try:
-            return block(self._reader.__anext__())
+            return run_in_place(self._reader.__anext__())
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -229,7 +229,7 @@ class BlockingWriter(Generic[S]):
 
     def write(self, data: S) -> None:
         """Write, and wait while the process does not keep up; raises AgentStopped if the run was told to stop."""
-        block(self._writer.write(data))
+        run_in_place(self._writer.write(data))
 
     def close(self) -> None:
         """Let the process see the end of its input."""
@@ -273,17 +273,17 @@ class BlockingProcess(Generic[S]):
 
     def wait(self) -> int:
         """Wait for the end and return the exit code; raise AgentStopped if the stop of the run ended it."""
-        return block(self._process.wait())
+        return run_in_place(self._process.wait())
 
     def close(self) -> None:
         """End the process and its group with TERM, then KILL; return when none of them is alive."""
-        block(self._process.aclose())
+        run_in_place(self._process.aclose())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        block(self._process.__aexit__(kind, error, tb))
+        run_in_place(self._process.__aexit__(kind, error, tb))
 
     def __repr__(self) -> str:
         return repr(self._process).replace("<Process", "<BlockingProcess", 1)
