@@ -17,6 +17,15 @@ async def forever(marks=None):
         await stoppable.sleep(0.01)
 
 
+async def tidy(marks):
+    """Take a moment to clean up, so that a stop can be met halfway."""
+    try:
+        await forever(marks)
+    finally:
+        async with stoppable.shielded(5):
+            await asyncio.sleep(0.3)
+
+
 async def stubborn(marks):
     """Go round every boundary."""
     while True:
@@ -90,5 +99,5 @@ def blocking(marks):
         sync.sleep(0.01)
 
 
-_AGENTS = (forever, stubborn, commands, plain_commands, in_worker, steps, fails, family, blocking)
+_AGENTS = (forever, tidy, stubborn, commands, plain_commands, in_worker, steps, fails, family, blocking)
 AGENTS = {agent.__name__: agent for agent in _AGENTS}

@@ -154,12 +154,12 @@ class Engine:
             settle([self._looked_up(call, reply)])
 
     def _looked_up(self, call: Callable[[Session], Any], reply: Reply[Any]) -> Settled:
-        for is_last in (False, True):
+        for tries in range(_READERS + 1):  # every connection of the pool may have been lost at once
             try:
                 with self._pool.connection() as found:
                     return reply, call(Session(found)), None
             except psycopg.OperationalError as error:
-                if is_last or isinstance(error, psycopg_pool.PoolTimeout | errors.QueryCanceled):
+                if tries == _READERS or isinstance(error, psycopg_pool.PoolTimeout | errors.QueryCanceled):
                     return reply, None, explain(error, self._address)
             except Exception as error:
                 return reply, None, explain(error, self._address)
