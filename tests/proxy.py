@@ -119,7 +119,7 @@ class _Link:
         self.is_hole = proxy.is_hole
 
     async def pump(self, reader, writer):
-        with contextlib.suppress(OSError):
+        try:
             while data := await reader.read(65536):
                 if self._proxy.later:
                     await asyncio.sleep(self._proxy.later)
@@ -129,6 +129,9 @@ class _Link:
                 await writer.drain()
             if not (self.is_hole or writer.is_closing()):
                 writer.write_eof()
+        except OSError:
+            if not self.is_hole:
+                self.reset()  # what one side has cut, the other must see
 
     def half_close(self):
         self._is_half = True

@@ -257,6 +257,8 @@ def main() -> None:
         try:
             fates = run(fleet, names, -(-options.stops // len(names)), Path(name), seed)
         except BaseException:
+            for replica in fleet.replicas:
+                print(f"{replica.name} said:\n{replica.last_words()}", flush=True)
             print(f"failed; replay with --store {options.store} --seed {seed}", flush=True)
             raise
     total = sum(fates.values(), Counter())

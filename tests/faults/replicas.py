@@ -93,6 +93,11 @@ class Replica:
         self._server.close()
         return code, said
 
+    def last_words(self, lines=60):
+        """End it, and return the last that it said."""
+        self.end()
+        return "\n".join(self._server.said().splitlines()[-lines:])
+
     def end(self):
         if self._process.poll() is None:
             self.kill()

@@ -16,7 +16,7 @@ AGENTS = ("tidy", "tidy", "tidy", "forever", "family", "blocking", "steps")
 MODES = ("graceful", "graceful", "immediate", "kill")
 REQUEST_SECONDS = 4.0  # a replica that is frozen answers nobody
 TRIES = 8
-ENDED_WITHIN = 90.0  # a lease, a ladder of 18 s, and a machine that does other things too
+ENDED_WITHIN = 60.0  # a lease, a ladder of 18 s, and a machine that does other things too
 
 
 @dataclass(frozen=True)

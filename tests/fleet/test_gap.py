@@ -1,7 +1,7 @@
 """A stop that is sent in the moment in which connections are lost arrives all the same (G14).
 
-Everything that only publishes a stop loses it here: nobody listens while the connections are made again. The lease is long,
-so that no heartbeat brings it.
+Everything that only publishes a stop loses it here: nobody listens while the connections are made again. The lease is
+long, so that no heartbeat brings it.
 """
 
 from tests.proxy import Proxy
