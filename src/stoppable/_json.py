@@ -250,7 +250,7 @@ def _default(value: Any) -> Any:
     model_dump = getattr(value, "model_dump", None)
     if callable(model_dump):
         return model_dump(mode="json")
-    raise InvalidArgument(f"{type(value).__name__} is not one of the types that have one")
+    raise InvalidArgument(f"{type(value).__name__} is not one of the types that have a JSON form")
 
 
 def name_of(value: object) -> str:

@@ -97,7 +97,7 @@ class RunNotFound(StoppableError, LookupError):
         self.run_id = run_id
 
     def __str__(self) -> str:
-        return f"there is no run {self.run_id!r}: list the runs to see their ids"
+        return f"no run {self.run_id!r}: `stoppable ls` lists the runs"
 
 
 class RunConflict(StoppableError):
@@ -108,7 +108,7 @@ class RunConflict(StoppableError):
         self.run_id = run_id
 
     def __str__(self) -> str:
-        return f"run {self.run_id!r} was started by a different request: use a new id for a new run"
+        return f"run {self.run_id!r} already exists, started by a different request: use another id"
 
 
 class RunHeld(StoppableError):
@@ -121,7 +121,7 @@ class RunHeld(StoppableError):
 
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
-        return f"starts like this one are held{why}: release hold {self.hold_id} first"
+        return f"new runs like this one are on hold{why}: release hold {self.hold_id} first"
 
 
 class HoldNotFound(StoppableError, LookupError):
@@ -132,7 +132,7 @@ class HoldNotFound(StoppableError, LookupError):
         self.hold_id = hold_id
 
     def __str__(self) -> str:
-        return f"there is no hold {self.hold_id!r}: list the holds to see their ids"
+        return f"no hold {self.hold_id!r}: `stoppable holds` lists the holds"
 
 
 class StoreError(StoppableError, OSError):
@@ -147,4 +147,4 @@ class Fenced(StoppableError):
         self.worker_or_run = worker_or_run
 
     def __str__(self) -> str:
-        return f"{self.worker_or_run} is fenced: its lease ran out, or its run is over"
+        return f"{self.worker_or_run} is fenced: its lease has expired, or its run has ended"

@@ -28,7 +28,7 @@ ERROR_LENGTH = 500  # in a list
 def check_key(key: object) -> None:
     """Raise an error that says what the key of a conversation is."""
     if key is not None and not isinstance(key, str):
-        raise InvalidArgument(f"a key is a text, not {str(key)[:40]!r}")
+        raise InvalidArgument(f"invalid key {str(key)[:40]!r}: use a string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,34 +197,34 @@ def test_nothing_an_agent_says_reaches_the_terminal_as_control(stoppable, client
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["stop", "no-such-run"], Exit.NOT_FOUND, "there is no run 'no-such-run'"),
+        (["stop", "no-such-run"], Exit.NOT_FOUND, "no run 'no-such-run'"),
         (["tree", "x"], Exit.NOT_FOUND, "`stoppable ls` lists runs"),
-        (["release", "x"], Exit.NOT_FOUND, "list the holds"),
+        (["release", "x"], Exit.NOT_FOUND, "lists the holds"),
         (["stop"], Exit.USAGE, "say which run"),
         (["stop", "x", "--all"], Exit.USAGE, "say which run"),
         (["stop", "x", "--hold"], Exit.USAGE, "--hold and --dry-run are for many"),
-        (["start", "nope"], Exit.NOT_FOUND, "there is no agent 'nope'"),
-        (["start", "echo", "{broken"], Exit.USAGE, "begins like JSON"),
+        (["start", "nope"], Exit.NOT_FOUND, "no agent 'nope'"),
+        (["start", "echo", "{broken"], Exit.USAGE, "is not valid JSON"),
         (["start", "echo", '{"other": 1}'], Exit.USAGE, "other"),
-        (["ls", "--label", "x"], Exit.USAGE, "key:value"),
+        (["ls", "--label", "x"], Exit.USAGE, "KEY:VALUE"),
         (["serve"], Exit.USAGE, "say what to serve"),
-        (["serve", "no_such_module"], Exit.NOT_FOUND, "no module 'no_such_module' here"),
+        (["serve", "no_such_module"], Exit.NOT_FOUND, "no module 'no_such_module'"),
         (["serve", "json"], Exit.USAGE, "has no agents"),
         (["serve", "json:dumps", "--host", "0.0.0.0"], Exit.USAGE, "STOPPABLE_API_KEY"),
-        (["serve", "json:dumps", "--store", "nosuch://x"], Exit.USAGE, "of no kind we know"),
+        (["serve", "json:dumps", "--store", "nosuch://x"], Exit.USAGE, "unknown kind of store"),
         (["serve", "json:dumps", "--ttl", "nan"], Exit.USAGE, "ttl is nan"),
         (["serve", "string:digits"], Exit.USAGE, "is a str: name an agent"),
         (["serve", "json:__all__"], Exit.USAGE, "it takes agents"),
         (["serve", "tests.served_agents:NOBODY"], Exit.USAGE, "is empty"),
         (["serve", "tests.served_agents:TWINS"], Exit.USAGE, "has two agents called 'echo'"),
-        (["run", "json:dumps", "[" * 100_000], Exit.USAGE, "begins like JSON"),
-        (["run", "/somewhere/agents.py:echo"], Exit.USAGE, "name one from the folder that has it"),
-        (["run", "../agents.py:echo"], Exit.USAGE, "name one from the folder that has it"),
-        (["run", ":echo"], Exit.USAGE, "name one from the folder that has it"),
+        (["run", "json:dumps", "[" * 100_000], Exit.USAGE, "is not valid JSON"),
+        (["run", "/somewhere/agents.py:echo"], Exit.USAGE, "use MODULE:AGENT"),
+        (["run", "../agents.py:echo"], Exit.USAGE, "use MODULE:AGENT"),
+        (["run", ":echo"], Exit.USAGE, "use MODULE:AGENT"),
         (["run", "json:nope"], Exit.NOT_FOUND, "has no 'nope'"),
         (["run", "json:__all__"], Exit.USAGE, "not an agent"),
         (["run", "stoppable.demo.agents"], Exit.USAGE, "has several agents"),
-        (["run", "stoppable.demo.agents:stepper", '{"x": 1}'], Exit.USAGE, "takes other arguments"),
+        (["run", "stoppable.demo.agents:stepper", '{"x": 1}'], Exit.USAGE, "cannot take these arguments"),
     ],
 )
 def test_errors_are_one_sentence_that_says_what_to_do(stoppable, arguments, code, told):
@@ -252,7 +252,7 @@ def test_a_server_that_is_not_there(stoppable, monkeypatch):
     monkeypatch.setattr("stoppable.cli.options._RETRY_SECONDS", 0.1)
     done = stoppable("ls", code=Exit.UNREACHABLE, STOPPABLE_URL="http://127.0.0.1:1")
     assert "start one with `stoppable serve`" in done.stderr
-    assert "no address" in stoppable("ls", "--url", "nonsense", code=Exit.USAGE).stderr
+    assert "is not the URL" in stoppable("ls", "--url", "nonsense", code=Exit.USAGE).stderr
 
 
 def test_a_demo_that_goes_wrong_exits_with_1(stoppable, monkeypatch):

@@ -49,8 +49,8 @@ def test_every_command_about_runs_works_on_the_store_while_no_server_can_be_aske
 @pytest.mark.parametrize(
     ("store", "code", "says"),
     [
-        ("sqlite:///{tmp}/typo.db", Exit.NOT_FOUND, "there is no"),
-        ("memory://", Exit.USAGE, "belongs to the process"),
+        ("sqlite:///{tmp}/typo.db", Exit.NOT_FOUND, "no store at"),
+        ("memory://", Exit.USAGE, "visible in its own process"),
         ("sqlite:///{tmp}", Exit.UNREACHABLE, "it is a directory"),
     ],
 )

@@ -167,7 +167,7 @@ def test_the_address_and_the_key_come_from_the_environment(connect, server, monk
     assert connect().url == server
     monkeypatch.delenv("STOPPABLE_URL")
     assert connect().url == "http://127.0.0.1:8420"
-    with pytest.raises(InvalidArgument, match="no address"):
+    with pytest.raises(InvalidArgument, match="is not the URL"):
         connect("localhost:8420")
 
 

@@ -313,7 +313,7 @@ async def test_a_store_that_does_not_answer_for_a_while_loses_no_change(caplog):
             store.tail = refuse
             try:
                 run_id = await asked_for(stream.client, "quick")
-                await until(lambda: "changes of runs cannot be told for now" in caplog.text)
+                await until(lambda: "changes of runs cannot be sent for now" in caplog.text)
             finally:
                 del store.tail
             await stream.until(is_in("completed", run_id))

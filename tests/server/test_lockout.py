@@ -145,7 +145,7 @@ serve([waiting], api_key={KEY!r}, port=0, ready=lambda url: print("at", url, fil
         process.terminate()
         assert process.wait(DEADLINE) == 0
         assert "this process may open 300 files" in server.said()
-        assert "waited longest were cut" in server.said()
+        assert "that waited longest" in server.said()
     finally:
         process.kill()
         process.wait(DEADLINE)

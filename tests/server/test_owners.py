@@ -135,9 +135,9 @@ def test_scopes_are_whole_words_of_a_string_or_of_a_list(scopes):
     for _ in range(2):
         principal.require(Scope.READ)
         principal.require(Scope.START)
-    with pytest.raises(Problem, match="needs the scope 'stop'"):
+    with pytest.raises(Problem, match="the scope 'stop' is missing"):
         principal.require(Scope.STOP)
-    with pytest.raises(Problem, match="needs the scope 'read'"):
+    with pytest.raises(Problem, match="the scope 'read' is missing"):
         Principal(scopes="read-only").require(Scope.READ)
 
 

@@ -286,7 +286,7 @@ def test_a_worker_whose_id_is_taken_is_refused(store, path):
     code = "store.open_worker(WorkerInfo(id='w'), 30).result(10); say('up'); told()"
     with Script(code, path) as other:
         assert other.hears() == "up"
-        with pytest.raises(StoreError, match="give each an id of its own"):
+        with pytest.raises(StoreError, match="give each a different id"):
             started(store)
 
 

@@ -48,9 +48,9 @@ async def test_a_start_is_refused_once_the_supervisor_shuts_down(file):
         await until(lambda: handle.status == "running")
         closing = asyncio.create_task(supervisor.close())
         await until(lambda: handle.run.token.stopped)
-        with pytest.raises(StoppableError, match=r"shuts down: start it with another one"):
+        with pytest.raises(StoppableError, match=r"shutting down and takes no new runs"):
             await supervisor.start(forever)
-        with pytest.raises(StoppableError, match=r"shuts down"):
+        with pytest.raises(StoppableError, match=r"shutting down"):
             async with supervisor.open_run("block"):
                 raise AssertionError("its body never runs")
         await closing
@@ -72,7 +72,7 @@ async def test_a_start_that_is_being_registered_when_the_supervisor_closes_is_st
 def test_a_start_is_refused_on_a_thread_too(file):
     with sync.Supervisor(file) as supervisor:
         supervisor.close()
-        with pytest.raises(StoppableError, match=r"shuts down: start it with another one"):
+        with pytest.raises(StoppableError, match=r"shutting down and takes no new runs"):
             supervisor.start(forever)
 
 
@@ -94,7 +94,7 @@ async def test_a_run_that_is_alive_when_the_supervisor_has_closed_is_not_proven_
         outcome = await after.handle(handle.id).outcome()
         assert outcome.status == "lost"
     go.set()
-    with pytest.raises(StoreError, match=r"its end is not kept: the supervisor was closed"):
+    with pytest.raises(StoreError, match=r"its end was not stored: the supervisor was closed"):
         await waiting
 
 
@@ -108,7 +108,7 @@ async def test_nobody_waits_for_an_end_that_cannot_be_kept_any_more(store, monke
             waiting = asyncio.create_task(handle.outcome())
             faulty.failing = {"finish"}
         for outcome in (waiting, handle.outcome()):
-            with pytest.raises(StoreError, match=r"its end is not kept: the supervisor was closed"):
+            with pytest.raises(StoreError, match=r"its end was not stored: the supervisor was closed"):
                 await outcome
 
 

@@ -183,7 +183,7 @@ async def test_a_supervisor_tells_whether_it_takes_runs(store):
         assert supervisor.shut_down("immediate") > 0
         assert supervisor.is_draining
         assert (await handle.outcome()).status == "stopped"
-        with pytest.raises(stoppable.StoppableError, match="shuts down"):
+        with pytest.raises(stoppable.StoppableError, match="shutting down"):
             await supervisor.prepare(forever)
 
 

@@ -17,7 +17,7 @@ from .kept_agents import forever, steps
 
 async def test_it_is_opened_once(store):
     supervisor = Supervisor(store)
-    with pytest.raises(InvalidArgument, match="was not opened: use it in a with block"):
+    with pytest.raises(InvalidArgument, match="is not open: use it in a with block"):
         await supervisor.close()
     async with supervisor:
         with pytest.raises(InvalidArgument, match="make a new Supervisor"):
@@ -32,7 +32,7 @@ async def test_it_is_opened_once(store):
 
 def test_so_is_that_of_blocking_code(store):
     supervisor = sync.Supervisor(store)
-    with pytest.raises(InvalidArgument, match="was not opened: use it in a with block"):
+    with pytest.raises(InvalidArgument, match="is not open: use it in a with block"):
         supervisor.close()
     with supervisor:
         with pytest.raises(InvalidArgument, match="make a new Supervisor"):

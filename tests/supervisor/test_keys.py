@@ -115,7 +115,7 @@ async def test_a_key_is_a_text_and_a_stop_has_one_target(store):
                 await supervisor.find(wrong)
         with pytest.raises(InvalidArgument, match="not both"):
             await supervisor.stop("a", key="k")
-        with pytest.raises(InvalidArgument, match="what is to be stopped"):
+        with pytest.raises(InvalidArgument, match="nothing to stop"):
             await supervisor.stop()
         with pytest.raises(InvalidArgument, match="idempotency_key"):
             await supervisor.stop("a", idempotency_key="k")

@@ -229,7 +229,7 @@ async def test_a_store_that_cannot_forget_says_so(caplog):
     with FakeClock() as time:
         async with Supervisor(faulty, keep_days=1):
             time.advance(10)
-    assert "could not be forgotten: the disk is full" in caplog.text
+    assert "could not be deleted: the disk is full" in caplog.text
 
 
 def _left_behind(store, count):
@@ -258,7 +258,7 @@ async def test_a_run_that_cannot_be_kept_is_tried_again_with_the_next_heartbeat_
             assert faulty.calls.count("append") == 1
             time.advance(24)
             assert faulty.calls.count("append") + faulty.calls.count("finish") == 1 + 2
-            assert caplog.text.count("is not kept for now") == 1
+            assert caplog.text.count("is not stored for now") == 1
             faulty.failing = set()
             time.advance(10)
             assert (await supervisor.get(handle.id)).status == "completed"
@@ -268,7 +268,7 @@ async def test_a_run_that_cannot_be_kept_is_tried_again_with_the_next_heartbeat_
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"ttl": 0}, "ttl is 0: a lease must last"),
+        ({"ttl": 0}, "ttl is 0: use a positive number"),
         ({"ttl": float("nan")}, "ttl is nan: use a number of seconds"),
         ({"keep_days": -1}, "keep_days is -1: use a number of days"),
         ({"keep_days": "30"}, "keep_days is '30': use a number of days"),

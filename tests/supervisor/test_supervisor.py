@@ -59,13 +59,13 @@ def where():
         (where, (), {"isolation": "task"}, "cannot run in a task"),
         (where, (), {"isolation": "elsewhere"}, "use auto, task, thread, process"),
         (where, (), {"on_disconnect": "die"}, "use keep, stop"),
-        (where, (), {"run_id": "a b"}, "cannot be the id of a run"),
-        (where, (), {"run_id": "x" * 129}, "cannot be the id of a run"),
-        (where, (), {"labels": {"a": 1}}, "a label is a text"),
+        (where, (), {"run_id": "a b"}, "is not a valid run id"),
+        (where, (), {"run_id": "x" * 129}, "is not a valid run id"),
+        (where, (), {"labels": {"a": 1}}, "invalid label"),
         (where, (), {"labels": {str(n): "" for n in range(33)}}, "up to 32"),
         (where, (), {"policy": {"grace": 1}}, r"use stoppable\.Policy"),
         (where, (), {"limits": {"seconds": 1}}, r"use stoppable\.Limits"),
-        (where, (), {"owner": ""}, "an owner is a text"),
+        (where, (), {"owner": ""}, "invalid owner"),
         (where, ("one too many",), {}, "cannot be called like that"),
         ("where", (), {}, "is not an agent"),
     ],
@@ -236,7 +236,7 @@ async def ignores():
 
 async def test_what_cannot_be_stopped_is_a_clear_error(store):
     async with Supervisor(store) as supervisor:
-        with pytest.raises(RunNotFound, match="there is no run 'nobody'"):
+        with pytest.raises(RunNotFound, match="no run 'nobody'"):
             await supervisor.stop("nobody")
         handle = await supervisor.start(forever, owner="me")
         with pytest.raises(RunNotFound):

@@ -34,7 +34,7 @@ def test_what_a_file_does_not_know_is_refused_with_what_it_does(rest):
 
 @pytest.mark.parametrize("rest", ["?synchronous=normal", "#x", "name", "/runs.db"])
 def test_memory_takes_nothing_more(rest):
-    with pytest.raises(InvalidArgument, match="memory:// and nothing more"):
+    with pytest.raises(InvalidArgument, match="use memory://"):
         Supervisor(f"memory://{rest}")
 
 
@@ -65,7 +65,7 @@ async def test_a_scheme_can_mean_a_store_of_ones_own(registry):
 
 @pytest.mark.parametrize("scheme", ["sqlite", "memory", "", "Toy", "to y", "7"])
 def test_a_scheme_that_is_ours_or_none_is_refused(registry, scheme):
-    with pytest.raises(InvalidArgument, match=r"ours|not the scheme"):
+    with pytest.raises(InvalidArgument, match=r"reserved|not a URL scheme"):
         register_store(scheme, OtherStore)
 
 
@@ -85,7 +85,7 @@ def test_a_package_names_its_store_by_an_entry_point(registry, tmp_path, monkeyp
     installed(tmp_path, "toystore", "toyp = toy_store_of_a_package:from_url")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert Supervisor("toyp://here").store.url == "toyp://here"
-    with pytest.raises(InvalidArgument, match=r"of no kind we know.*toyp"):
+    with pytest.raises(InvalidArgument, match=r"unknown kind of store.*toyp"):
         Supervisor("unknown://here")
     installed(tmp_path, "othertoys", "toyp = other:from_url")
     importlib.invalidate_caches()

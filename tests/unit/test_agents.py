@@ -265,9 +265,9 @@ async def test_a_boundary_object_is_for_one_with_at_a_time():
     async with stoppable.open_run("work"):
         reused = stoppable.boundary("tool", "x")
         with reused:
-            with pytest.raises(InvalidArgument, match="anew"):
+            with pytest.raises(InvalidArgument, match="again"):
                 reused.__enter__()
-            with stoppable.shielded(1), pytest.raises(InvalidArgument, match="anew"):
+            with stoppable.shielded(1), pytest.raises(InvalidArgument, match="again"):
                 reused.__enter__()
         with reused:
             pass

@@ -101,7 +101,7 @@ def test_a_stop_that_reaches_a_run_twice_is_noted_once():
 def test_a_reason_or_an_actor_that_is_no_text_is_refused_where_it_is_given(given):
     """Later, nobody could show it: an error that names it would fail to be printed."""
     run = Run("run")
-    with pytest.raises(InvalidArgument, match="text"):
+    with pytest.raises(InvalidArgument, match="string"):
         run.stop("cooperative", **given)
     assert not run.token.stopped
 
@@ -287,9 +287,9 @@ def test_a_shield_that_is_entered_again_is_refused_because_it_would_protect_noth
     shield = stoppable.shielded(5)
     with stoppable.open_run("work"):
         with shield:
-            with pytest.raises(stoppable.InvalidArgument, match="one block"), shield:
+            with pytest.raises(stoppable.InvalidArgument, match="already used"), shield:
                 raise AssertionError("never entered")
-        with pytest.raises(stoppable.InvalidArgument, match="one block"), shield:
+        with pytest.raises(stoppable.InvalidArgument, match="already used"), shield:
             raise AssertionError("never entered")
 
 

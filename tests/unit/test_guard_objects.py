@@ -98,7 +98,7 @@ class Odd:
         (Store, ["fetch"], "Store has no 'fetch': Store has delete, get, list, set"),
         (Odd, ["made"], "'made' of Odd is not an ordinary method: decorate it with @boundary"),
         (Slotted(), ["get"], "'get' of Slotted cannot be replaced: use `with boundary"),
-        (Client(), ["anew.create"], "'anew.create' is made anew each time it is asked for: keep 'anew' in a variable"),
+        (Client(), ["anew.create"], "'anew.create' is a new object each time it is read: keep 'anew' in a variable"),
     ],
 )
 def test_what_cannot_be_guarded_is_refused_with_what_can(obj, methods, message):

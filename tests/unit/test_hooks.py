@@ -137,5 +137,5 @@ def test_outside_a_run_hooks_at_the_end_do_nothing():
 
 
 def test_the_core_alone_has_no_event_loop():
-    with pytest.raises(InvalidArgument, match="is async, and there is no event loop"):
+    with pytest.raises(InvalidArgument, match="is async and no event loop"):
         participants._no_loop(Bot())

@@ -64,11 +64,11 @@ async def test_it_is_a_child_of_the_run_that_it_is_entered_in():
 async def test_a_second_entry_is_refused_and_swallows_nothing():
     opened = stoppable.open_run("once")
     async with opened as run:
-        with pytest.raises(stoppable.InvalidArgument, match="anew"):
+        with pytest.raises(stoppable.InvalidArgument, match="again"):
             async with opened:
                 raise AssertionError("never entered")
     assert run.status == "completed"
-    with pytest.raises(stoppable.InvalidArgument, match="anew"):
+    with pytest.raises(stoppable.InvalidArgument, match="again"):
         async with opened:
             raise AssertionError("never entered")
 
@@ -77,7 +77,7 @@ def test_a_second_entry_of_blocking_code_is_refused_and_swallows_nothing():
     opened = sync.open_run("once")
     with opened:
         pass
-    with pytest.raises(stoppable.InvalidArgument, match="anew"), opened:
+    with pytest.raises(stoppable.InvalidArgument, match="again"), opened:
         raise AssertionError("never entered")
 
 

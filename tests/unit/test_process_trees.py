@@ -296,7 +296,7 @@ async def test_a_leader_that_survives_kill_has_no_code(monkeypatch, clock):
     clock.advance(5)
     clock.advance(2)
     await closing
-    with pytest.raises(stoppable.StoppableError, match="was killed and is not dead"):
+    with pytest.raises(stoppable.StoppableError, match="was killed but is still alive"):
         await process.wait()
     monkeypatch.undo()
     await until(lambda: not live)

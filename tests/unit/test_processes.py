@@ -160,13 +160,13 @@ async def test_what_cannot_be_started_says_why(tmp_path):
     ("command", "options", "message"),
     [
         ("ls -l", {}, "pass a list of arguments, or shell=True"),
-        (["ls"], {"shell": True}, "with shell=True pass one text"),
-        ("  ", {"shell": True}, "with shell=True pass one text"),
+        (["ls"], {"shell": True}, "with shell=True pass one string"),
+        ("  ", {"shell": True}, "with shell=True pass one string"),
         ([], {}, "the program first"),
         ([""], {}, "the program first"),
-        ([b"ls"], {}, "texts and paths"),
-        (["ls", 1], {}, "texts and paths"),
-        (5, {}, "texts and paths"),
+        ([b"ls"], {}, "strings and paths"),
+        (["ls", 1], {}, "strings and paths"),
+        (5, {}, "strings and paths"),
         (["ls"], {"env": {"A": 1}}, "env has a name or a value that is not text"),
         (["ls"], {"output_limit": -1}, "output_limit is -1"),
         (["ls"], {"output_limit": True}, "output_limit is True"),
@@ -333,4 +333,4 @@ async def test_a_group_that_cannot_be_kept_is_killed(monkeypatch, caplog):
         with pytest.raises(MemoryError):
             await process.wait()
     assert process.returncode == -signal.SIGKILL
-    assert "could not be kept" in caplog.text
+    assert "could not be tracked" in caplog.text

@@ -334,7 +334,7 @@ def test_wrong_arguments_are_refused():
 @pytest.mark.parametrize("fate", ["unreachable", "abandoned", "gone"])
 async def test_only_an_end_is_an_end(fate):
     async with stoppable.remote("job", tell=print, ref={}) as node:
-        with pytest.raises(InvalidArgument, match="is not the end of a remote: use finished"):
+        with pytest.raises(InvalidArgument, match="is not a fate of remote work: use finished"):
             node.ended(fate)
         node.ended("killed")
         node.ended("finished")  # the first word counts

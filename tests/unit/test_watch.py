@@ -70,7 +70,7 @@ def test_one_that_fails_is_logged_and_holds_up_no_other(watcher, caplog):
     watcher.call(fails)
     watcher.call(ends)
     assert over.wait(30)
-    assert "could not be seen to" in caplog.text
+    assert "handling the end of a process failed" in caplog.text
 
 
 _FORKS = """

@@ -114,7 +114,7 @@ async def test_a_reason_that_is_too_large_to_be_sent_holds_up_no_later_stop(agen
     unsent, sent = handle.run._stops()
     await until(lambda: sent.acknowledged_at)
     assert unsent.acknowledged_at is None
-    assert "could not be told of a stop" in caplog.text
+    assert "a stop could not be sent" in caplog.text
     await handle.stop("kill")
     await handle.outcome()
 

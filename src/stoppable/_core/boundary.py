@@ -177,7 +177,7 @@ class Boundary(Member):
     def _enter_elsewhere(self, scope: Scope) -> Self:
         """Enter in a shield, which may be entered after the stop, or outside any run, which does nothing."""
         if self._run is not None:
-            raise InvalidArgument(f"{self!r} is already entered: call boundary(…) anew for each `with`")
+            raise InvalidArgument(f"{self!r} is already entered: call boundary(…) again for each `with`")
         run = scope._run_here()
         if run is not None:
             self._run = run

@@ -15,7 +15,7 @@ _LABELS = 32
 def check_labels(labels: Mapping[str, str]) -> None:
     """Raise an error that says what labels are."""
     if not isinstance(labels, Mapping) or len(labels) > _LABELS:
-        raise InvalidArgument(f"labels are up to {_LABELS} pairs of texts")
+        raise InvalidArgument(f"too many labels, or not a mapping: use up to {_LABELS} pairs of strings")
     for text in (*labels.keys(), *labels.values()):
         if not isinstance(text, str) or len(text) > LABEL_LENGTH:
-            raise InvalidArgument(f"a label is a text of up to {LABEL_LENGTH} characters, not {str(text)[:40]!r}")
+            raise InvalidArgument(f"invalid label {str(text)[:40]!r}: use a string of up to {LABEL_LENGTH} characters")

@@ -108,7 +108,7 @@ def _no_threads(_run: Run) -> tuple[str, ...]:
 
 
 def _no_loop(function: Callable[..., object]) -> Callable[..., object]:
-    raise InvalidArgument(f"{function!r} is async, and there is no event loop: pass a plain function")
+    raise InvalidArgument(f"{function!r} is async and no event loop is running: pass a plain function")
 
 
 def _is_worker_thread() -> bool:

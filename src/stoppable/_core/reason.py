@@ -39,9 +39,9 @@ class Reason:
     def of(cls, value: Reason | str | None, *, kind: ReasonKind = ReasonKind.USER, actor: str | None = None) -> Reason:
         """Return a reason from what a caller gave: a text, a whole reason, which may name no actor, or nothing."""
         if value is not None and not isinstance(value, (str, Reason)):
-            raise InvalidArgument(f"reason is {value!r}: use a text")
+            raise InvalidArgument(f"reason is {value!r}: use a string")
         if actor is not None and not isinstance(actor, str):
-            raise InvalidArgument(f"actor is {actor!r}: use a text")
+            raise InvalidArgument(f"actor is {actor!r}: use a string")
         if isinstance(value, Reason):
             return replace(value, actor=actor) if actor and not value.actor else value
         return cls(kind=kind, message=value or "", actor=actor, at=clock.now())

@@ -35,7 +35,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
 
     def __enter__(self) -> Self:
         if self._reset is not None:
-            raise InvalidArgument("a shield is for one block, and this one was entered before: call shielded(…) anew")
+            raise InvalidArgument("this shield was already used: call shielded(…) again for each block")
         outer = context.current.get()
         self._run = outer._run_here()
         if self._run is not None:

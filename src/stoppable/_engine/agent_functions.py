@@ -80,7 +80,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if self.name is not None and not (isinstance(self.name, str) and self.name):
-            raise InvalidArgument(f"name is {self.name!r:.40}: use a text")
+            raise InvalidArgument(f"name is {self.name!r:.40}: use a string")
         check_given(None, self.policy)
         check_labels(self.labels or {})
 

@@ -130,7 +130,7 @@ class Control:
                 try:
                     timer.fire()
                 except BaseException:  # whatever it is, nobody's stop would work without this thread
-                    _logger.exception("the control thread could not do its work")
+                    _logger.exception("the control thread failed")
         finally:
             self._is_running_due = False
 

@@ -33,7 +33,7 @@ def guard(obj: T, kind: str, *methods: str, name: str | Callable[[Any], str] | N
     if not methods:
         raise InvalidArgument(f"name the methods to guard after the kind: {_named(obj)} has {_names(obj)}")
     if name is not None and not (isinstance(name, str) or callable(name)):
-        raise InvalidArgument(f"name is {name!r:.40}: use a text, or a function of the object")
+        raise InvalidArgument(f"name is {name!r:.40}: use a string, or a function of the object")
     targets = [_find(obj, path) for path in methods]  # all of them, before anything is changed
     for target in [target for target in targets if not target.is_guarded(kind)]:
         _guard_one(obj, kind, target, name)
@@ -131,7 +131,7 @@ def _guard_one(obj: Any, kind: str, target: _Target, name: str | Callable[[Any],
         ) from None
     if not stays:
         raise InvalidArgument(
-            f"{target.path!r} is made anew each time it is asked for: keep "
+            f"{target.path!r} is a new object each time it is read: keep "
             f"{target.path.rpartition('.')[0] or 'the object'!r} in a variable, guard it and use that"
         )
 

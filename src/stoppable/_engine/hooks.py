@@ -20,7 +20,7 @@ def in_loop(function: Callable[..., Any]) -> Callable[..., object]:
     loop = asyncio._get_running_loop()
     if loop is None:
         raise InvalidArgument(
-            f"{function!r} is async, and no event loop is running here: pass a plain function, which is called on a "
+            f"{function!r} is async and no event loop is running: pass a plain function, which is called on a "
             "thread of its own"
         )
 

@@ -80,7 +80,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
 
     def _enter(self, kind: type[Edge | BlockingEdge]) -> Run:
         if self._make is None:
-            raise InvalidArgument("a run happens once, and this one was entered before: call open_run(…) anew")
+            raise InvalidArgument("this open_run(…) was already used: call open_run(…) again for each run")
         stack_room.require()
         run = self._make()
         self._make = None

@@ -196,7 +196,7 @@ class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as n
         policy: Policy | None = None,
     ) -> None:
         if not callable(tell):
-            raise InvalidArgument(f"tell is {tell!r:.40}: use a function that passes a stop on to the remote")
+            raise InvalidArgument(f"tell is {tell!r:.40}: use a function that passes a stop on to the other service")
         self._tell = tell
         self._ref = ref
         self._edge = open_run(name, labels=labels, policy=policy)

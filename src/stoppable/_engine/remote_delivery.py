@@ -220,7 +220,7 @@ def end_of(fate: str | None) -> Fate | None:
     if fate is None:
         return None
     if fate not in _ENDS:
-        raise InvalidArgument(f"{fate!r:.40} is not the end of a remote: use {', '.join(_ENDS)}")
+        raise InvalidArgument(f"{fate!r:.40} is not a fate of remote work: use {', '.join(_ENDS)}")
     return Fate(fate)
 
 

@@ -28,10 +28,10 @@ class StoreClient:
     def __init__(self, url: str) -> None:
         store = store_of(url)
         if isinstance(store, MemoryStore):
-            raise CommandError("a store in memory belongs to the process that has it: name a file, or ask the server")
+            raise CommandError("a store in memory is visible in its own process only: use a file, or ask the server")
         path: Path | None = getattr(store, "path", None)
         if path is not None and not path.exists():
-            raise CommandError(f"there is no {path}: nothing is kept there", Exit.NOT_FOUND)
+            raise CommandError(f"no store at {path}: check the path", Exit.NOT_FOUND)
         self._supervisor = Supervisor(store)
         self._actor = f"local:{_user()}"
 

@@ -39,7 +39,7 @@ def agent(target: str) -> Agent:
         found = agents(target)
         if len(found) > 1:
             names = ", ".join(f"{target}:{name}" for name in found)
-            raise CommandError(f"{target} has several agents: say which one, of {names}")
+            raise CommandError(f"{target} has several agents: choose one of {names}")
         return next(iter(found.values()))
     module_name, _, attribute = target.partition(":")
     value = _attribute(_module(module_name), module_name, attribute)
@@ -85,7 +85,7 @@ def _named(target: str, given: Iterable[tuple[str, Agent]]) -> dict[str, Agent]:
 def _module(name: str) -> Any:
     wanted = name.removesuffix(".py").removeprefix(f".{os.sep}").replace(os.sep, ".")
     if not all(wanted.split(".")):
-        raise CommandError(f"{name!r} is no module: name one from the folder that has it, as in agents:research")
+        raise CommandError(f"{name!r} is not a module: use MODULE:AGENT, as in agents:research")
     here = os.getcwd()  # noqa: PTH109 - as it stands in sys.path
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -95,7 +95,7 @@ def _module(name: str) -> Any:
         if error.name is None or not (wanted == error.name or wanted.startswith(f"{error.name}.")):
             raise CommandError(f"{name} needs the module {error.name}, which is not installed") from error
         raise CommandError(
-            f"there is no module {name!r} here: run this in the folder that has it, or install it", Exit.NOT_FOUND
+            f"no module {name!r}: run this in the folder that has it, or install it", Exit.NOT_FOUND
         ) from error
     except (Exception, SystemExit) as error:
         where = _place_of(error)
@@ -140,7 +140,7 @@ def call(agent: Agent, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     try:
         inspect.signature(agent).bind(*args, **kwargs)
     except TypeError as error:
-        raise CommandError(f"{name_of(agent)} takes other arguments: {error}") from None
+        raise CommandError(f"{name_of(agent)} cannot take these arguments: {error}") from None
     except ValueError:
         pass  # one written in C that does not tell
     return args, kwargs

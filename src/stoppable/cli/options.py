@@ -102,7 +102,7 @@ def labels(given: Sequence[str] | None) -> dict[str, str]:
     pairs = [text.partition(":") for text in given or ()]
     for key, colon, _ in pairs:
         if not key or not colon:
-            raise CommandError(f"{key!r} is no label: write it as key:value")
+            raise CommandError(f"{key!r} is not a label: use KEY:VALUE")
     return {key: value for key, _, value in pairs}
 
 
@@ -114,7 +114,7 @@ def arguments(text: str | None) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         if text.lstrip()[:1] in {"{", "["}:
-            raise CommandError(f"the input begins like JSON and is none: {text[:60]!r}") from None
+            raise CommandError(f"the input is not valid JSON: {text[:60]!r}") from None
         return text
 
 

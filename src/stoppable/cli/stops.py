@@ -179,7 +179,7 @@ def _code_of_wait(receipt: Receipt) -> Exit:
 
 def _confirm(question: str, instead: str) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise CommandError(f"{question} Nobody is here to ask: add --yes, or {instead}")
+        raise CommandError(f"{question} There is no terminal to ask on: add --yes, or {instead}")
     try:
         is_agreed = typer.confirm(safe(question), err=True)
     except typer.Abort:  # Ctrl-C, or the end of the input

@@ -47,7 +47,7 @@ def parsed(status: int, content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        raise ServerError(f"an answer of status {status} is not JSON; {_NOT_OURS}", status) from None
+        raise ServerError(f"unexpected response of status {status}: it is not JSON; {_NOT_OURS}", status) from None
 
 
 def read(status: int, content: bytes, made: Callable[[Any], T]) -> T:
@@ -58,14 +58,14 @@ def read(status: int, content: bytes, made: Callable[[Any], T]) -> T:
     except StoppableError:
         raise
     except SHAPE_ERRORS:
-        raise ServerError(f"an answer of status {status} is in no shape that we know; {_NOT_OURS}", status) from None
+        raise ServerError(f"unexpected response of status {status}; {_NOT_OURS}", status) from None
 
 
 def listed(body: Any, name: str) -> Sequence[Any]:
     """Return a list out of an answer."""
     found = body.get(name) if isinstance(body, Mapping) else None
     if not isinstance(found, list):
-        raise ServerError(f"an answer has no {name}; {_NOT_OURS}", HTTPStatus.OK)
+        raise ServerError(f"unexpected response without {name}; {_NOT_OURS}", HTTPStatus.OK)
     return found
 
 
@@ -84,7 +84,7 @@ def check(subject: str, status: int, content: bytes) -> None:
         body = json.loads(content)["error"]
         code, message = str(body["code"]), str(body["message"])
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise ServerError(f"the server answered {status} without saying why; {_NOT_OURS}", status) from None
+        raise ServerError(f"unexpected response of status {status}; {_NOT_OURS}", status) from None
     if code == "not_found" and not subject:
         raise ServerError(f"the server has no such path; {_NOT_OURS}", status, code)
     raise _error(subject, status, code, message, body)

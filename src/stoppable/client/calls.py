@@ -392,4 +392,4 @@ def encoded(body: Any) -> bytes:
     try:
         return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"what is to be sent has no JSON form: {error}") from error
+        raise InvalidArgument(f"the request has no JSON form: {error}") from error

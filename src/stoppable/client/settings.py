@@ -18,7 +18,7 @@ def server_url(url: str | None) -> str:
     """Return the base URL that was given, or STOPPABLE_URL, or the address that ``stoppable serve`` takes by itself."""
     found = (url or os.environ.get("STOPPABLE_URL") or DEFAULT_URL).rstrip("/")
     if not _is_address(found):
-        raise InvalidArgument(f"{found!r} is no address of a server: write it as {DEFAULT_URL}")
+        raise InvalidArgument(f"{found!r} is not the URL of a server: use one like {DEFAULT_URL}")
     return found
 
 
@@ -52,7 +52,7 @@ def headers_of(request: Request) -> dict[bytes, bytes]:
 def _header(text: str) -> bytes:
     """Return a value of a header in any script; without this check it would be taken for a broken connection."""
     if text != text.strip() or not text.isprintable():
-        raise InvalidArgument("no header carries this key as it is: remove white space around it and line breaks")
+        raise InvalidArgument("the key cannot be sent in a header: remove white space around it and line breaks")
     return text.encode()
 
 

@@ -56,7 +56,7 @@ class Principal:
         scopes = self.scopes.split() if isinstance(self.scopes, str) else self.scopes
         object.__setattr__(self, "scopes", frozenset(scopes))
         if self.owner is not None and self.sees_all:
-            raise InvalidArgument("a principal has an owner or sees all runs, not both")
+            raise InvalidArgument("give a principal an owner or sees_all=True, not both")
 
     def sees(self, owner: str | None) -> bool:
         """Return whether this caller may see what belongs to an owner."""
@@ -69,7 +69,7 @@ class Principal:
     def require(self, scope: Scope) -> None:
         """Raise a 403 if the caller lacks a scope."""
         if scope not in self.scopes:
-            raise Problem(403, "missing_scope", f"this needs the scope {scope.value!r}, which you do not have")
+            raise Problem(403, "missing_scope", f"the scope {scope.value!r} is missing")
 
 
 def admit(request: Request, found: Any) -> None:
@@ -78,7 +78,7 @@ def admit(request: Request, found: Any) -> None:
         raise TypeError(f"the principal dependency returned {type(found).__name__}: return a stoppable Principal")
     if found.owner is None and not found.sees_all:
         _logger.error("the principal dependency returned a Principal without an owner: sees_all=True means every run")
-        raise Problem(403, "no_owner", "nobody knows whose runs you may see")
+        raise Problem(403, "no_owner", "the server could not determine whose runs you may see")
     request.state.stoppable_principal = found
 
 
@@ -106,7 +106,7 @@ def holder_of(key: str) -> Identify:
     if len(key) < _SHORTEST:
         raise InvalidArgument(f"the API key is too short: use {_SHORTEST} characters or more")
     if key != key.strip() or not key.isprintable():
-        raise InvalidArgument("no header carries the API key as it is: remove white space around it and line breaks")
+        raise InvalidArgument("the API key cannot be sent in a header: remove white space around it and line breaks")
     wanted = _digest(key.encode())
     holder = Principal(sees_all=True, actor="api-key")
 
@@ -117,7 +117,7 @@ def holder_of(key: str) -> Identify:
             raise Problem(
                 401,
                 "unauthenticated",
-                "send the key of this server, as the header Authorization: Bearer …",
+                "a key is required: send the header Authorization: Bearer KEY",
                 {"WWW-Authenticate": "Bearer"},
             )
         return holder
@@ -203,7 +203,7 @@ def check_origin(method: str, headers: Headers, allowed: Collection[str], *, als
             return
     elif origin is None or origin.partition("://")[2] == headers.get("host"):
         return
-    raise Problem(403, "foreign_origin", "a page of another origin may not do this: name it in allowed_origins")
+    raise Problem(403, "foreign_origin", "pages of other origins may not do this: add the origin to allowed_origins")
 
 
 def check_host(headers: Headers, allowed: Collection[str]) -> None:
@@ -212,7 +212,7 @@ def check_host(headers: Headers, allowed: Collection[str]) -> None:
         raise Problem(
             403,
             "foreign_host",
-            "this server without a key answers to local names only: configure a key, a principal or allowed_hosts",
+            "without a key this server answers to local host names only: configure a key, a principal or allowed_hosts",
         )
 
 

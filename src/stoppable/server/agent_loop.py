@@ -87,4 +87,4 @@ def _run(loop: asyncio.AbstractEventLoop, living: Coroutine[Any, Any, None]) -> 
         except (SystemExit, KeyboardInterrupt) as left:
             if task.done():
                 raise
-            _logger.warning("an agent raised %s: its run is over, the others go on", type(left).__name__)
+            _logger.warning("an agent raised %s: its run has ended, the others go on", type(left).__name__)

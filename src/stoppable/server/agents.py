@@ -158,9 +158,7 @@ class Registry(Mapping[str, Agent]):
             return self._agents[name]
         except KeyError:
             known = ", ".join(self._agents) or "there are none"
-            raise Problem(
-                404, "agent_not_found", f"there is no agent {name[:100]!r}: use one of these ({known})"
-            ) from None
+            raise Problem(404, "agent_not_found", f"no agent {name[:100]!r}: the agents are {known}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._agents)

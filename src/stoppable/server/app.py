@@ -253,7 +253,7 @@ def _add_errors(app: FastAPI, made: APIRouter) -> None:
         return problem_of_validation(error).to_response()
 
     async def unforeseen(_: Request, __: Exception) -> Response:
-        return Problem(500, "internal", "something went wrong that we did not foresee").to_response()
+        return Problem(500, "internal", "internal error: see the log of the server").to_response()
 
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(StoppableError, own_error)

@@ -32,7 +32,7 @@ def _launch(prepared: Prepared[Any]) -> None:
     try:
         prepared.launch()
     except Exception:
-        _logger.exception("run %s could not begin", prepared.id)
+        _logger.exception("run %s could not be started", prepared.id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Backend:
     ) -> tuple[str, bool]:
         """Start any agent where those of this server are executed."""
         if self.is_draining or self.supervisor.is_draining:
-            raise Problem(503, "shutting_down", "the server shuts down: start it elsewhere", {"Retry-After": "5"})
+            raise Problem(503, "shutting_down", "the server is shutting down: use another one", {"Retry-After": "5"})
         self._check_quota(options)
         prepared = await self.supervisor.prepare(agent, *args, **options)
         if prepared.is_new and options.get("isolation") == "process":
@@ -162,7 +162,7 @@ class Host:
         server with a principal of your own knows its callers by their HTTP requests alone: InvalidArgument.
         """
         if self._identify is None:
-            raise InvalidArgument("this server knows its callers by a principal, which only HTTP requests have")
+            raise InvalidArgument("this server identifies callers by a principal, which needs an HTTP request")
         headers = [(b"authorization", authorization.encode("latin-1", "replace"))]
         try:
             self._identify(Request({"type": "http", "headers": headers}))

@@ -78,7 +78,7 @@ class Connections:
         self._cut += 1
         now = clock.now()
         if now - self._told_at >= _LOG_SECONDS:  # a flood must not fill the log
-            _logger.warning("%s: %d that waited longest were cut", why, self._cut)
+            _logger.warning("%s: closed the %d that waited longest", why, self._cut)
             self._told_at, self._cut = now, 0
         return True
 

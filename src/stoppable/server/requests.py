@@ -45,7 +45,7 @@ def _not_too_deep(value: Any) -> Any:
         ]
         if not level:
             return value
-    raise ValueError(f"it is nested more than {_DEPTH} levels deep")
+    raise ValueError(f"more than {_DEPTH} levels of nesting")
 
 
 class _Body(BaseModel):

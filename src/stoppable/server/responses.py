@@ -101,7 +101,7 @@ def problem_of(error: StoppableError, *, to_operator: bool) -> Problem:
         case Fenced():
             return Problem(503, "worker_fenced", message, _RETRY)
         case _:
-            return Problem(500, "internal", "something went wrong that we did not foresee")
+            return Problem(500, "internal", "internal error: see the log of the server")
 
 
 def problem_of_validation(error: RequestValidationError) -> Problem:

@@ -124,7 +124,7 @@ class RunRoutes:
         """Start an agent as a run. Whoever makes the id may repeat the request, and stop the run at any time."""
         caller = caller_of(request, Scope.START)
         if not caller.sees(body.owner) and body.owner is not None:
-            raise Problem(403, "foreign_owner", "you may start runs of your own only: leave the owner out")
+            raise Problem(403, "foreign_owner", "you may only start your own runs: leave out the owner")
         bounds = self._backend.limits
         options = StartOptions(
             name=body.agent,
@@ -240,6 +240,6 @@ class RunRoutes:
 
 def _receipt(record: RunRecord) -> Receipt:
     if record.stop is None:
-        raise Problem(409, "not_stopped", f"nobody has stopped run {record.id}, so it has no receipt")
+        raise Problem(409, "not_stopped", f"run {record.id} was not stopped, so it has no receipt")
     given = Answer.ACCEPTED if record.receipt is None else record.receipt.answer
     return receipt_of(record, given, record.status, record.ended_at)

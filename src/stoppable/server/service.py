@@ -74,7 +74,7 @@ class Service:
         key = api_key or (_api_key.find() if principal is None else None)
         if not is_loopback(host) and key is None and principal is None:
             raise InvalidArgument(
-                f"without a key this server would let everybody who reaches {host} stop your runs: "
+                f"without a key anyone who can reach {host} could stop your runs: "
                 "set STOPPABLE_API_KEY or STOPPABLE_API_KEY_FILE, or listen on 127.0.0.1"
             )
         self.supervisor = Supervisor(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=False)

@@ -133,7 +133,7 @@ class StopRoutes:
         if body.hold:
             caller.require(Scope.HOLD)
         if body.selector.owner is not None and not caller.sees(body.selector.owner):
-            raise Problem(403, "foreign_owner", "you may stop runs of your own only: leave the owner out")
+            raise Problem(403, "foreign_owner", "you may only stop your own runs: leave out the owner")
         # A hold that is not kept to its owner would refuse the starts of others.
         selector = body.selector.to_selector(caller.owner)
         stopped = await self._supervisor.stop_where(

@@ -118,7 +118,7 @@ def _call(waiter: Callable[[], object]) -> None:
     try:
         waiter()
     except Exception:  # the others wait for their answers too
-        _logger.exception("a function that waited for the store failed")
+        _logger.exception("a callback that waited for the store failed")
 
 
 def _resolve(futures: list[asyncio.Future[None]]) -> None:

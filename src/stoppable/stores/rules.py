@@ -233,7 +233,7 @@ def check_end(outcome: OutcomeRecord, events: Sequence[Draft]) -> None:
 def check_waiting(target: str | Selector, *, if_unknown_hold: bool) -> None:
     """Refuse a stop that may wait for no run in particular."""
     if if_unknown_hold and isinstance(target, Selector) and not target.is_conversation:
-        raise InvalidArgument("only a stop of a run or a key waits for it: leave labels and the agent out")
+        raise InvalidArgument("only a stop by run id or key can wait for a run: leave out labels and agent")
 
 
 def waits_for_key(selector: Selector, owner: str | None) -> bool:
@@ -249,7 +249,7 @@ def waiting_seconds(*, has_run: bool) -> float:
 def held_by(target: str | Selector, owner: str | None) -> Selector | None:
     """Return which starts a stop with a hold refuses: never those of another owner than a given one."""
     if isinstance(target, str):
-        raise InvalidArgument(f"a hold needs a selector: run {target!r} has started, there is nothing to hold")
+        raise InvalidArgument(f"a hold needs a selector: run {target!r} has already started")
     if owner is None:
         return target
     return replace(target, owner=owner) if target.owner in {None, owner} else None
@@ -260,14 +260,14 @@ def cursor_number(cursor: str | None) -> float:
     if cursor is None:
         return math.inf
     if not cursor.isdecimal() or len(cursor) > _CURSOR_DIGITS:
-        raise InvalidArgument(f"the cursor {cursor[:40]!r} is none of ours: pass on the one of the page before")
+        raise InvalidArgument(f"invalid cursor {cursor[:40]!r}: use the cursor of the previous page")
     return int(cursor)
 
 
 def page_size(limit: int) -> int:
     """Return how many runs a page shows; a page without any would have no place where the next one begins."""
     if limit < 1:
-        raise InvalidArgument(f"the limit is {limit}: use a whole number from 1 up")
+        raise InvalidArgument(f"invalid limit {limit}: use a whole number from 1 up")
     return limit
 
 

@@ -26,7 +26,7 @@ _registered: dict[str, Factory] = {}
 
 def _memory(url: str) -> Store:
     if url.rstrip("/") != "memory:":
-        raise InvalidArgument(f"the store {url!r} is none: write memory:// and nothing more")
+        raise InvalidArgument(f"invalid store URL {url!r}: use memory://")
     return MemoryStore()
 
 
@@ -53,9 +53,9 @@ def without_password(url: str) -> str:
 def register_store(scheme: str, factory: Factory) -> None:
     """Register a store for a URL scheme, in this process; packages use an entry point instead."""
     if not _SCHEME.fullmatch(scheme):
-        raise InvalidArgument(f"{scheme!r} is not the scheme of a URL: use small letters, digits and + . -")
+        raise InvalidArgument(f"{scheme!r} is not a URL scheme: use lower-case letters, digits and + . -")
     if scheme in _OURS:
-        raise InvalidArgument(f"URLs with {scheme}:// are ours: choose another scheme")
+        raise InvalidArgument(f"{scheme}:// is reserved: choose another scheme")
     _registered[scheme] = factory
 
 
@@ -78,7 +78,7 @@ def _factory(url: str) -> Factory:
     if not found:
         known = sorted({*_OURS, *_registered, *(point.name for point in entry_points(group=GROUP))})
         raise InvalidArgument(
-            f"the store {without_password(url)!r} is of no kind we know: use sqlite:///runs.db, "
+            f"unknown kind of store {without_password(url)!r}: use sqlite:///runs.db, "
             f"postgresql://user@host/database or memory:// (installed: {', '.join(known)})"
         )
     if len({point.value for point in found}) > 1:

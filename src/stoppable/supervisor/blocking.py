@@ -370,11 +370,11 @@ class Shared(Supervisor):
 
     def __enter__(self) -> Self:
         """Refuse: it is open as long as the supervisor that it belongs to."""
-        raise InvalidArgument("this view needs no block: it is open as long as the supervisor that it belongs to")
+        raise InvalidArgument("do not enter this view: it is open while its supervisor is")
 
     def close(self) -> None:
         """Refuse: others use it."""
-        raise InvalidArgument("this is a view: close the supervisor that it belongs to")
+        raise InvalidArgument("do not close this view: close its supervisor")
 
 
 class KeptHandle(BlockingHandle[T_co], Generic[T_co]):

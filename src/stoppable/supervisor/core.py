@@ -68,7 +68,7 @@ class SupervisorCore:
         unpickle: bool = True,
     ) -> None:
         if not seconds(ttl, "ttl"):
-            raise InvalidArgument("ttl is 0: a lease must last, 30 seconds are usual")
+            raise InvalidArgument("ttl is 0: use a positive number of seconds, such as 30")
         self.store = store_of(store)
         self.lease = Lease(
             self.store,
@@ -92,7 +92,7 @@ class SupervisorCore:
         """Connect and take a lease, once; blocks for a moment."""
         with self._opening:
             if self._was_opened:
-                raise InvalidArgument("this supervisor was opened before: make a new Supervisor for each block")
+                raise InvalidArgument("this supervisor was already used: make a new Supervisor for each block")
             self.store.open()
             inherited_fds.add(self._inherited)
             try:
@@ -107,7 +107,7 @@ class SupervisorCore:
     def check_opened(self) -> None:
         """Raise an error that says what to do with a supervisor before it can be closed."""
         if not self._was_opened:
-            raise InvalidArgument("this supervisor was not opened: use it in a with block")
+            raise InvalidArgument("this supervisor is not open: use it in a with block")
 
     def close(self) -> None:
         """Give the lease back and disconnect, once; blocks for a moment.
@@ -159,7 +159,7 @@ class SupervisorCore:
         log = self.recorder.log(job.run, worker, job.options.key)
         if self.is_closing:
             self.recorder.drop(log)
-            raise StoppableError("the supervisor shuts down: start it with another one")
+            raise StoppableError("the supervisor is shutting down and takes no new runs")
         reply = self._starting[log] = self.store.register(job.to_record(worker), job.request)
         reply.then(partial(self._answered, log))
         return log, reply
@@ -210,9 +210,9 @@ class SupervisorCore:
     def checked_id(run_id: str | None, idempotency_key: str | None) -> str:
         """Return the id of the run that a stop without a key means."""
         if run_id is None:
-            raise InvalidArgument("what is to be stopped? Give the id of a run, or a key")
+            raise InvalidArgument("nothing to stop: give the id of a run, or a key")
         if idempotency_key is not None:
-            raise InvalidArgument("a stop of one run needs no idempotency_key: it is the same if it is repeated")
+            raise InvalidArgument("leave out idempotency_key: repeating the stop of one run is always safe")
         return run_id
 
     @staticmethod
@@ -288,7 +288,7 @@ class SupervisorCore:
             except StoreError as failed:
                 for log in asked.told.values():
                     log.known_mode = None  # the recorder tells the store, once it answers
-                error = StoreError(f"{failed}. The runs of this process were told to stop all the same")
+                error = StoreError(f"{failed}. The runs of this process were stopped nevertheless")
             except Exception as refused:
                 error = refused
             settle([(asked.reply, result, error)])
@@ -439,7 +439,7 @@ class SupervisorCore:
 
     def _end_orphans(self) -> None:
         for pid in end_orphans():
-            _logger.warning("process %s was killed: the worker that started it for a run is gone", pid)
+            _logger.warning("process %s was killed: the worker that started it is dead", pid)
 
     def _beaten(self) -> None:
         self.recorder.retry()
@@ -454,7 +454,7 @@ class SupervisorCore:
             try:
                 forgotten = reply.result()
             except Exception as error:
-                _logger.warning("runs that ended long ago could not be forgotten: %s", error)
+                _logger.warning("old runs could not be deleted: %s", error)
                 return
             if forgotten >= _PURGED_AT_ONCE and self.lease.is_open:
                 control.get().call_at(clock.now(), lambda: self._purge(before))

@@ -52,7 +52,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.run_id is not None and not (isinstance(self.run_id, str) and _RUN_ID.fullmatch(self.run_id)):
             raise InvalidArgument(
-                f"{self.run_id!r} cannot be the id of a run: use up to 128 letters, digits and . _ ~ : -, "
+                f"{self.run_id!r} is not a valid run id: use up to 128 letters, digits and . _ ~ : -, "
                 "or leave it out to get one"
             )
         for given, known, what in (
@@ -65,7 +65,7 @@ class Options:
         check_labels(self.labels or {})
         check_key(self.key)
         if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= LABEL_LENGTH):
-            raise InvalidArgument(f"an owner is a text of up to {LABEL_LENGTH} characters")
+            raise InvalidArgument(f"invalid owner: use a string of up to {LABEL_LENGTH} characters")
 
     def asked(self) -> dict[str, Any]:
         """Return what a start with the same id must have in common with the first; the store compares the owner."""

@@ -103,7 +103,7 @@ class Lease:
         try:
             reply.result()
         except Exception as error:
-            _logger.warning("there is no lease: %s", error)
+            _logger.warning("the lease could not be opened: %s", error)
             return  # the next tick asks for one
         hints, self._hints = self._hints, self._store.hints(worker, self.hint)
         if hints is not None:
@@ -146,7 +146,7 @@ class Lease:
             if intents and not self._is_closed:
                 self._deliver(intents)
         except Exception as error:
-            _logger.warning("could not see what is to be stopped: %s", error)  # the next heartbeat does
+            _logger.warning("pending stops could not be read: %s", error)  # the next heartbeat does
         with self._looking:
             self._is_looking, again = False, self._is_hinted
         if again:
@@ -212,7 +212,7 @@ class Lease:
                 _logger.warning("the runs of dead workers could not be ended: %s", error)
                 return
             for record in records:
-                _logger.warning("run %s is %s: its worker %s is gone", record.id, record.status, record.worker)
+                _logger.warning("run %s is %s: worker %s does not answer", record.id, record.status, record.worker)
             gone = {record.id for record in records if record.status is not Status.LOST}
             if gone:
                 control.get().call_at(clock.now(), lambda: _end_processes(gone))
@@ -247,4 +247,4 @@ class Lease:
 def _end_processes(runs: Collection[str]) -> None:
     """End what runs had started, plain processes too, that ended with their worker: nobody else is left to do it."""
     for pid in end_processes_of(runs):
-        _logger.warning("process %s was killed: the worker of its run is gone", pid)
+        _logger.warning("process %s was killed: the worker of its run is dead", pid)

@@ -106,7 +106,7 @@ class Outbox:
             try:
                 self._calls.popleft()()
             except BaseException:  # the others have something to tell too
-                _logger.exception("the store could not be told something of a run")
+                _logger.exception("writing to the store failed")
         self._is_making = False
         self._after()
         self.wake()  # if there is more

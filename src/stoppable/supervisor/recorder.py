@@ -185,7 +185,7 @@ class Recorder(Sink):
         log.is_over = True  # in its turn: the runs below it ended first
         if log.run.status is Status.LOST and (receipt := log.run.receipt) is not None:
             left = [node.name for node in receipt.nodes if node.kind != "run" and node.fate in _LEFT]
-            _logger.warning("run %s (%s) is lost: could not be ended: %s", log.run.id, log.run.name, ", ".join(left))
+            _logger.warning("run %s (%s) is lost, still alive: %s", log.run.id, log.run.name, ", ".join(left))
         parent = log.run.parent
         log.above = None if parent is None else self._log_of(parent)
         if log.above is not None:
@@ -343,7 +343,7 @@ class Recorder(Sink):
         def registered() -> None:
             log.is_registered = True
             if not _is_kept(reply, log.worker):
-                _logger.warning("run %s is not kept: another run has its id", log.run.id)
+                _logger.warning("run %s was not stored: another run has its id", log.run.id)
                 self._over_with(log)
 
         self._when_done(log, reply, registered)
@@ -423,7 +423,7 @@ class Recorder(Sink):
             reply.result()
         except StoreError as error:
             if not log.is_failing:
-                _logger.warning("run %s is not kept for now: %s", log.run.id, error)
+                _logger.warning("run %s is not stored for now: %s", log.run.id, error)
             log.is_failing = log.is_held_up = True  # the next heartbeat tries again, and not every event
             return
         except Exception as error:
@@ -460,7 +460,7 @@ class Recorder(Sink):
 
 
 def _not_kept(log: RunLog) -> StoreError:
-    return StoreError(f"run {log.run.id}: its end is not kept: the supervisor was closed")
+    return StoreError(f"run {log.run.id}: its end was not stored: the supervisor was closed")
 
 
 _LEFT = (Fate.ABANDONED, Fate.UNREACHABLE)

@@ -172,7 +172,7 @@ async def test_a_port_that_is_taken_and_a_principal_of_your_own_are_errors_when_
     over = Exposed({"echo": echo}, grpc=("127.0.0.1", 0))
     async with stoppable.Supervisor() as supervisor:
         app = create_app(supervisor, [echo], routers=[over.router], services=[over.service], principal=principal)
-        with pytest.raises(InvalidArgument, match="only HTTP requests have"):
+        with pytest.raises(InvalidArgument, match="needs an HTTP request"):
             async with app.router.lifespan_context(app):
                 pass
 

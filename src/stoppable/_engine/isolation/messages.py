@@ -296,7 +296,7 @@ class Sender:
                 try:
                     self._line.send(message)
                 except InvalidArgument:
-                    _logger.exception("a worker process could not be told of a stop")
+                    _logger.exception("a stop could not be sent to a worker process")
 
 
 def pack(message: Message, values: Values = Values.PICKLE) -> bytes:

@@ -94,7 +94,7 @@ class _Checked(pickle.Unpickler):
             found = super().find_class(module, name)
             if isinstance(found, type) and (is_dataclass(found) or issubclass(found, (Enum, tuple))):
                 return found
-        raise pickle.UnpicklingError(f"a worker process sent {module}.{name}, which is no part of a message")
+        raise pickle.UnpicklingError(f"a worker process sent {module}.{name}, which is not part of a message")
 
 
 def checked(packed: bytes) -> Any:

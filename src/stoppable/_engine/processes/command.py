@@ -51,21 +51,21 @@ class Command:
 
 def _shell_line(command: object) -> str:
     if not isinstance(command, str) or not command.strip():
-        raise InvalidArgument(f"{command!r} is not a shell command: with shell=True pass one text")
+        raise InvalidArgument(f"{command!r} is not a shell command: with shell=True pass one string")
     return command
 
 
 def _arguments(command: Any) -> tuple[str, ...]:
     if isinstance(command, str):
         raise InvalidArgument(
-            f"{command!r} is one text: pass a list of arguments, or shell=True to have a shell take it apart"
+            f"{command!r} is one string: pass a list of arguments, or shell=True to let a shell parse it"
         )
     try:
         args = tuple(os.fspath(argument) for argument in command)
     except TypeError:
-        raise InvalidArgument(f"{command!r} is not a command: pass a list of texts and paths") from None
+        raise InvalidArgument(f"{command!r} is not a command: pass a list of strings and paths") from None
     if not args or not args[0] or not all(isinstance(argument, str) for argument in args):
-        raise InvalidArgument(f"{command!r} is not a command: pass a list of texts and paths, the program first")
+        raise InvalidArgument(f"{command!r} is not a command: pass a list of strings and paths, the program first")
     return args
 
 

@@ -238,9 +238,9 @@ class ProcessGroup(Participant):
         if self.cut:
             check()
         if self.pid is None:
-            raise StoppableError(f"{self.command.name!r} was not started: it was to be ended before it began")
+            raise StoppableError(f"{self.command.name!r} was not started: the run was stopped first")
         if self.returncode is None:
-            raise StoppableError(f"{self.describe()} was killed and is not dead")
+            raise StoppableError(f"{self.describe()} was killed but is still alive")
         return self.returncode
 
     def keep_output(self) -> None:

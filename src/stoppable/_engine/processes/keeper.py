@@ -68,7 +68,7 @@ class Keeper:
                     self._look_at_leader()
                     self._obey()
             except Exception as error:
-                _logger.exception("process group %s is killed, because it could not be kept", self._group.pid)
+                _logger.exception("process group %s was killed, because it could not be tracked", self._group.pid)
                 self._group.error = error
                 self._strike(signal.SIGKILL)
             self._reap()

@@ -51,7 +51,7 @@ class Codec:
         if not self._text:
             return lambda data, _final: data
         if "\n".encode(self._encoding) != b"\n":
-            raise InvalidArgument(f"lines cannot be told apart in {self._encoding}: use text=False and decode them")
+            raise InvalidArgument(f"cannot split lines in {self._encoding}: use text=False and decode them yourself")
         return self._incremental(self._errors).decode
 
 
@@ -121,7 +121,7 @@ class Writer(Generic[S]):
             outgoing.put(encoded)
             await outgoing.bell.wait(outgoing.has_room, blocking=self._blocking)
         if outgoing.broken or outgoing.closing:
-            raise BrokenPipeError("the process takes no more input: it has ended, or the stream was closed")
+            raise BrokenPipeError("cannot write to the process: it has ended, or the stream was closed")
 
     def close(self) -> None:
         """Let the process see the end of its input."""
@@ -291,5 +291,5 @@ class BlockingProcess(Generic[S]):
 
 def _piped(name: str, stream: T | None) -> T:
     if stream is None:
-        raise InvalidArgument(f"{name} of this process is no pipe: leave out {name}= when you open it")
+        raise InvalidArgument(f"{name} of this process is not a pipe: leave out {name}= when you open it")
     return stream

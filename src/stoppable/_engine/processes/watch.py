@@ -155,7 +155,7 @@ def _guarded(call: Callable[[], float | None]) -> float | None:
     try:
         return call()
     except Exception:  # whatever it is, no other process would be followed without this thread
-        _logger.exception("the end of a process could not be seen to")
+        _logger.exception("handling the end of a process failed")
         return None
 
 

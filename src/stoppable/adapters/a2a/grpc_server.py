@@ -68,7 +68,7 @@ class _Callers(Versions):
 
     def build(self, context: grpc.aio.ServicerContext) -> ServerCallContext:
         if not self._is_known(metadata_of(context, "authorization")):
-            raise _UnauthenticatedError(message="send the key of this server, as the metadata authorization: Bearer …")
+            raise _UnauthenticatedError(message="a key is required: send the metadata authorization: Bearer KEY")
         return super().build(context)
 
 

@@ -115,11 +115,11 @@ class Legacy:
         """Return a message as the SDK has it; its task is stored first, because the SDK makes all ids itself."""
         task_id, session = params.get("id") or str(uuid.uuid4()), params.get("sessionId")
         if not isinstance(task_id, str) or len(task_id) > _ID_LENGTH:
-            raise InvalidParamsError(message=f"the id of a task is a text of up to {_ID_LENGTH} characters")
+            raise InvalidParamsError(message=f"invalid task id: use a string of up to {_ID_LENGTH} characters")
         given = params.get("message")
         parts = given.get("parts") if isinstance(given, Mapping) else None
         if not isinstance(parts, list) or not parts:
-            raise InvalidParamsError(message="a message has parts")
+            raise InvalidParamsError(message="a message needs parts")
         content = [_part_of(part) for part in parts]
         known = await self._handler.task_store.get(task_id, context)
         if known is None:
@@ -149,7 +149,7 @@ def _part_of(part: Any) -> Part:
             return ParseDict({"data": part["data"]}, Part())
         except ParseError as error:
             raise InvalidParamsError(message=str(error)) from None
-    raise InvalidParamsError(message="a part has a text or data")
+    raise InvalidParamsError(message="a part needs text or data")
 
 
 # What goes out

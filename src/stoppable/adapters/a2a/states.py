@@ -127,7 +127,7 @@ class Asked:
         if grace is None and remaining is not None and remaining < own_grace / 2:
             grace = remaining
         if reason is not None and not isinstance(reason, str):
-            raise InvalidParamsError(message=f"reason is {reason!r:.40}: use a text")
+            raise InvalidParamsError(message=f"reason is {reason!r:.40}: use a string")
         return cls(mode=mode, grace=grace, reason=None if reason is None else reason[:_REASON_LENGTH])
 
 

@@ -47,7 +47,7 @@ def install(
     if installed is not None:
         if supervisor in {None, installed}:
             return installed
-        raise InvalidArgument("stoppable is installed in this app already: by services.py, or by an earlier install()")
+        raise InvalidArgument("stoppable is already installed in this app, by services.py or an earlier install()")
     server = names.server_of(app)
     instrument()
     app.state.stoppable = made = supervisor or Supervisor()

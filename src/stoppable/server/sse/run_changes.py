@@ -135,10 +135,10 @@ class ChangesFeed(Feed):
                 is_failing = False
             except StoppableError as error:
                 if not is_failing:
-                    _logger.warning("changes of runs cannot be told for now: %s", error)
+                    _logger.warning("changes of runs cannot be sent for now: %s", error)
                 is_failing = True
             except Exception:
-                _logger.exception("changes of runs cannot be told for now")
+                _logger.exception("changes of runs cannot be sent for now")
             for reader in list(self.readers):
                 reader.wake()
             await asyncio.sleep(_PAUSE)

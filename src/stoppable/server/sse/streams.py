@@ -73,7 +73,7 @@ class Streams:
         try:
             await self.supervisor.stop(run_id, reason=reason)
         except StoppableError as error:
-            _logger.warning("run %s has no reader any more, but could not be stopped: %s", run_id, error)
+            _logger.warning("run %s has lost its last reader, but could not be stopped: %s", run_id, error)
 
     def _is_kept(self, run_id: str) -> bool:
         feeds = [feed for name in (run_id, tree_name(run_id)) if (feed := self._feeds.get(name)) is not None]

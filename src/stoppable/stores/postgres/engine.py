@@ -139,7 +139,7 @@ class Engine:
         have_ended = [thread.close(PATIENCE_SECONDS) for thread in self._threads]
         self.listener.close()
         if not all(have_ended):
-            _log.warning("stoppable: %s does not answer: what was asked last may not be kept", self._address.name)
+            _log.warning("stoppable: %s does not answer: the last writes may be lost", self._address.name)
         for link in self._links:
             link.drop()
         self._pool.close(PATIENCE_SECONDS)
@@ -264,7 +264,7 @@ class Engine:
             try:
                 call()
             except Exception:  # a listener, or a file that is gone: the calls are durable all the same
-                _log.exception("stoppable: %s: somebody could not be told", self._address.name)
+                _log.exception("stoppable: %s: a listener failed", self._address.name)
 
 
 def _is_passing(error: BaseException, transaction: Transaction, *, is_first: bool) -> bool:

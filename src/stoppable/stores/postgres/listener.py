@@ -94,7 +94,7 @@ class Listener:
                     self._hear(connection)
             except (psycopg.Error, StoppableError) as error:
                 if not self._is_closed:
-                    _log.warning("stoppable: stops are heard of with the next heartbeat only: %s", error)
+                    _log.warning("stoppable: no notifications, stops arrive with the next heartbeat: %s", error)
                     self._wait(None, pause(failures))
                     failures += 1
 

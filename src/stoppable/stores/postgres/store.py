@@ -95,7 +95,7 @@ class PostgresStore(SqlStore):
         if engine is None:
             raise StoreError(f"{self.name} is not open: call open() first, and close() last")
         if not engine.is_ours:
-            raise StoreError(f"{self.name} was opened by process {engine.pid}, before a fork: open a store of your own")
+            raise StoreError(f"{self.name} was opened by process {engine.pid}, before a fork: open another store")
         return engine
 
     def _write(self, call: Callable[..., T], *args: Any) -> Reply[T]:

@@ -52,7 +52,7 @@ class Locks:
             except StoreError:
                 raise
             except OSError as error:
-                raise StoreError(f"{path}: a worker needs a file of its own beside the database: {error}") from error
+                raise StoreError(f"{path}: cannot create the file of the worker: {error}") from error
             os.set_inheritable(descriptor, True)  # noqa: FBT003 - it takes no name
             _held[path] = descriptor
         if worker not in self._workers:
@@ -74,7 +74,7 @@ class Locks:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
-        raise StoreError(f"{path} is locked: another process is the worker {worker!r}; give each an id of its own")
+        raise StoreError(f"{path} is locked: another process is the worker {worker!r}; give each a different id")
 
     def drop(self, worker: str) -> None:
         """Give up the lock of a worker that has said goodbye."""

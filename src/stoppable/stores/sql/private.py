@@ -38,7 +38,7 @@ def check_directory(path: Path) -> bool:
     except FileNotFoundError:
         return False
     if not stat.S_ISDIR(found.st_mode):
-        raise StoreError(f"{path} is a link or a file: it must be a directory that stoppable makes; remove it")
+        raise StoreError(f"{path} is a link or a file: remove it, so that stoppable can make a directory")
     if found.st_uid not in {os.geteuid(), path.parent.stat().st_uid, _beside(path)}:
         raise StoreError(f"{path} belongs to user {found.st_uid}: remove it, or run as the user of the store")
     return True

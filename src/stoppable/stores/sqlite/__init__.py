@@ -20,10 +20,10 @@ def from_url(url: str) -> SqliteStore:
     parts = urlsplit(url)
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path:
-        raise InvalidArgument(f"the store {url!r} names no file: write sqlite:///runs.db")
+        raise InvalidArgument(f"invalid store URL {url!r}: name a file, as in sqlite:///runs.db")
     if parts.query not in _SYNCHRONOUS or parts.fragment:
         raise InvalidArgument(
-            f"the store {url!r} asks for what we do not know: after the path write nothing, "
+            f"unknown option in the store URL {url!r}: after the path write nothing, "
             "?synchronous=full or ?synchronous=normal; in the path ? is %3F and # is %23"
         )
     return SqliteStore(path, synchronous=_SYNCHRONOUS[parts.query])

@@ -71,7 +71,7 @@ def open_log(path: Path) -> int:
     try:
         return os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise StoreError(f"{path}: its log cannot be opened: see the permissions beside it ({error})") from error
+        raise StoreError(f"{path}: its log cannot be opened: check its permissions ({error})") from error
 
 
 sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -130,7 +130,7 @@ def _use_wal(connection: apsw.Connection, path: Path) -> None:
         else:
             break
     if mode != "wal":
-        raise StoreError(f"{path}: its filesystem cannot be shared as SQLite needs it: use one of this machine's own")
+        raise StoreError(f"{path}: its filesystem does not support SQLite's shared memory: use a local one")
 
 
 def _migrate(connection: apsw.Connection, path: Path, migrations: Sequence[str]) -> None:

@@ -118,7 +118,7 @@ class Engine:
         if all(have_ended):
             self.disconnect()
         else:
-            _log.warning("stoppable: %s: another process holds it: what was asked last may not be kept", self._path)
+            _log.warning("stoppable: %s: another process holds it: the last writes may be lost", self._path)
             self.leak()
 
     def disconnect(self) -> None:

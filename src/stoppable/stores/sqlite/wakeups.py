@@ -31,7 +31,7 @@ class Wakeups:
             self._sender = _datagrams()
             self._end, self._is_ended = socket.socketpair()
         except OSError as error:
-            raise StoreError(f"{directory}: no socket could be made to wake workers with: {error}") from error
+            raise StoreError(f"{directory}: cannot create the socket that wakes workers: {error}") from error
         self._selector.register(self._is_ended, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._listen, name="stoppable-sqlite-wakeups", daemon=True)
 

@@ -101,9 +101,7 @@ class Writer:
             try:
                 sync()
             except OSError as error:
-                unsure = StoreError(
-                    f"{self._path}: written and passed on, but it may not survive a power cut ({error})"
-                )
+                unsure = StoreError(f"{self._path}: written, but it may not survive a power cut ({error})")
                 answers = [(reply, None, failed or unsure) for reply, _, failed in answers]
         settle(answers)
 
@@ -129,7 +127,7 @@ class Writer:
             try:
                 call()
             except Exception:  # a listener, or a file that is gone: the calls are durable all the same
-                _log.exception("stoppable: %s: somebody could not be told", self._path)
+                _log.exception("stoppable: %s: a listener failed", self._path)
 
     def _look(self) -> float | None:
         """Tell listeners if another process has written since the last look."""
@@ -139,7 +137,7 @@ class Writer:
         try:
             version = self._connection.pragma("data_version")
         except Exception:
-            _log.exception("stoppable: %s: could not see whether it has changed", self._path)
+            _log.exception("stoppable: %s: could not check it for changes", self._path)
             return LOOK_SECONDS
         if version != self._version:
             self._version = version
