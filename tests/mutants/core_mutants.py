@@ -26,7 +26,11 @@ CORE_MUTANTS = (
         snippet="""\
         members[self] = True
         if run._closed or run._budget is not None or run._sink is not None:
-            self._published(run, run)
+            try:
+                self._published(run, run)
+            except AgentStopped:
+                await participants.hold_back()
+                raise
 """,
         replacement="""\
         if run._closed or run._budget is not None or run._sink is not None:

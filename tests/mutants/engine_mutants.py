@@ -4,6 +4,30 @@ from .mutant import FOUND, GAPS, GENERATORS, SPEC, UNIT, Mutant
 
 ENGINE_MUTANTS = (
     Mutant(
+        name="a branch that meets the stop cuts the call of its sibling",
+        breaks="G11",
+        file="_engine/draining.py",
+        snippet="return run._rung is None and all(",
+        replacement="return False and all(",
+        caught_by=(UNIT + "test_siblings.py::test_it_waits_no_longer_than_the_grace[False]",),
+    ),
+    Mutant(
+        name="the run's own task waits for its branches before it cleans up",
+        breaks="G7",
+        file="_engine/draining.py",
+        snippet="me is not run._main and ",
+        replacement="",
+        caught_by=(UNIT + "test_siblings.py::test_the_runs_own_task_cleans_up_at_once",),
+    ),
+    Mutant(
+        name="a final receipt changes when something looks that the run left behind",
+        breaks="G2",
+        file="_core/stop.py",
+        snippet="self.is_blind and self.target._outcome is None and self._has_looked()",
+        replacement="self.is_blind and self._has_looked()",
+        caught_by=(FOUND + "test_a_final_receipt_says_for_good_that_the_run_never_looked",),
+    ),
+    Mutant(
         name="CANCEL is sent again to a task that is unwinding",
         breaks="G7",
         file="_engine/tasks.py",

@@ -56,6 +56,8 @@ def test_without_an_engine_the_core_stops_and_calls_hooks_in_place():
     assert participants._nobody(run) is None
     assert participants._no_climb(stop) is None
     assert not participants._is_worker_thread()
+    assert participants._no_threads(run) == ()
+    assert asyncio.run(participants._no_siblings()) is None
     participants._call_in_place([UserHook(run, Moment.STOP, lambda: calls.append(1))])
     assert calls == [1]
 
