@@ -11,6 +11,8 @@ import pytest
 from stoppable.cli.exits import EPILOG, MEANINGS, Exit
 from stoppable.records import EventType
 
+from ..server.serving import served as serving
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -372,3 +374,10 @@ def test_a_failed_import_names_the_line_of_the_user(stoppable, tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     told = stoppable("run", "breaks_at_import:agent", code=Exit.FAILED).stderr
     assert "breaks_at_import.py:3: json.loads('{')" in told
+
+
+def test_without_the_key_it_is_said_which_variable_to_set(stoppable):
+    with serving([], api_key="a" * 20) as service:
+        done = stoppable("ls", "--url", service.url, code=Exit.REFUSED)
+    assert "set STOPPABLE_API_KEY" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -13,6 +13,7 @@ import urllib.request
 import pytest
 
 from stoppable import Mode, Policy, sync
+from stoppable.cli import serve
 from stoppable.cli.exits import Exit
 from stoppable.client import Client, NotAllowed
 from stoppable.errors import RunNotFound
@@ -39,6 +40,15 @@ def test_serve_forgets_what_ended_longer_ago_than_keep_days_with_the_first_heart
         old.result()
     with server_process("--store", store, "--keep-days", "1e-6", "--ttl", "3") as url, Client(url) as client:
         wait_until(lambda: is_forgotten(client, old.id), within=8)  # with a ttl of 30 the first comes after 10 s
+
+
+def test_the_commands_to_try_give_an_agent_the_arguments_that_it_needs():
+    def agent(topic: str, rounds: int, tags: list[str], *more, depth=3, strict: bool, **options):
+        """Need some arguments."""
+
+    assert serve.example_input(agent) == {"topic": "example", "rounds": 1, "tags": [], "strict": True}
+    assert serve.example_input(max) == {}
+    assert serve._as_word({"topic": "it's"}) == """'{"topic": "it'"'"'s"}'"""
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -6,7 +6,7 @@ import inspect
 import pytest
 
 from stoppable._core.ids import new_id
-from stoppable.client import AsyncClient, Client
+from stoppable.client import AsyncClient, AsyncClientRun, Client
 
 
 @pytest.fixture
@@ -50,11 +50,14 @@ class _Held:
 
 
 def _drive(loop, found):
+    if isinstance(found, AsyncClientRun):
+        return _Held(loop, found)
     if inspect.isasyncgen(found):
         return _steps(loop, found)
     if hasattr(found, "__aenter__"):
         return _Block(loop, found)
-    return loop.run_until_complete(found)
+    result = loop.run_until_complete(found)
+    return _Held(loop, result) if isinstance(result, AsyncClientRun) else result
 
 
 def _steps(loop, generator):

@@ -19,7 +19,8 @@ def wait_until_running(client, run_id):
 
 
 def test_a_run_is_started_stopped_and_its_receipt_read(client):
-    record = client.start("calling", {"seconds": 0.05}, owner="ann", labels={"team": "x"})
+    handle = client.start("calling", {"seconds": 0.05}, owner="ann", labels={"team": "x"})
+    record = handle.record()
     assert isinstance(record, RunRecord)
     assert (record.name, record.owner, dict(record.labels)) == ("calling", "ann", {"team": "x"})
     assert client.receipt(record.id) is None
@@ -32,6 +33,27 @@ def test_a_run_is_started_stopped_and_its_receipt_read(client):
     ended = client.get(record.id)
     assert ended.outcome.partial.startswith("answer 0")
     assert client.receipt(record.id).nodes == receipt.nodes
+
+
+def test_a_handle_stops_follows_and_waits_as_one_of_the_supervisor_does(client):
+    handle = client.start("waiting")
+    assert handle.last_record.name == "waiting"
+    assert handle.wait(0.01).over is False
+    assert handle.receipt() is None
+    assert handle.stop(reason="enough", wait=30).status == "stopped"
+    assert handle.wait().outcome.status == handle.wait(30).status == "stopped"
+    assert list(handle.events())[-1].type is EventType.DONE
+    assert handle.receipt().reason.message == "enough"
+
+
+def test_a_handle_of_an_id_needs_no_request_until_it_is_used(client):
+    started = client.start("echo", {"value": 7})
+    handle = client.handle(started.id)
+    assert (handle.id, handle.last_record) == (started.id, None)
+    assert handle.result() == 7
+    assert handle.outcome().status == "completed"
+    with pytest.raises(stoppable.RunNotFound):
+        client.handle("unknown").outcome()
 
 
 def test_a_stop_again_changes_nothing_and_a_harder_one_escalates(client):
@@ -215,4 +237,4 @@ def test_a_start_that_is_refused_is_not_taken_back(client, unique):
 
 def test_a_stop_may_come_before_its_start(client, unique):
     assert client.stop(unique, if_unknown_hold=True).status == "pending"
-    assert client.start("waiting", run_id=unique).status == "stopped"
+    assert client.start("waiting", run_id=unique).last_record.status == "stopped"

@@ -104,3 +104,12 @@ async def test_a_router_in_an_app_answers_preflights_of_allowed_origins_alone():
         assert (listed.status_code, listed.headers["access-control-allow-origin"]) == (200, friend)
         unknown = await client.get("/agents-api/runs/nobody", headers=headers)
         assert (unknown.status_code, unknown.headers["access-control-allow-origin"]) == (404, friend)
+
+
+async def test_a_body_that_is_wrong_is_told_in_the_words_of_whoever_sent_it():
+    with served([]) as service:
+        async with client_of(service, headers={"Content-Type": "application/json"}) as client:
+            broken = await client.post("/runs", content=b'{"agent": ')
+            lacking = await client.post("/runs", json={})
+    assert broken.json()["error"]["message"] == "the body is not JSON: Expecting value (character 10)"
+    assert lacking.json()["error"]["message"] == "agent: Field required"

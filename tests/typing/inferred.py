@@ -6,6 +6,7 @@ from typing import Any, assert_type
 
 import stoppable
 from stoppable import Supervisor, sync
+from stoppable.client import AsyncClient, AsyncClientRun, Client, ClientRun
 from stoppable.records import Event, RunRecord, TreeEvent
 from stoppable.supervisor import BulkStop
 
@@ -155,3 +156,15 @@ def blocking_supervisors_do_too(supervisor: sync.Supervisor) -> None:
     handle = supervisor.start(blocking, "why")
     assert_type(handle.result(), bytes)
     assert_type(handle.record(), RunRecord)
+
+
+async def clients_return_handles(client: Client, asynchronous: AsyncClient) -> None:
+    handle = client.start("agent")
+    assert_type(handle, ClientRun)
+    assert_type(handle.wait(1), RunRecord)
+    assert_type(handle.events(), Iterator[Event])
+    assert_type(client.handle("id").stop(), stoppable.Receipt)
+    awaited = await asynchronous.start("agent")
+    assert_type(awaited, AsyncClientRun)
+    assert_type(await awaited.wait(), RunRecord)
+    assert_type(await asynchronous.handle("id").stop(), stoppable.Receipt)

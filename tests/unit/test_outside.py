@@ -117,6 +117,32 @@ async def test_a_boundary_on_a_thread_without_context_warns_once_while_runs_are_
     assert "stoppable.to_thread()" in caught[0]
 
 
+@stoppable.boundary("tool", "decorated")
+def _decorated():
+    pass
+
+
+def _in_a_block():
+    with stoppable.boundary("tool", "block"):
+        pass
+
+
+@pytest.mark.usefixtures("uninstrumented")
+@pytest.mark.parametrize("look", [stoppable.check, stoppable.should_stop, _decorated, _in_a_block])
+async def test_the_warning_about_a_lost_thread_names_the_line_of_the_user(monkeypatch, look):
+    monkeypatch.setattr(boundary_module, "_warned", False)
+    caught = []
+
+    def lost():
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            look()
+        caught.extend(seen)
+
+    await (await stoppable.spawn(_in_a_bare_thread, lost)).result()
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 def _in_a_bare_thread(function):
     thread = threading.Thread(target=function)
     thread.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
@@ -439,4 +440,7 @@ def _look_outside(scope: Scope, what: str) -> None:
     else:
         return
     _warned = True
-    warnings.warn(told, RuntimeWarning, stacklevel=4)
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("stoppable."):
+        frame, level = frame.f_back, level + 1  # the warning is about the line that called us, however it did
+    warnings.warn(told, RuntimeWarning, stacklevel=level)

@@ -82,7 +82,7 @@ def start(
 ) -> None:
     """Start an agent of the server and print the id of the run."""
     with options.connect_to_server(url) as client:
-        record = client.start(
+        handle = client.start(
             agent,
             options.arguments(given),
             run_id=run_id,
@@ -92,6 +92,8 @@ def start(
             limits=None if seconds is None else Limits(seconds=seconds),
             isolation=isolation,
         )
+        record = handle.last_record
+        assert record is not None, "a start tells it"
         if is_followed:
             from stoppable.cli.following import follow  # noqa: PLC0415 - most commands show nothing live
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
+import json
 import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
@@ -152,6 +155,8 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         )
     first = "research" if is_demo else next(iter(agents))
     run = f"try-{new_id()[:6]}"
+    given = example_input(agents[first])
+    body = {"agent": first, **({"input": given} if given else {}), "runId": run}
     curl = "curl -s" + (' -H "authorization: Bearer $STOPPABLE_API_KEY"' if has_key else "")
     post = "-H 'content-type: application/json' -d"
     lines += [
@@ -160,17 +165,35 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         "",
         "Or try it in another terminal" + (" that has the same STOPPABLE_API_KEY:" if has_key else ":"),
         "",
-        f'  {curl} {url}/runs {post} \'{{"agent": "{first}", "runId": "{run}"}}\'',
+        f"  {curl} {url}/runs {post} {_as_word(body)}",
         f'  {curl} {url}/runs/{run}/stop {post} \'{{"reason": "enough"}}\'',
         f"  {curl} {url}/runs/{run}/receipt",
         "",
-        *_commands(url, first, f"{run}-too"),
+        *_commands(url, f"{first} {_as_word(given)}" if given else first, f"{run}-too"),
         "",
         "Ctrl-C here ends the server and stops its runs.",
         "",
     ]
     for line in lines:
         screen.say(line)
+
+
+_EXAMPLES: Mapping[Any, Any] = {int: 1, float: 1.0, bool: True, list: [], dict: {}}
+
+
+def example_input(agent: Callable[..., Any]) -> dict[str, Any]:
+    """Return a value for each argument that an agent needs, so that the commands to try can be pasted as they are."""
+    try:
+        parameters = inspect.signature(agent, eval_str=True).parameters.values()
+    except (TypeError, ValueError, NameError):  # written in C, or with names that are not there at run time
+        return {}
+    named = [one for one in parameters if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY}]
+    needed = [one for one in named if one.default is one.empty]
+    return {one.name: _EXAMPLES.get(get_origin(one.annotation) or one.annotation, "example") for one in needed}
+
+
+def _as_word(value: Any) -> str:
+    return shlex.quote(json.dumps(value))
 
 
 def _commands(url: str, agent: str, run: str) -> list[str]:

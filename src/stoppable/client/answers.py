@@ -104,7 +104,9 @@ def _error(subject: str, status: int, code: str, message: str, body: Mapping[str
             return RunHeld(str(body.get("holdId", "")), str(body.get("reason", "")))
     if code in _SAID:
         return _SAID[code](message)
-    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return NotAllowed(f"the server requires a key that it knows: set STOPPABLE_API_KEY ({message})")
+    if status in {HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}:
         return NotAllowed(message)
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return InvalidArgument(message)

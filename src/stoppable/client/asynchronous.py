@@ -101,8 +101,11 @@ class AsyncClient:
         policy: Policy | None = None,
         isolation: str | None = None,
         on_disconnect: str | None = None,
-    ) -> RunRecord:
-        """Start an agent of the server; raises RunHeld while a hold matches it, RunConflict if the id is taken."""
+    ) -> AsyncClientRun:
+        """Start an agent of the server and return a handle of the run, which goes on whatever becomes of the handle.
+
+        Raises RunHeld while a hold matches it, and RunConflict if the id is taken.
+        """
         options = Start(
             run_id=run_id or new_id(),
             owner=owner,
@@ -113,7 +116,12 @@ class AsyncClient:
             isolation=isolation,
             on_disconnect=on_disconnect,
         )
-        return await self._do(self._calls.start(agent, input, options))
+        record = await self._do(self._calls.start(agent, input, options))
+        return AsyncClientRun(self, record.id, record)
+
+    def handle(self, run_id: str) -> AsyncClientRun:
+        """Return a handle of any run of the server, without asking whether there is one with this id."""
+        return AsyncClientRun(self, run_id)
 
     @contextlib.asynccontextmanager
     async def run(
@@ -148,7 +156,7 @@ class AsyncClient:
                 await self._stop_left(options.run_id, error, if_unknown_hold=True)
             raise
         try:
-            yield AsyncClientRun(self, record)
+            yield AsyncClientRun(self, record.id, record)
         except BaseException as error:  # a cancel too
             await self._stop_left(options.run_id, error)
             raise

@@ -87,8 +87,11 @@ class BlockingCalls:
         policy: Policy | None = None,
         isolation: str | None = None,
         on_disconnect: str | None = None,
-    ) -> RunRecord:
-        """Start an agent of the server; raises RunHeld while a hold matches it, RunConflict if the id is taken."""
+    ) -> ClientRun:
+        """Start an agent of the server and return a handle of the run, which goes on whatever becomes of the handle.
+
+        Raises RunHeld while a hold matches it, and RunConflict if the id is taken.
+        """
         options = Start(
             run_id=run_id or new_id(),
             owner=owner,
@@ -99,7 +102,12 @@ class BlockingCalls:
             isolation=isolation,
             on_disconnect=on_disconnect,
         )
-        return self._do(self._calls.start(agent, input, options))
+        record = self._do(self._calls.start(agent, input, options))
+        return ClientRun(self, record.id, record)
+
+    def handle(self, run_id: str) -> ClientRun:
+        """Return a handle of any run of the server, without asking whether there is one with this id."""
+        return ClientRun(self, run_id)
 
     @contextlib.contextmanager
     def run(
@@ -134,7 +142,7 @@ class BlockingCalls:
                 self._stop_left(options.run_id, error, if_unknown_hold=True)
             raise
         try:
-            yield ClientRun(self, record)
+            yield ClientRun(self, record.id, record)
         except BaseException as error:  # a cancel too
             self._stop_left(options.run_id, error)
             raise

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
+from stoppable._core import clock
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.client.errors import ServerError, ServerUnreachable
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from stoppable.client.asynchronous import AsyncClient
     from stoppable.client.blocking_calls import BlockingCalls
 
+_LOOK_SECONDS = 0.2
+
 LAST_WORD_SECONDS = 5.0
 """How long leaving a block may take to stop its run."""
 
@@ -23,29 +26,56 @@ _UNCLEAR = (ServerUnreachable, ServerError, StoreError)  # a proxy that answers 
 
 
 class AsyncClientRun:
-    """A run that was started over HTTP."""
+    """A run of a server: what ``start`` and ``handle`` of an ``AsyncClient`` return."""
 
-    def __init__(self, client: AsyncClient, record: RunRecord) -> None:
+    def __init__(self, client: AsyncClient, run_id: str, record: RunRecord | None = None) -> None:
         self._client = client
+        self._id = run_id
         self._record = record
 
     @property
     def id(self) -> str:
         """The run's id."""
-        return self._record.id
+        return self._id
 
-    async def stop(self, mode: str = Mode.GRACEFUL, reason: str | None = None, *, wait: float | None = None) -> Receipt:
-        """Stop the run with its subtree."""
-        return await self._client.stop(self.id, mode, reason, wait=wait)
+    @property
+    def last_record(self) -> RunRecord | None:
+        """What the server last told of the run, without asking again: of a start, how it began."""
+        return self._record
+
+    async def stop(
+        self,
+        mode: str = Mode.GRACEFUL,
+        reason: str | None = None,
+        *,
+        grace: float | None = None,
+        wait: float | None = None,
+    ) -> Receipt:
+        """Stop the run with its subtree; with ``wait`` this returns when it is over, or after so many seconds."""
+        return await self._client.stop(self.id, mode, reason, grace=grace, wait=wait)
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Yield the events of the run, past ones first, until it ends."""
+        """Yield what happened and happens in the run, until it is over."""
         return self._client.events(self.id, after)
 
     async def record(self) -> RunRecord:
-        """Return the current record of the run."""
+        """Return what is kept of the run; raises RunNotFound if there is none with this id."""
         self._record = await self._client.get(self.id)
         return self._record
+
+    async def receipt(self) -> Receipt | None:
+        """Return what became of its stops so far, or None if nobody stopped it."""
+        return await self._client.receipt(self.id)
+
+    async def wait(self, seconds: float | None = None) -> RunRecord:
+        """Wait for the end, or so many seconds, and return what is kept of the run then; ``over`` says which it was."""
+        import asyncio  # noqa: PLC0415 - commands do without it
+
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._ended()
+        except TimeoutError:
+            return await self.record()
 
     async def outcome(self) -> OutcomeRecord:
         """Wait for the end and return it; never raises because the run was stopped."""
@@ -56,40 +86,67 @@ class AsyncClientRun:
         return result_of(await self._ended())
 
     async def _ended(self) -> RunRecord:
-        if not self._record.over:
-            async for _ in self.events(self._record.last_event):
+        record = self._record or await self.record()
+        if not record.over:
+            async for _ in self.events(record.last_event):
                 pass
-            await self.record()
-        return self._record
+            record = await self.record()
+        return record
 
     def __repr__(self) -> str:
-        return f"<AsyncClientRun {self.id} {self._record.name!r}>"
+        return f"<AsyncClientRun {self.id}>"
 
 
 class ClientRun:
-    """A run that was started over HTTP."""
+    """A run of a server: what ``start`` and ``handle`` of a ``Client`` return."""
 
-    def __init__(self, client: BlockingCalls, record: RunRecord) -> None:
+    def __init__(self, client: BlockingCalls, run_id: str, record: RunRecord | None = None) -> None:
         self._client = client
+        self._id = run_id
         self._record = record
 
     @property
     def id(self) -> str:
         """The run's id."""
-        return self._record.id
+        return self._id
 
-    def stop(self, mode: str = Mode.GRACEFUL, reason: str | None = None, *, wait: float | None = None) -> Receipt:
-        """Stop the run with its subtree."""
-        return self._client.stop(self.id, mode, reason, wait=wait)
+    @property
+    def last_record(self) -> RunRecord | None:
+        """What the server last told of the run, without asking again: of a start, how it began."""
+        return self._record
+
+    def stop(
+        self,
+        mode: str = Mode.GRACEFUL,
+        reason: str | None = None,
+        *,
+        grace: float | None = None,
+        wait: float | None = None,
+    ) -> Receipt:
+        """Stop the run with its subtree; with ``wait`` this returns when it is over, or after so many seconds."""
+        return self._client.stop(self.id, mode, reason, grace=grace, wait=wait)
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """Yield the events of the run, past ones first, until it ends."""
+        """Yield what happened and happens in the run, until it is over."""
         return self._client.events(self.id, after)
 
     def record(self) -> RunRecord:
-        """Return the current record of the run."""
+        """Return what is kept of the run; raises RunNotFound if there is none with this id."""
         self._record = self._client.get(self.id)
         return self._record
+
+    def receipt(self) -> Receipt | None:
+        """Return what became of its stops so far, or None if nobody stopped it."""
+        return self._client.receipt(self.id)
+
+    def wait(self, seconds: float | None = None) -> RunRecord:
+        """Wait for the end, or so many seconds, and return what is kept of the run then; ``over`` says which it was."""
+        if seconds is None:
+            return self._ended()
+        deadline = clock.now() + seconds
+        while not (record := self.record()).over and (left := deadline - clock.now()) > 0:
+            pause(min(left, _LOOK_SECONDS))
+        return record
 
     def outcome(self) -> OutcomeRecord:
         """Wait for the end and return it; never raises because the run was stopped."""
@@ -100,14 +157,15 @@ class ClientRun:
         return result_of(self._ended())
 
     def _ended(self) -> RunRecord:
-        if not self._record.over:
-            for _ in self.events(self._record.last_event):
+        record = self._record or self.record()
+        if not record.over:
+            for _ in self.events(record.last_event):
                 pass
-            self.record()
-        return self._record
+            record = self.record()
+        return record
 
     def __repr__(self) -> str:
-        return f"<ClientRun {self.id} {self._record.name!r}>"
+        return f"<ClientRun {self.id}>"
 
 
 def _outcome(record: RunRecord) -> OutcomeRecord:

@@ -111,7 +111,11 @@ def problem_of_validation(error: RequestValidationError) -> Problem:
 
 def _told(error: Mapping[str, Any]) -> str:
     place: Sequence[Any] = error.get("loc", ())
-    where = ".".join(str(part)[:60] for part in place)
+    if error.get("type") == "json_invalid":
+        return f"the body is not JSON: {error.get('ctx', {}).get('error', 'it cannot be read')} (character {place[-1]})"
+    # A body is what people send, so its fields go by their names alone.
+    named = place[1:] if len(place) > 1 and place[0] == "body" else place
+    where = ".".join(str(part)[:60] for part in named)
     return f"{where}: {error.get('msg', 'is not valid')}"
 
 
