@@ -111,5 +111,7 @@ async def test_a_body_that_is_wrong_is_told_in_the_words_of_whoever_sent_it():
         async with client_of(service, headers={"Content-Type": "application/json"}) as client:
             broken = await client.post("/runs", content=b'{"agent": ')
             lacking = await client.post("/runs", json={})
-    assert broken.json()["error"]["message"] == "the body is not JSON: Expecting value (character 10)"
+    message = broken.json()["error"]["message"]
+    assert message.startswith("the body is not JSON: ")
+    assert message.endswith(" (character 10)")
     assert lacking.json()["error"]["message"] == "agent: Field required"
