@@ -25,7 +25,7 @@ from .serving import SECONDS, Stream, listening, message, state_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 KEY = "a-key-of-some-length"
-BUDGET = 4.0 + 1.0  # the whole ladder, and what the answer takes
+BUDGET = 15.0  # the whole ladder is 4 s; the rest is for a busy machine
 
 
 @stoppable.agent
