@@ -5,7 +5,7 @@ import threading
 import psycopg
 from tests.waiting import wait_until
 
-from stoppable.records import Selector, StopIntent
+from stoppable.records import StopIntent
 from stoppable.stores.postgres import from_url, holds
 
 SECONDS = 30
@@ -26,7 +26,7 @@ def test_a_reader_that_reads_on_sees_an_entry_that_is_committed_later(url):
     has_number, may_commit = threading.Event(), threading.Event()
 
     def slow(tx):
-        holds.place_hold(tx, Selector(owner="first"), StopIntent())
+        holds.note(tx, "stop", StopIntent(), "first", {})
         tx.all("SELECT 1")  # all of it was sent
         has_number.set()
         may_commit.wait(SECONDS)
@@ -34,7 +34,7 @@ def test_a_reader_that_reads_on_sees_an_entry_that_is_committed_later(url):
     try:
         first = here._write(slow)
         assert has_number.wait(SECONDS)
-        second = there.place_hold(Selector(owner="second"), StopIntent())
+        second = there._write(lambda tx: holds.note(tx, "stop", StopIntent(), "second", {}))
         is_done = threading.Event()
         second.then(lambda _: is_done.set())
         wait_until(lambda: is_done.is_set() or someone_waits(url), SECONDS)
@@ -43,7 +43,7 @@ def test_a_reader_that_reads_on_sees_an_entry_that_is_committed_later(url):
         first.result(SECONDS)
         second.result(SECONDS)
         page += reader.audit(after=page[-1].id if page else 0).result(SECONDS)
-        assert [entry.target["selector"]["owner"] for entry in page] == ["first", "second"]
+        assert [entry.target["run"] for entry in page] == ["first", "second"]
     finally:
         may_commit.set()
         for store in stores:

@@ -1,0 +1,67 @@
+"""`stoppable serve` on a database: replicas that die with stops pending, and a database that is away."""
+
+import signal
+
+import pytest
+from tests.waiting import wait_until
+
+from .postgres_server import PostgresServer
+from .replicas import SECONDS, Replica
+
+
+@pytest.fixture
+def replica(tmp_path):
+    """Start a replica, which ends with the test."""
+    started = []
+
+    def start(url, **options):
+        started.append(Replica(url, tmp_path, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def test_the_runs_of_a_replica_that_was_killed_end(replica, url):
+    """Its lock proves its death on the same machine: failed, or stopped if a stop was pending."""
+    here, there = replica(url, ttl=15), replica(url, ttl=15)
+    run, stopping = here.start(), here.start()
+    here.freeze()
+    assert there.stop(stopping).status_code == 202
+    here.signal(signal.SIGKILL)
+    here.ends()
+    records = [there.over(each) for each in (run, stopping)]
+    assert [record["status"] for record in records] == ["failed", "stopped"]
+    assert records[0]["outcome"]["error"]["type"] == "WorkerDied"
+    assert there.status(there.start()) == "running"
+    assert "secret" not in here.log.read_text() + there.log.read_text()
+
+
+@pytest.fixture
+def own_server():
+    """A server that a test may kill."""
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+def test_while_the_database_is_away_local_stops_work_and_are_kept_when_it_is_back(replica, own_server, tmp_path):
+    here = replica(f"{own_server.url}?locks={tmp_path / 'locks'}", ttl=60)
+    run, other = here.start(), here.start()
+    own_server.kill()
+    refused = here.http.post("/runs", json={"agent": "forever"})
+    assert refused.status_code == 503, refused.text
+    assert "store_unavailable" in refused.text
+    assert "see whether it is up" in refused.text
+    assert "secret" not in refused.text
+    stopped = here.stop(run)
+    assert stopped.status_code == 503
+    assert "were told to stop all the same" in stopped.text
+    assert here.http.get("/readyz").status_code == 503
+    assert here.http.get("/healthz").status_code == 200
+    own_server.start()
+    wait_until(here.is_ready, SECONDS)
+    assert here.over(run)["status"] == "stopped"
+    assert here.status(other) == "running"
+    assert here.status(here.start()) == "running"
