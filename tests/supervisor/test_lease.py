@@ -13,7 +13,7 @@ from stoppable.errors import Fenced, InvalidArgument, StoreError
 from stoppable.records import RunRecord, StopIntent
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.memory import MemoryStore
-from stoppable.stores.reply import Reply
+from stoppable.stores.reply import Reply, settle
 from stoppable.stores.sqlite import SqliteStore
 from stoppable.supervisor import lease
 from stoppable.testing import FakeClock
@@ -94,6 +94,23 @@ async def test_a_worker_that_cannot_renew_its_lease_ends_its_runs_before_others_
         outcome = await handle.outcome()
     assert (outcome.status, outcome.reason.kind) == ("stopped", "policy")
     assert "fenced" in outcome.reason.message
+
+
+async def test_a_run_whose_worker_was_fenced_while_it_was_registered_never_begins(store):
+    """Its worker is given back once its other runs are over, which says that this one is dead too."""
+    faulty, began, answer = Faulty(store), [], Reply()
+
+    async with Supervisor(faulty, ttl=30) as supervisor:
+        faulty._inner.register, register = (lambda *args: answer), faulty._inner.register
+        starting = asyncio.create_task(supervisor.start(began.append, 1, run_id="late"))
+        await until(lambda: "register" in faulty.calls)
+        core = supervisor._core
+        core.lease._lost("the store has not answered in time")
+        [log] = core._starting
+        record = RunRecord(id="late", name="agent", worker=log.worker)
+        settle([(answer, await register(record, "late"), None)])
+        outcome = await (await starting).outcome()
+    assert (outcome.status, outcome.reason.message, began) == ("stopped", "its worker is fenced", [])
 
 
 async def test_a_worker_that_was_fenced_keeps_its_lock_until_its_runs_are_over(tmp_path):

@@ -179,6 +179,8 @@ class SupervisorCore:
         self.recorder.adopt(log, answer.record.epoch)
         if self.is_closing:
             log.run.stop(reason=_shutdown())
+        if log.worker != self.lease.worker:  # fenced meanwhile: the runs of that worker were killed without this one
+            log.run.stop("kill", _fenced())
         return True
 
     def abandon(self, log: RunLog, reply: Reply[Registered]) -> None:
@@ -432,7 +434,7 @@ class SupervisorCore:
     def _kill_all(self) -> Callable[[], bool]:
         logs = list(self.recorder.logs.values())
         for run in self.roots():
-            run.stop("kill", Reason.of("its worker is fenced", kind=ReasonKind.POLICY))
+            run.stop("kill", _fenced())
         return lambda: not any(self.recorder.logs.get(log.run.id) is log for log in logs)
 
     # Now and then
@@ -473,6 +475,10 @@ def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:
     """Return the event loop whose task executes a run, if one does."""
     loop: asyncio.AbstractEventLoop | None = None if run._main is None else run._main.loop
     return loop
+
+
+def _fenced() -> Reason:
+    return Reason.of("its worker is fenced", kind=ReasonKind.POLICY)
 
 
 def _shutdown() -> Reason:
