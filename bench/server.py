@@ -81,7 +81,17 @@ async def live(quick: bool) -> Section:
             contenders[workload.name] = (port, partial(followed, workload, port))
         found = await interleaved(2 if quick else 5, contenders)
     floor = found[Floor.name]
-    rows = [against(floor, workload.name, found.get(workload.name), unit="µs") for workload in WORKLOADS]
+    limit = Target(limit=1.6)
+    rows = [
+        against(
+            floor,
+            workload.name,
+            found.get(workload.name),
+            unit="µs",
+            target=limit if isinstance(workload, Stoppable) else None,
+        )
+        for workload in WORKLOADS
+    ]
     told = f"{count} events, one each millisecond, with the start of the run: from the agent to one reader"
     return Section(title="One event of a live run", rows=rows, notes=[told, PEERS_NOTE])
 

@@ -40,10 +40,12 @@ async def tokens(quick: bool) -> Section:
                 ("stoppable, in a SQLite file", Stoppable(), (f"sqlite:///{folder}/runs.db",)),
             )
         }
-        found = dict.fromkeys(contenders, (float("inf"), float("inf")))
+        every: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
         for _ in range(rounds):
             for name, (workload, port) in contenders.items():
-                found[name] = min(found[name], await _talked(workload, port, count))
+                every[name].append(await _talked(workload, port, count))
+        # Not the best: a server that falls behind sends many events in one piece, which is cheap.
+        found = {name: sorted(taken)[len(taken) // 2] for name, taken in every.items()}
     floor = found[FLOOR][0]
     rows = [
         against(floor, name, cost, unit="µs", target=None if name == FLOOR else Target(limit=1.6))

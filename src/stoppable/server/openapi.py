@@ -176,7 +176,7 @@ _ERRORS = {
     415: "The body is not JSON.",
     422: "Something in the request makes no sense; the message says what.",
     423: "A hold refuses this start; `holdId` names it, `reason` says why.",
-    429: "Too many streams are open.",
+    429: "Too many streams are open, or the owner has too many live runs: ask later.",
     431: "The headers are too large.",
     503: "The store does not answer, or the server is shutting down. Nothing is promised: ask again.",
 }
