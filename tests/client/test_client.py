@@ -130,7 +130,7 @@ def test_bulk_stop_with_preview_hold_and_release(client, unique):
 
 @pytest.mark.parametrize("empty", [{"owner": "", "agent": "waiting"}, {"owner": "ann", "agent": ""}])
 def test_an_empty_name_in_a_selector_means_no_more_runs(client, empty):
-    with pytest.raises(InvalidArgument, match=r"body\.selector\.(owner|agent)"):
+    with pytest.raises(InvalidArgument, match=r"selector\.(owner|agent)"):
         client.stop_where(**empty, dry_run=True)
 
 
