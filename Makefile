@@ -17,11 +17,17 @@ APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-# $(call environment,directory,extras,options): a fast installer, then the project with its extras
+# what users can choose in pyproject.toml; every other name is one of its dependency groups
+EXTRAS := a2a adk all cli client langgraph openhands postgres server sqlite
+names = $(subst $(comma), ,$(1))
+
+# $(call environment,directory,extras and groups,options): a fast installer, then the project with what is named
 define environment
 	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 	@test -x $(1)/bin/uv || $(1)/bin/python -m pip install -q --disable-pip-version-check uv
-	@VIRTUAL_ENV=$(abspath $(1)) $(1)/bin/uv pip install -q $(3) -e '.[$(2)]'
+	@VIRTUAL_ENV=$(abspath $(1)) $(1)/bin/uv pip install -q $(3) \
+		-e '.[$(subst $(space),$(comma),$(strip $(filter $(EXTRAS),$(call names,$(2)))))]' \
+		$(addprefix --group ,$(filter-out $(EXTRAS),$(call names,$(2))))
 endef
 
 DEMO_PORT ?= 8420
@@ -210,3 +216,5 @@ clean: ## remove the environments and caches
 	rm -rf models/build site .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 comma := ,
+empty :=
+space := $(empty) $(empty)
