@@ -328,6 +328,16 @@ class Run(Awaited):
                 found[member.holder] = True  # type: ignore[attr-defined]
         return [participant for participant in found if participant is not None]
 
+    def _is_executed(self) -> bool:
+        """Whether any of its participants is alive; asked whenever one of what may be thousands ends."""
+        if self._main is not None and self._main.alive():
+            return True
+        for member in list(self._members or ()):
+            who = member.holder if member.role is Role.BOUNDARY else member  # type: ignore[attr-defined]
+            if isinstance(who, participants.Participant) and who.alive():
+                return True
+        return False
+
     # Hooks
 
     def _add_hook(self, hook: Hook) -> None:
@@ -392,6 +402,8 @@ class Run(Awaited):
         if self._ended is None:
             return False
         if self._outcome is not None:
+            if self._previous is None and self._outcome.status is not _LOST:
+                return False  # no parent waits for what is left of it
             if self._is_unsettled():
                 return False
             if self._is_alive():
@@ -399,7 +411,7 @@ class Run(Awaited):
             if self._outcome.status is _LOST and self._sink is not None:
                 self._sink.died(self)
             return self._leave_parent()
-        if self._members and any(participant.alive() for participant in self._participants()):
+        if self._members and self._is_executed():
             return False
         if self._first is None:
             return self._conclude(_STOPPED)
@@ -465,7 +477,7 @@ class Run(Awaited):
         """Whether anything of the subtree may still execute."""
         nodes: list[Run] = [self]
         for run in nodes:
-            if run._outcome is None or any(participant.alive() for participant in run._participants()):
+            if run._outcome is None or run._is_executed():
                 return True
             nodes += run._offspring()
         return False
@@ -477,7 +489,7 @@ class Run(Awaited):
             if run._outcome is None:
                 return True
             if run._outcome.status is not _LOST:
-                if any(participant.alive() for participant in run._participants()):
+                if run._is_executed():
                     return True
                 nodes += run._offspring()
         return False

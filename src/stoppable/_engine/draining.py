@@ -19,6 +19,8 @@ _LOOK_SECONDS = 0.01
 
 _waiting: set[TaskParticipant] = set()
 """The branches that met a stop and wait for others."""
+_looks: dict[tuple[asyncio.AbstractEventLoop, Run], asyncio.Future[bool]] = {}
+"""Whether it is over, for those who wait in a run: one of them looks for all, as there may be thousands."""
 
 
 async def drained() -> None:
@@ -50,10 +52,29 @@ async def _drain(run: Run, me: TaskParticipant) -> None:
     until = run._stop.requested_at + run.policy.grace  # a cooperative stop has no rung that would end it
     _waiting.add(me)
     try:
-        while _may_wait(run) and clock.now() < until and _is_another_inside(run):  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_SECONDS)
+        while not await _is_over(run, until):
+            pass  # whoever looked has been cancelled
     finally:
         _waiting.discard(me)
+
+
+async def _is_over(run: Run, until: float) -> bool:
+    """Wait for the calls of others, and return True; or False if somebody else waited for them and gave up."""
+    loop = asyncio.get_running_loop()
+    look = _looks.get((loop, run))
+    if look is not None:
+        await asyncio.wait([look])  # a cancel of this branch is none of the look's
+        return look.result()
+    look = _looks[loop, run] = loop.create_future()
+    try:
+        while _may_wait(run) and clock.now() < until and _is_another_inside(run):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+        look.set_result(True)
+    finally:
+        del _looks[loop, run]
+        if not look.done():
+            look.set_result(False)
+    return True
 
 
 def _may_wait(run: Run) -> bool:
