@@ -135,7 +135,7 @@ async def test_those_of_a_child_in_a_worker_process_are_told(tmp_path):
     path = tmp_path / "there"
     handle = await stoppable.spawn(worker_agents.listens_in_a_child, str(path), isolation="process")
     await until(path.exists, 30)
-    (child,) = handle.run.children
+    (child,) = await until(lambda: handle.run.children, 30)  # the news of it may be on its way
     child.stop("immediate")
     await until(lambda: child.outcome is not None, 30)
     assert [name.rpartition(" (")[2] for name in child.receipt.library_threads] == ["logging.handlers)"]
