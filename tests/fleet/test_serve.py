@@ -57,7 +57,7 @@ def test_while_the_database_is_away_local_stops_work_and_are_kept_when_it_is_bac
     assert "secret" not in refused.text
     stopped = here.stop(run)
     assert stopped.status_code == 503
-    assert "were told to stop all the same" in stopped.text
+    assert "were told to stop anyway" in stopped.text
     assert here.http.get("/readyz").status_code == 503
     assert here.http.get("/healthz").status_code == 200
     own_server.start()

@@ -58,7 +58,7 @@ async def test_a_stop_that_cannot_be_kept_says_that_the_runs_were_told_and_is_ke
         handle = await supervisor.start(forever)
         await until(lambda: handle.status == "running")
         faulty.failing = {"request_stop"}
-        with pytest.raises(StoreError, match=r"disk is full.*stopped nevertheless"):
+        with pytest.raises(StoreError, match=r"disk is full.*told to stop anyway"):
             await handle.stop(reason="enough")
         await until(lambda: handle.run.outcome is not None)
         faulty.failing = set()

@@ -290,7 +290,7 @@ class SupervisorCore:
             except StoreError as failed:
                 for log in asked.told.values():
                     log.known_mode = None  # the recorder tells the store, once it answers
-                error = StoreError(f"{failed}. The runs of this process were stopped nevertheless")
+                error = StoreError(f"{failed}. The runs of this process were told to stop anyway")
             except Exception as refused:
                 error = refused
             settle([(asked.reply, result, error)])
