@@ -20,9 +20,9 @@ from .cutting_proxy import CuttingProxy
 
 def test_a_start_whose_answer_is_lost_is_the_same_run(connect, server, unique):
     with CuttingProxy(server, 0, 10) as proxy:
-        record = connect(proxy.url).start("echo", 1, labels={"lost": unique})
+        handle = connect(proxy.url).start("echo", 1, labels={"lost": unique})
         assert proxy.connections == 3
-        assert len(connect(server).list(labels=dict(record.labels)).runs) == 1
+        assert [run.id for run in connect(server).list(labels={"lost": unique}).runs] == [handle.id]
 
 
 def test_a_stop_whose_answer_is_lost_is_the_same_stop(connect, server):
