@@ -40,7 +40,8 @@ async def listening():
     listener = logging.handlers.QueueListener(queue.Queue(), logging.NullHandler())
     listener.start()
     stoppable.on_end(lambda _: listener.stop())
-    await stoppable.sleep(600)
+    async with stoppable.boundary("llm", "listen"):
+        await stoppable.sleep(600)
 
 
 @stoppable.agent

@@ -357,6 +357,7 @@ def test_show_of_a_stopped_run_has_its_receipt(stoppable, client, unique):
 
 def test_the_receipt_names_the_threads_of_libraries_that_run_on(stoppable, client, unique):
     client.start("listening", run_id=unique)
+    next(event for event in client.events(unique) if event.type == "entered")
     client.stop(unique, wait=30)
     (name,) = stoppable.json("receipt", unique)["libraryThreads"]
     assert name.endswith("(logging.handlers)")
