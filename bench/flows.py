@@ -116,7 +116,7 @@ def event_to_browser(service: Service) -> dict[str, None]:
         with following() as passed:
             loop.call_soon_threadsafe(event.set)
             _read(response, "event: entered")
-    _ask(service, "POST", f"/runs/{run_id}/stop?wait={DEADLINE}", {})
+    _ask(service, "POST", f"/runs/{run_id}/stop?wait={DEADLINE}", {"mode": "immediate"})
     return passed
 
 
