@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors, sql
@@ -15,13 +15,23 @@ from psycopg import errors, sql
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
 from stoppable.stores.postgres.schema import MIGRATIONS
 
+T = TypeVar("T")
+
+ANSWER_SECONDS = 20.0
+"""How long an answer may take."""
+BEAT_SECONDS = 5.0
+"""How long it may take where a lease, or the speed of a stop, depends on it."""
+TRANSACTION_SECONDS = 15
+"""How long a transaction may take, for the server; from Postgres 17 on."""
+
 _MIGRATE_SECONDS = 60.0
 _LONGEST_PAUSE = 5.0  # between two tries to connect
 _OLDEST = 140_000
 
-# A peer that is gone without a word is noticed within seconds, on both sides; a replica that is frozen in the middle of
-# a transaction loses its locks. Statements are not prepared: psycopg loses track of them when a pipeline fails, and one
-# that is not prepared is planned for its values.
+# A peer that is gone without a word is noticed within seconds, on both sides. A replica that is frozen in the middle of
+# a transaction loses its locks: within 5 seconds if the server waits for its next statement, otherwise, as with
+# statements that were sent together, when the transaction has lasted too long. Statements are not prepared: psycopg
+# loses track of them when a pipeline fails, and one that is not prepared is planned for its values.
 OPTIONS: dict[str, Any] = {
     "connect_timeout": 5,
     "application_name": "stoppable",
@@ -38,8 +48,16 @@ _SETTINGS = """
 SELECT set_config('search_path', %s, false),
  set_config('idle_in_transaction_session_timeout', '5s', false), set_config('lock_timeout', '10s', false),
  set_config('statement_timeout', '30s', false), set_config('tcp_keepalives_idle', '5', false),
- set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '3', false)
+ set_config('tcp_keepalives_interval', '2', false), set_config('tcp_keepalives_count', '3', false),
+ CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
+ THEN set_config('transaction_timeout', %s, false) END
 """
+
+# While it is migrated: that takes as long as the tables are large.
+_NO_LIMITS = """
+SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')
+"""
+_MIGRATION_SECONDS = 3600.0
 
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (errors.InvalidPassword, "the password is wrong: see the URL, or PGPASSWORD"),
@@ -64,12 +82,42 @@ class Address:
     """What errors call it: the URL without its password."""
 
 
-def connect(address: Address) -> psycopg.Connection[Any]:
+class ImpatientConnection(psycopg.Connection[Any]):  # type: ignore[misc]  # its types are known where psycopg is
+    """A connection that is closed when an answer does not come.
+
+    psycopg waits for ever for a peer that is there and silent, such as a proxy that hangs: no keepalive sees that.
+    """
+
+    patience: float | None = None
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        """Do what psycopg has to do until an answer has come."""
+        answer: T = super().wait(self._bounded(gen), *args, **kwargs)
+        return answer
+
+    def _bounded(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        patience = ANSWER_SECONDS if self.patience is None else self.patience
+        until = time.monotonic() + patience
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > until:
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer within {patience:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def connect(address: Address, patience: float | None = None) -> ImpatientConnection:
     """Return a connection that commits each statement unless it is told otherwise."""
     try:
-        connection = psycopg.connect(address.url, autocommit=True, **OPTIONS)
+        connection: ImpatientConnection = ImpatientConnection.connect(address.url, autocommit=True, **OPTIONS)
     except (psycopg.Error, UnicodeError) as error:
         raise explain(error, address) from error
+    connection.patience = patience
     try:
         configure(connection, address)
     except psycopg.Error as error:
@@ -80,7 +128,8 @@ def connect(address: Address) -> psycopg.Connection[Any]:
 
 def configure(connection: psycopg.Connection[Any], address: Address) -> None:
     """Give a new connection its settings."""
-    connection.execute(_SETTINGS, (sql.Identifier(address.schema).as_string(connection),))
+    schema = sql.Identifier(address.schema).as_string(connection)
+    connection.execute(_SETTINGS, (schema, f"{TRANSACTION_SECONDS}s"))
 
 
 def explain(error: Exception, address: Address) -> StoppableError:
@@ -143,8 +192,9 @@ def pause(failures: int) -> float:
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - it only spreads replicas
 
 
-def migrate(connection: psycopg.Connection[Any], address: Address, migrations: Sequence[str] = MIGRATIONS) -> None:
+def migrate(connection: ImpatientConnection, address: Address, migrations: Sequence[str] = MIGRATIONS) -> None:
     """Make the tables, or bring them up to date; of many replicas that start at once one does it."""
+    connection.patience = _MIGRATION_SECONDS
     try:
         if connection.info.server_version < _OLDEST:
             raise StoreError(f"{address.name} is Postgres {connection.info.server_version // 10_000}: use 14 or newer")
@@ -189,6 +239,7 @@ def _with_lock(connection: psycopg.Connection[Any], address: Address, work: Call
 def _bring_up(connection: psycopg.Connection[Any], address: Address, migrations: Sequence[str]) -> None:
     version = _version(connection, address, migrations)  # another replica may have been faster
     with connection.transaction():
+        connection.execute(_NO_LIMITS)
         if version == 0:
             known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (address.schema,)).fetchone()
             if known is None:

@@ -20,7 +20,7 @@ from stoppable.errors import StoreError
 from stoppable.stores.base import Intent
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.postgres import connection, events, leases
-from stoppable.stores.postgres.connection import Address, Link, explain
+from stoppable.stores.postgres.connection import Address, ImpatientConnection, Link, explain
 from stoppable.stores.postgres.listener import Listener
 from stoppable.stores.postgres.machine import Machine
 from stoppable.stores.postgres.transaction import Session, Transaction
@@ -79,6 +79,7 @@ class Engine:
         self.machine = Machine(locks)
         self._pool = psycopg_pool.ConnectionPool(
             address.url,
+            connection_class=ImpatientConnection,
             kwargs={"autocommit": True, **connection.OPTIONS},
             configure=lambda made: connection.configure(made, address),
             min_size=1,
@@ -89,17 +90,20 @@ class Engine:
             open=True,
             name="stoppable-postgres",
         )
-        self._links = [Link(lambda: connection.connect(address)) for _ in range(2)]
+        self._links = [Link(lambda: connection.connect(address)), Link(self._connect_to_beat)]
         self._writer: BatchThread[Write] = BatchThread("stoppable-postgres-writer", self._work)
         self._beats: BatchThread[Write] = BatchThread("stoppable-postgres-heartbeat", self._beat)
         self._readers: list[BatchThread[Read]] = [
             BatchThread(f"stoppable-postgres-reader-{number}", self._answer) for number in range(_READERS)
         ]
         self._turns = itertools.cycle(self._readers)
-        self.listener = Listener(lambda: connection.connect(address), self._transaction, self._channel, hints, watchers)
+        self.listener = Listener(self._connect_to_beat, self._transaction, self._channel, hints, watchers)
         self._threads: list[BatchThread[Any]] = [self._writer, self._beats, *self._readers]
         for thread in self._threads:
             thread.start()
+
+    def _connect_to_beat(self) -> ImpatientConnection:
+        return connection.connect(self._address, connection.BEAT_SECONDS)
 
     @property
     def is_ours(self) -> bool:
