@@ -33,7 +33,7 @@ def script(code):
 @pytest.mark.parametrize("hook", ["", "sys.excepthook = lambda *_: print('never for this')\n"])
 def test_ctrl_c_ends_a_script_with_one_line_and_130(hook):
     with script(hook + "stoppable.run(patient)") as terminal:
-        terminal.see("ready")
+        terminal.see("ready\n")  # whole: a Ctrl-C drops what nobody has read
         terminal.press(CTRL_C)
         assert terminal.end() == 130
     assert terminal.text.replace("^C", "").split() == ["ready", "patient", "was", "stopped", "by", "Ctrl-C"]
@@ -41,7 +41,7 @@ def test_ctrl_c_ends_a_script_with_one_line_and_130(hook):
 
 def test_the_third_press_is_one_line_too():
     with script("import stoppable.sync\nstoppable.run(stubborn)") as terminal:
-        terminal.see("ready")
+        terminal.see("ready\n")
         terminal.press(CTRL_C)
         terminal.see("goes on")
         terminal.press(CTRL_C)
@@ -56,7 +56,7 @@ def test_a_script_that_handles_the_stop_goes_on():
     with script(
         "try:\n    stoppable.run(patient)\nexcept stoppable.RunStopped as stopped:\n    print('handled', stopped)\n"
     ) as terminal:
-        terminal.see("ready")
+        terminal.see("ready\n")
         terminal.press(CTRL_C)
         terminal.see("handled")
         assert terminal.end() == 0
@@ -67,7 +67,7 @@ def test_an_error_after_ctrl_c_has_its_traceback():
     with script(
         "try:\n    stoppable.run(patient)\nexcept stoppable.RunStopped:\n    raise ValueError from None\n"
     ) as terminal:
-        terminal.see("ready")
+        terminal.see("ready\n")
         terminal.press(CTRL_C)
         terminal.see("Traceback")
         assert terminal.end() == 1
