@@ -333,6 +333,7 @@ class Run(Awaited):
         if self._main is not None and self._main.alive():
             return True
         for member in list(self._members or ()):
+            # Only a Boundary has that role, and it has a holder.
             who = member.holder if member.role is Role.BOUNDARY else member  # type: ignore[attr-defined]
             if isinstance(who, participants.Participant) and who.alive():
                 return True

@@ -67,6 +67,7 @@ async def _is_over(run: Run, until: float) -> bool:
         return look.result()
     look = _looks[loop, run] = loop.create_future()
     try:
+        # A look now and then: leaving a boundary wakes no one, so that it stays cheap.
         while _may_wait(run) and clock.now() < until and _is_another_inside(run):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
         look.set_result(True)
