@@ -1,7 +1,6 @@
 """A stop over HTTP: of exactly that run, with what it started, answered at once."""
 
 import asyncio
-import statistics
 import threading
 import time
 
@@ -201,7 +200,7 @@ async def test_wait_answers_when_the_run_is_over_or_the_time_is(door):
             began = time.monotonic()
             response = await client.post(f"/runs/{run_id}/stop", params={"wait": 0.2})
             assert (response.status_code, response.json()["status"]) == (202, "stopping")
-            assert 0.2 <= time.monotonic() - began < 5
+            assert time.monotonic() - began >= 0.2
             door.open()
             assert (await ended(client, run_id))["status"] == "stopped"
 
@@ -246,18 +245,10 @@ async def test_a_chain_of_agents_stops_as_one_and_its_siblings_go_on(door):
             assert (await ended(client, other))["status"] == "failed"
 
 
-async def answered_in(client, runs):
-    """Stop runs, five at a time, and return the seconds that the middle one of the quickest five took.
-
-    Not of all: something else may have the machine for a moment.
-    """
-    took = []
+async def stop_all(client, runs):
     for run_id in runs:
-        began = time.perf_counter()
         response = await client.post(f"/runs/{run_id}/stop", json={"mode": "graceful"})
-        took.append(time.perf_counter() - began)
         assert response.status_code in {200, 202}
-    return min(statistics.median(took[first : first + 5]) for first in range(0, len(took) - 4, 5))
 
 
 async def test_a_stop_is_answered_while_a_def_agent_spins(tmp_path):
@@ -267,8 +258,8 @@ async def test_a_stop_is_answered_while_a_def_agent_spins(tmp_path):
             others = [await started(client, "other") for _ in range(20)]
             run_id = await started(client, "spinner", {"until": str(tmp_path / "enough")})
             await event(client, run_id, "entered")
-            assert await answered_in(client, [*others, run_id]) < 0.1
-            (tmp_path / "enough").touch()
+            await stop_all(client, [*others, run_id])
+            (tmp_path / "enough").touch()  # until here it spun
             assert (await ended(client, run_id))["status"] == "completed", "it never looked: too late"
 
 
@@ -292,9 +283,11 @@ async def test_an_agent_that_exits_ends_its_own_run_alone(leave):
 
 
 async def test_a_stop_is_answered_while_an_async_agent_blocks_the_loop_of_the_agents(door):
+    passed = []
+
     async def blocker():
         async with stoppable.boundary("tool", "block"):
-            door.passed_blocking(5)
+            passed.append(door.passed_blocking(DEADLINE))
         stoppable.check()
 
     async def other():
@@ -305,10 +298,9 @@ async def test_a_stop_is_answered_while_an_async_agent_blocks_the_loop_of_the_ag
             others = [await started(client, "other") for _ in range(20)]
             run_id = await started(client, "blocker")
             await event(client, run_id, "entered")
-            began = time.perf_counter()
-            late = await asked_for(client, "other")
-            assert time.perf_counter() - began < 3, "a start does not wait for the loop either"
-            assert await answered_in(client, [*others, run_id, late]) < 0.1
+            late = await asked_for(client, "other")  # a start does not wait for the loop either
+            await stop_all(client, [*others, run_id, late])
+            assert not passed, "all of this was answered while the loop was blocked"
             door.open()
             assert (await ended(client, run_id))["status"] == "stopped"
             assert (await ended(client, late))["status"] == "stopped"
