@@ -50,7 +50,7 @@ class OutputTooLarge(ValueError):
     """The result of an agent is larger than what is kept."""
 
 
-async def run_in_worker(agent: str, code: str, input_dict: dict[str, Any], job: Job) -> dict[str, Any]:
+async def run_in_process(agent: str, code: str, input_dict: dict[str, Any], job: Job) -> dict[str, Any]:
     """Be the body of a run in a worker process, which belongs to it alone: so its limits are those of the process."""
     _limit(job)
     _silence_descriptors()

@@ -85,7 +85,7 @@ class UserCode:
             raise HTTPException(422, "envVars need a process: agents that share one would see each other's")
         name = body.friendly_name or "sandbox_agent"
         return await self.supervisor.start(
-            execute.run_in_worker if isolation == "process" else execute.run_in_thread,
+            execute.run_in_process if isolation == "process" else execute.run_in_thread,
             name,
             body.code,
             body.input_dict,
