@@ -11,7 +11,7 @@ MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser --ignore tests/tutorial --ignore tests/fleet
 
-.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-openhands bench-ui screenshots check check-ui model soak faults bench clean
+.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-openhands bench-ui screenshots check check-public-types check-ui model soak faults bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -170,6 +170,19 @@ check: check-ui ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory check-public-types
+
+# Adapters extend classes of frameworks: their packages are here, without what those need, which takes seconds.
+TYPES := .venv-types
+REPORT := $(TYPES)/report.txt
+
+check-public-types: ## see that pyright knows the type of every public name
+	@test -x $(TYPES)/bin/python || $(BIN)/uv venv -q --python $(BIN)/python $(TYPES)
+	@VIRTUAL_ENV=$(abspath $(TYPES)) $(BIN)/uv pip install -q -e '.[all,postgres]'
+	@VIRTUAL_ENV=$(abspath $(TYPES)) $(BIN)/uv pip install -q --no-deps --python-version 3.12 a2a-sdk openhands-sdk
+	@PATH="$(abspath $(TYPES))/bin:$$PATH" $(BIN)/pyright --verifytypes stoppable --ignoreexternal >$(REPORT) \
+		|| { grep -B 1 -A 3 ' - error:' $(REPORT); tail -3 $(REPORT); exit 1; }
+	@grep 'Type completeness score' $(REPORT)
 
 # $(call npm,package): packages for tests, beside the environments; without npm that is said, and is no failure
 NPM := .venv-node

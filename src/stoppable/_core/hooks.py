@@ -38,8 +38,8 @@ class Hook(Member):
     role = Role.HOOK
 
     def __init__(self, run: Run, moment: Moment) -> None:
-        self.run = run
-        self.moment = moment
+        self.run: Run = run
+        self.moment: Moment = moment
 
     def call(self) -> None:
         """Do it; must return at once and raise nothing."""

@@ -69,8 +69,8 @@ class Run(Awaited):
         limits: Limits | None = None,
         policy: Policy | None = None,
     ) -> None:
-        self.id = run_id or new_id()
-        self.name = name
+        self.id: str = run_id or new_id()
+        self.name: str = name
         self.parent = parent
         self.started_at: float | None = None
         self._closed = False
@@ -95,7 +95,7 @@ class Run(Awaited):
         if parent is None:
             self.owner = owner
             self.labels = dict(labels) if labels else _NO_LABELS
-            self.policy = policy or _DEFAULT_POLICY
+            self.policy: Policy = policy or _DEFAULT_POLICY
             self._sink: Sink | None = None
         else:
             self.owner = owner or parent.owner

@@ -117,12 +117,12 @@ class Stop:
     )
 
     def __init__(self, target: Run, mode: Mode, reason: Reason, grace: float | None = None) -> None:
-        self.target = target
-        self.mode = mode
-        self.reason = reason
-        self.grace = grace
-        self.is_blind = False  # its target never looked, and the mode would wait for it to
-        self.requested_at = clock.now()
+        self.target: Run = target
+        self.mode: Mode = mode
+        self.reason: Reason = reason
+        self.grace: float | None = grace
+        self.is_blind: bool = False  # its target never looked, and the mode would wait for it to
+        self.requested_at: float = clock.now()
         self.acknowledged_at: float | None = None
         self._waiters: tuple[Callable[[], None], ...] = ()
         self._unacknowledged = 1  # this process, and every remote that was told

@@ -7,6 +7,7 @@ from typing import Any
 
 from stoppable._core.boundary import Boundary
 from stoppable._core.outcome import Outcome
+from stoppable._core.participants import Participant
 from stoppable._core.run import Run
 from stoppable._core.state import Fate, Rung, Status
 from stoppable._engine.tasks import TaskParticipant
@@ -43,7 +44,8 @@ class Entered(Boundary):
         run = self._entered = self._run
         if run is None:
             return
-        holder, self.holder = self.holder, None  # the run waits for its tasks, not for a callback that may never come
+        holder = self.holder
+        self.holder: Participant | None = None  # the run waits for its tasks, not for a callback that may never come
         if isinstance(holder, TaskParticipant):
             task: Task[Any] = holder.task
             self._task = task

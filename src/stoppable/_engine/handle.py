@@ -35,7 +35,7 @@ class Held:
     __slots__ = ("run",)
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        self.run: Run = run
 
     @property
     def id(self) -> str:

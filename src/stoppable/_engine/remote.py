@@ -36,8 +36,8 @@ class RemoteNode:
     __slots__ = ("_seat", "name", "run")
 
     def __init__(self, run: Run, seat: _Seat) -> None:
-        self.run = run
-        self.name = run.name
+        self.run: Run = run
+        self.name: str = run.name
         self._seat = seat
 
     @property
@@ -68,8 +68,8 @@ class _Effect(Boundary):
 
     def __init__(self, name: str, seat: _Seat) -> None:
         self.kind = "remote"
-        self.name = name
-        self.seat = seat
+        self.name: str | None = name
+        self.seat: _Seat = seat
         self._run = None
 
     @property
@@ -97,11 +97,11 @@ class _Seat(RemoteParticipant):
     is_listed = False  # its boundary is
 
     def __init__(self, run: Run, tell: Tell, *, is_open: bool) -> None:
-        self.run = run
+        self.run: Run = run
         self.said: Fate | None = None
-        self.bell = Bell()
-        self.line = Line(run, tell, self.end, is_open=is_open)
-        self.effect = _Effect(run.name, self)
+        self.bell: Bell = Bell()
+        self.line: Line = Line(run, tell, self.end, is_open=is_open)
+        self.effect: _Effect = _Effect(run.name, self)
 
     def enter(self) -> None:
         """Take part in the run, from before anything is started there; raises AgentStopped if it was told to stop."""

@@ -63,7 +63,7 @@ class Line:
         self._run = run
         self._tell: Callable[[RemoteStop], Any] = tell
         self._ended = ended
-        self.is_open = is_open  # it is known how the remote is addressed
+        self.is_open: bool = is_open  # it is known how the remote is addressed
         self._is_closed = False
         self._is_only_way = False  # to hear of the remote: its block was left
         self._loop: AbstractEventLoop | None = asyncio._get_running_loop()

@@ -64,7 +64,7 @@ class Conversation:
         self._node: RemoteNode | None = None
         # one-tuples of events, then what ended them
         self._queue: asyncio.Queue[tuple[Any] | BaseException | None] = asyncio.Queue()
-        self.task_id = ""
+        self.task_id: str = ""
         """The task there, once it is known."""
         self.has_completed: bool | None = None
         """How the task ended, once the other agent has said so: completed, or in another way."""

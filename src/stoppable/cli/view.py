@@ -26,7 +26,7 @@ class RunView:
     def __init__(self, name: str, run_id: str = "") -> None:
         self.name = name
         self.run_id = run_id
-        self.status = Status.PENDING
+        self.status: Status = Status.PENDING
         self.hint = ""
         self.in_flight: tuple[str, ...] | None = None
         """Told by whoever knows better than the events of this one run."""

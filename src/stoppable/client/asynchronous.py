@@ -44,7 +44,7 @@ class AsyncClient:
         retry_seconds: float = 15.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.url = server_url(url)
+        self.url: str = server_url(url)
         self._timeout = timeout
         self._calls = Calls(self.url, retry_seconds)
         self._http = httpx.AsyncClient(**httpx_options(self.url, api_key, timeout), transport=transport)

@@ -28,7 +28,7 @@ class BlockingCalls:
     """Starts, stops and looks at runs of a server; a subclass sends the requests and follows what happens."""
 
     def __init__(self, url: str | None, timeout: float, retry_seconds: float) -> None:
-        self.url = server_url(url)
+        self.url: str = server_url(url)
         self._timeout = timeout
         self._calls = Calls(self.url, retry_seconds)
 

@@ -22,7 +22,7 @@ class Connection:
         self._pauses = calls.pauses()
         self._detail = ""
         self._opened_at: float | None = None
-        self.is_quiet = True
+        self.is_quiet: bool = True
         """Whether the last connection brought nothing: then only the record can say whether there is more to come."""
 
     def _begin(self) -> None:

@@ -54,8 +54,8 @@ class Reader:
 
     def __init__(self, run_id: str, after: int) -> None:
         self.run_id = run_id
-        self.after = after
-        self.done = False
+        self.after: int = after
+        self.done: bool = False
         self._decoder = Decoder()
 
     def reconnect(self) -> None:

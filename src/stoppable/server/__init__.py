@@ -6,10 +6,10 @@ try:
     import fastapi as _fastapi  # noqa: F401
     import orjson as _orjson  # noqa: F401
     import uvicorn as _uvicorn  # noqa: F401
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
-        f'the server needs {error.name}, which is not installed: pip install "stoppable[server]"', name=error.name
-    ) from error
+        f'the server needs {_error.name}, which is not installed: pip install "stoppable[server]"', name=_error.name
+    ) from _error
 
 from stoppable.server.access import Principal, Scope
 from stoppable.server.agent_loop import AgentLoop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -50,7 +50,7 @@ def _not_too_deep(value: Any) -> Any:
 
 class _Body(BaseModel):
     # Unknown names are refused: a selector with a misspelt name would mean more runs than was meant.
-    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel, frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel, frozen=True)
 
 
 class LimitsBody(_Body):
@@ -90,7 +90,7 @@ class PolicyBody(_Body):
 class StartBody(_Body):
     """A start. ``input`` is an object of keyword arguments for the agent, or any other value as its single argument."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"agent": "research", "input": {"question": "why is the sky blue?"}, "labels": {"team": "physics"}},
@@ -114,7 +114,9 @@ class StartBody(_Body):
 class StopBody(_Body):
     """A stop of one run with its subtree."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "graceful", "reason": "wrong question"}, {}]})
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        json_schema_extra={"examples": [{"mode": "graceful", "reason": "wrong question"}, {}]}
+    )
 
     mode: ModeName = "graceful"
     reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
@@ -124,7 +126,7 @@ class StopBody(_Body):
 class SelectorBody(_Body):
     """Which runs are meant: those that match everything given. Every run needs ``all: true``."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "anyOf": [
                 {"required": ["owner"], "properties": {"owner": {"type": "string"}}},
@@ -155,7 +157,7 @@ class StopsBody(_Body):
     ``ignore``.
     """
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"selector": {"labels": {"team": "physics"}}, "dryRun": True},

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, NoReturn, ParamSpec
 
 import uvicorn
+from fastapi import FastAPI
 
 from stoppable import _api_key
 from stoppable._core import clock
@@ -77,12 +78,14 @@ class Service:
                 f"without a key anyone who can reach {host} could stop your runs: "
                 "set STOPPABLE_API_KEY or STOPPABLE_API_KEY_FILE, or listen on 127.0.0.1"
             )
-        self.supervisor = Supervisor(store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=False)
-        self.url = ""
+        self.supervisor: Supervisor = Supervisor(
+            store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=False
+        )
+        self.url: str = ""
         self._host, self._port, self._ready = host, port, ready
         self._log_json = log_json
         bounds = limits or ServerLimits()
-        self.app = create_app(
+        self.app: FastAPI = create_app(
             self.supervisor,
             agents,
             principal=principal,

@@ -17,10 +17,10 @@ class Kept:
     __slots__ = ("children", "events", "number", "parent", "record", "request")
 
     def __init__(self, record: RunRecord, request: str, number: int, parent: Kept | None) -> None:
-        self.record = record
-        self.request = request
-        self.number = number
-        self.parent = parent
+        self.record: RunRecord = record
+        self.request: str = request
+        self.number: int = number
+        self.parent: Kept | None = parent
         self.children: list[Kept] = []
         self.events: list[Event] = []
         if parent is not None:

@@ -61,8 +61,8 @@ class _Listener:
 
     def __init__(self, listeners: Listeners, name: str, call: Callable[[], object]) -> None:
         self._listeners = listeners
-        self.name = name
-        self.call = call
+        self.name: str = name
+        self.call: Callable[[], object] = call
 
     def close(self) -> None:
         """Stop being called."""

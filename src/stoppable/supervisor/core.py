@@ -69,22 +69,22 @@ class SupervisorCore:
     ) -> None:
         if not seconds(ttl, "ttl"):
             raise InvalidArgument("ttl is 0: use a positive number of seconds, such as 30")
-        self.store = store_of(store)
-        self.lease = Lease(
+        self.store: Store = store_of(store)
+        self.lease: Lease = Lease(
             self.store,
             ttl,
             deliver=self._deliver,
             fenced=self._kill_all,
             beaten=self._beaten,
         )
-        self.recorder = Recorder(self.store, lambda: self.lease.worker)
+        self.recorder: Recorder = Recorder(self.store, lambda: self.lease.worker)
         self._keep_days = None if keep_days is None else seconds(keep_days, "keep_days", "days")
         self._keep_input = keep_input
         self._worker_values = Values.PICKLE if unpickle else Values.JSON
         self._purged_at = -math.inf
         self._listeners: list[Listener] = []
         self._starting: dict[RunLog, Reply[Registered]] = {}
-        self.is_closing = False
+        self.is_closing: bool = False
         self._opening = threading.Lock()
         self._was_opened = False
 

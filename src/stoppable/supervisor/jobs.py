@@ -103,12 +103,12 @@ class Job:
     ) -> None:
         if context.current_run() is not None:
             check()  # a stopped run starts nothing; a thread of nobody's may
-        self.options = options
-        self.request = request
+        self.options: Options = options
+        self.request: str = request
         self.input: dict[str, Any] | None = None
         self.omitted: Mapping[str, str] = {}
         self._launch = launch
-        self.run = Run(
+        self.run: Run = Run(
             name,
             context.current_run(),
             run_id=options.run_id,

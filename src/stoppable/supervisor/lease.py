@@ -72,7 +72,7 @@ class Lease:
         self._is_taken = False
         self._is_taking = False
         self._left: collections.deque[_Left] = collections.deque()  # workers that we were, while their runs may live
-        self.worker = ""
+        self.worker: str = ""
 
     @property
     def is_open(self) -> bool:

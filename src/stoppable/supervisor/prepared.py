@@ -27,8 +27,8 @@ class Prepared(Generic[T]):
         self._supervisor = supervisor
         self._job = job
         self._log = log
-        self.id = job.run.id
-        self.is_new = log is not None
+        self.id: str = job.run.id
+        self.is_new: bool = log is not None
 
     def launch(self) -> KeptHandle[T]:
         """Let it begin, once, and return what holds it: an async agent on the running loop, another one on a thread.

@@ -74,23 +74,23 @@ class RunLog:
     )
 
     def __init__(self, run: Run, offset: float, worker: str = "", key: str | None = None) -> None:
-        self.run = run
-        self.key = key
-        self.offset = offset  # from our own clock to the store's: one for all that is said of the run
-        self.worker = worker  # with which it was registered: another one's run may have the same id
-        self.epoch = 1
-        self.is_registered = False
-        self.is_busy = False
-        self.is_collected = False  # what is noted now is written with what was noted before
-        self.is_failing = False  # the store refused the last call
-        self.is_held_up = False  # until the next heartbeat
-        self.is_over = False
+        self.run: Run = run
+        self.key: str | None = key
+        self.offset: float = offset  # from our own clock to the store's: one for all that is said of the run
+        self.worker: str = worker  # with which it was registered: another one's run may have the same id
+        self.epoch: int = 1
+        self.is_registered: bool = False
+        self.is_busy: bool = False
+        self.is_collected: bool = False  # what is noted now is written with what was noted before
+        self.is_failing: bool = False  # the store refused the last call
+        self.is_held_up: bool = False  # until the next heartbeat
+        self.is_over: bool = False
         self.above: RunLog | None = None  # of its parent, once it has ended
-        self.unkept_below = 0  # children that have ended, and whose ends the store does not have
+        self.unkept_below: int = 0  # children that have ended, and whose ends the store does not have
         self.drafts: list[Draft] = []
         self.boundaries: dict[Boundary, int] = {}  # that are open, with their numbers
-        self.numbers = itertools.count(1)
-        self.dropped = 0
+        self.numbers: itertools.count[int] = itertools.count(1)
+        self.dropped: int = 0
         self.known_mode: Mode | None = None  # of the stop that the store has
         self.acknowledging: Mode | None = None  # the hardest stop whose closed gate was told, or is about to be
         self.acknowledged: tuple[Mode, Receipt] | None = None
@@ -113,7 +113,7 @@ class Recorder(Sink):
         self._kept: list[Settled] = []  # those who wait for ends that are kept now
         self._lost: dict[Run, Reply[None]] = {}  # those that may be alive, and whether the store has that
         self.logs: dict[str, RunLog] = {}
-        self.outbox = Outbox(self._tell_kept)
+        self.outbox: Outbox = Outbox(self._tell_kept)
 
     def log(self, run: Run, worker: str = "", key: str | None = None) -> RunLog:
         """Return a log for a run. Nobody finds it before ``adopt``: the id may turn out to be somebody else's."""

@@ -27,9 +27,9 @@ class Connection:
     __slots__ = ("answers", "ending", "number", "requests")
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.requests = 0
-        self.answers = 0
+        self.number: int = number
+        self.requests: int = 0
+        self.answers: int = 0
         self.ending: Ending | None = None
 
     def __repr__(self) -> str:

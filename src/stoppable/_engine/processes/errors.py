@@ -32,7 +32,7 @@ class ProcessFailed(StoppableError, subprocess.CalledProcessError):
 
     def __init__(self, name: str, result: ProcessResult[Any]) -> None:
         super().__init__(result.returncode, name, result.stdout, result.stderr)
-        self.args = (name, result)
+        self.args: tuple[Any, ...] = (name, result)
         self.name = name
         self.result = result
 

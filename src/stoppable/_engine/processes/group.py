@@ -46,17 +46,17 @@ class ProcessGroup(Participant):
     def __init__(self, command: Command, *, ends_with_leader: bool) -> None:
         self.command = command
         self.ends_with_leader = ends_with_leader  # what the leader leaves behind is ended too, at once
-        self.id = new_id()
-        self.waker = Waker()
-        self.bell = Bell()
-        self.force = Force.NONE
+        self.id: str = new_id()
+        self.waker: Waker = Waker()
+        self.bell: Bell = Bell()
+        self.force: Force = Force.NONE
         self.signals: list[int] = []
         # Told by the keeper
         self.pid: int | None = None
         self.returncode: int | None = None
         self.error: Exception | None = None  # why it was not started
         self.cut = False  # it was told to end before it did so by itself
-        self.settled = False  # there is nothing to wait for: it is gone, or cannot be ended
+        self.settled: bool = False  # there is nothing to wait for: it is gone, or cannot be ended
         self._gone = False
         self._lock = threading.RLock()
         self._timers: list[control.Timer] = []

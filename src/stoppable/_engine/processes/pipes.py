@@ -63,7 +63,7 @@ class Incoming(Sink):
         self._data = b""
         self._at = 0  # where the unread part begins: cutting off every line would copy the rest each time
         self._ended = False
-        self.bell = Bell()
+        self.bell: Bell = Bell()
 
     def wants_more(self, *, draining: bool = False) -> bool:
         """Return whether there is room; for what a dead process left in the pipe there always is."""
@@ -115,9 +115,9 @@ class Outgoing:
         self._resume = resume
         self._lock = threading.Lock()
         self._data = bytearray(data)
-        self.closing = closing  # nothing more comes; the pipe is closed when all was taken
-        self.broken = False  # the process takes nothing any more
-        self.bell = Bell()
+        self.closing: bool = closing  # nothing more comes; the pipe is closed when all was taken
+        self.broken: bool = False  # the process takes nothing any more
+        self.bell: Bell = Bell()
 
     def put(self, data: bytes) -> None:
         """Add something to write."""

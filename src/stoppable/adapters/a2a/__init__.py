@@ -9,8 +9,8 @@ from __future__ import annotations
 
 try:
     import a2a.server.routes as _a2a  # noqa: F401
-except ImportError as error:
-    raise ImportError('a2a-sdk is not installed: pip install "stoppable[a2a]"', name=error.name) from error
+except ImportError as _error:
+    raise ImportError('a2a-sdk is not installed: pip install "stoppable[a2a]"', name=_error.name) from _error
 
 from stoppable.adapters.a2a.client import client
 from stoppable.adapters.a2a.executor import POLICY, StoppableExecutor

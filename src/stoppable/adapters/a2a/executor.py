@@ -35,8 +35,10 @@ class RunExecutor(AgentExecutor):
     def __init__(
         self, supervisor: Supervisor, name: str, *, policy: Policy = POLICY, mode: str = Mode.GRACEFUL
     ) -> None:
-        self.supervisor, self.name = supervisor, name
-        self.policy, self.mode = policy, Mode.of(mode)
+        self.supervisor = supervisor
+        self.name = name
+        self.policy = policy
+        self.mode: Mode = Mode.of(mode)
         self._executing: dict[str, int] = {}  # runs per task, until the task has its end or waits for a message
         self._background: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references
 

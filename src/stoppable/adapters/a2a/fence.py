@@ -21,7 +21,7 @@ class Fence(EventQueue):
         self._queue, self._task_id, self._context_id = queue, task_id, context_id
         self._has_task = has_task
         self._is_shut = False
-        self.has_replied = False
+        self.has_replied: bool = False
         """Whether it answered with a message, which is no task and cannot be canceled."""
         self.held: Task | TaskStatusUpdateEvent | None = None
 

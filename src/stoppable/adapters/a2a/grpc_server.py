@@ -8,8 +8,8 @@ from typing import Any
 
 try:
     import grpc
-except ImportError as error:
-    raise ImportError('grpcio is not installed: pip install "stoppable[a2a]" "a2a-sdk[grpc]"', name="grpc") from error
+except ImportError as _error:
+    raise ImportError('grpcio is not installed: pip install "stoppable[a2a]" "a2a-sdk[grpc]"', name="grpc") from _error
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import GrpcHandler
 from a2a.server.request_handlers.grpc_handler import DefaultGrpcServerCallContextBuilder
@@ -52,7 +52,7 @@ async def listening(
 class Versions(DefaultGrpcServerCallContextBuilder):
     """Refuses calls in another version, as the SDK does over HTTP."""
 
-    def build(self, context: grpc.aio.ServicerContext) -> ServerCallContext:
+    def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> ServerCallContext:
         """Return on whose behalf a call is made."""
         version = metadata_of(context, "a2a-version")
         if version and version.partition(".")[0] != "1":
@@ -66,7 +66,7 @@ class _Callers(Versions):
     def __init__(self, is_known: Callable[[str], bool]) -> None:
         self._is_known = is_known
 
-    def build(self, context: grpc.aio.ServicerContext) -> ServerCallContext:
+    def build(self, context: grpc.aio.ServicerContext[Any, Any]) -> ServerCallContext:
         if not self._is_known(metadata_of(context, "authorization")):
             raise _UnauthenticatedError(message="a key is required: send the metadata authorization: Bearer KEY")
         return super().build(context)
@@ -77,7 +77,7 @@ class _UnauthenticatedError(A2AError):
 
 
 class _Grpc(GrpcHandler):
-    async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext) -> None:
+    async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """End a call with an error."""
         if isinstance(error, _UnauthenticatedError):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
@@ -101,6 +101,6 @@ class _Agents:
         return self._handlers[tenant]
 
 
-def metadata_of(context: grpc.aio.ServicerContext, wanted: str) -> str:
+def metadata_of(context: grpc.aio.ServicerContext[Any, Any], wanted: str) -> str:
     """Return a header of a call, or an empty text."""
     return next((str(value) for name, value in context.invocation_metadata() or () if name.lower() == wanted), "")

@@ -90,7 +90,7 @@ class LangGraphAgentExecutor(StoppableExecutor):
         inner = _GraphExecutor(made, has_partials=partial_results)
         super().__init__(inner, supervisor, name=name or made.get_name(), policy=policy, mode=mode)
         self.graph: Any = made
-        self.metrics = Metrics()
+        self.metrics: Metrics = Metrics()
         """How the messages have ended so far."""
         self._on_stopped = on_stopped
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 try:
     import google.adk as _adk  # noqa: F401
-except ImportError as error:
-    raise ImportError('google-adk is not installed: pip install "stoppable[adk]"', name=error.name) from error
+except ImportError as _error:
+    raise ImportError('google-adk is not installed: pip install "stoppable[adk]"', name=_error.name) from _error
 
 from stoppable.adapters.adk.apps import install
 from stoppable.adapters.adk.runners import wrap

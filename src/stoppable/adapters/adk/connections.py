@@ -25,8 +25,8 @@ class Connection:
 
     def __init__(self, scope: Message, receive: Receive, send: Send, pending: Pending, *, watches: bool) -> None:
         self.send = send
-        self.is_socket = scope["type"] == "websocket"
-        self.run_id = uuid.uuid4().hex
+        self.is_socket: bool = scope["type"] == "websocket"
+        self.run_id: str = uuid.uuid4().hex
         """Made before the run, because the headers of a stream go out before its run begins."""
         self.on_left: Callable[[], None] | None = None
         """Called when the client leaves, for handlers that do not look."""

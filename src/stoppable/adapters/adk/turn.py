@@ -20,10 +20,10 @@ class Unit:
     __slots__ = ("outer", "target", "turn", "waiters")
 
     def __init__(self, turn: Turn, target: Any, outer: Unit | None) -> None:
-        self.turn = turn
-        self.target = target
-        self.outer = outer
-        self.waiters = 0
+        self.turn: Turn = turn
+        self.target: Any = target
+        self.outer: Unit | None = outer
+        self.waiters: int = 0
         """How many tasks inside it have met the stop and wait for the others."""
 
     def chain(self) -> Iterator[Unit]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 try:
     import langgraph as _langgraph  # noqa: F401
-except ImportError as error:
-    raise ImportError('langgraph is not installed: pip install "stoppable[langgraph]"', name=error.name) from error
+except ImportError as _error:
+    raise ImportError('langgraph is not installed: pip install "stoppable[langgraph]"', name=_error.name) from _error
 
 from stoppable.adapters.langgraph.agents import as_agent, stoppable_graph
 from stoppable.adapters.langgraph.graphs import instrument

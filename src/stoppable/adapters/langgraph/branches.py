@@ -19,15 +19,15 @@ class Unit:
     __slots__ = ("is_node", "outer", "said", "streaming", "target", "thread", "turn", "waiters")
 
     def __init__(self, turn: Turn, thread: Thread, target: Any, outer: Unit | None) -> None:
-        self.turn = turn
-        self.thread = thread
+        self.turn: Turn = turn
+        self.thread: Thread = thread
         """Where what is said in it belongs."""
-        self.target = target
-        self.outer = outer
-        self.waiters = 0
+        self.target: Any = target
+        self.outer: Unit | None = outer
+        self.waiters: int = 0
         """How many tasks inside it have met the stop and wait for the others."""
-        self.streaming = False
-        self.is_node = False
+        self.streaming: bool = False
+        self.is_node: bool = False
         self.said: dict[str, str] = {}
         """The text that models streamed in a node, by the id of the message, until the node has returned it."""
 

@@ -12,7 +12,7 @@ from langgraph.types import Command
 import stoppable
 from stoppable.adapters.langgraph.branches import Turn, Unit, at, here
 from stoppable.adapters.langgraph.sealing import amend, aroll_back, aseal, mend, roll_back, seal
-from stoppable.adapters.langgraph.settings import DEFAULT, key_of, settings_of
+from stoppable.adapters.langgraph.settings import DEFAULT, Settings, key_of, settings_of
 from stoppable.adapters.langgraph.threads import thread_of
 
 _logger = logging.getLogger("stoppable.adapters.langgraph")
@@ -23,7 +23,8 @@ class Call:
 
     def __init__(self, graph: Any, given: Any, config: Any) -> None:
         outer = here() if stoppable.current_run() is not None else None
-        self.settings = settings_of(graph) or (DEFAULT if outer is None else outer.turn.settings.for_subgraph())
+        inherited = DEFAULT if outer is None else outer.turn.settings.for_subgraph()
+        self.settings: Settings = settings_of(graph) or inherited
         self.name: str = self.settings.name or graph.get_name()
         self._is_new_input = given is not None and not isinstance(given, Command)
         self._outer = outer

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 try:
     import openhands.sdk as _sdk  # noqa: F401
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
-        'openhands-sdk is not installed: pip install "stoppable[openhands]", with Python 3.12 or newer', name=error.name
-    ) from error
+        'openhands-sdk is not installed: pip install "stoppable[openhands]", with Python 3.12 or newer',
+        name=_error.name,
+    ) from _error
 
 from stoppable.adapters.openhands.patches import install, run_of, supervise, tool_calls
 

@@ -47,8 +47,8 @@ class Turn:
     def __init__(self, supervised: Supervised, run: stoppable.Run) -> None:
         self.supervised = supervised
         self.run = run
-        self.shells = Shells()
-        self.unwound = threading.Event()
+        self.shells: Shells = Shells()
+        self.unwound: threading.Event = threading.Event()
         """Set when its body has left OpenHands, or was given up; threads of it may live on."""
 
 

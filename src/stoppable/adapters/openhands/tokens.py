@@ -17,7 +17,7 @@ class RunToken(CancellationToken):  # type: ignore[misc]  # its types are known 
 
     def __init__(self, run: stoppable.Run) -> None:
         super().__init__()
-        self.run = run
+        self.run: stoppable.Run = run
 
     def cancel(self) -> None:
         """Stop the run."""

@@ -36,7 +36,7 @@ class Reader(ABC):
     )
 
     def __init__(self, streams: Streams, view: View, after: int) -> None:
-        self.view = view
+        self.view: View = view
         self._is_over = view.is_replay
         self._after = after
         self._streams = streams

@@ -41,7 +41,8 @@ class EventStream(Response):
 
     def __init__(self, streams: Streams, view: View, after: int) -> None:
         super().__init__()
-        self.raw_headers = [*_HEADERS, *([(b"stoppable-run-id", view.run_id.encode())] if view.run_id else [])]
+        run_id = [(b"stoppable-run-id", view.run_id.encode())] if view.run_id else []
+        self.raw_headers: list[tuple[bytes, bytes]] = [*_HEADERS, *run_id]
         self._streams, self._view, self._after = streams, view, after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

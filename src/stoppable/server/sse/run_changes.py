@@ -52,11 +52,11 @@ class Batch:
         flights: Mapping[str, tuple[str | None, Flight]] | None = None,
     ) -> None:
         flights = flights or {}
-        self.place = place
+        self.place: int = place
         self._runs = runs
         self._flights = flights
         self._told: dict[str | None, bytes] = {}
-        self.size = sum(len(chunk) for _, chunk in runs) + 100 * len(flights)
+        self.size: int = sum(len(chunk) for _, chunk in runs) + 100 * len(flights)
 
     def told(self, owner: str | None) -> bytes:
         """Return what is sent to whoever sees the runs of an owner, or of all."""
@@ -89,11 +89,11 @@ class ChangesFeed(Feed):
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._news = asyncio.Event()
-        self.lock = asyncio.Lock()
+        self.lock: asyncio.Lock = asyncio.Lock()
         """Held while the store is looked at: what is told later is never older."""
-        self.is_open = False
-        self.place = 0
-        self.end = 0  # how many batches there were
+        self.is_open: bool = False
+        self.place: int = 0
+        self.end: int = 0  # how many batches there were
         self._batches: deque[Batch] = deque()
         self._bytes = 0
         self._live: dict[str, RunSummary] = {}
@@ -283,8 +283,10 @@ class ChangesView(View):
     __slots__ = ("_at", "_owner", "_resumes", "_supervisor")
 
     def __init__(self, supervisor: Supervisor, owner: str | None, *, resumes: bool) -> None:
-        self.name, self.run_id = ANY, ""
-        self.is_replay = self.stops_run = False
+        self.name: str = ANY
+        self.run_id: str = ""
+        self.is_replay: bool = False
+        self.stops_run: bool = False
         self._supervisor = supervisor
         self._owner = owner
         self._resumes = resumes

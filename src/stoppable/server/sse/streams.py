@@ -12,6 +12,7 @@ from stoppable.server.limits import ServerLimits
 from stoppable.server.responses import Problem
 from stoppable.server.sse.feed import Feed, Follower
 from stoppable.server.sse.views import View, tree_name
+from stoppable.stores.base import Store
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.server")
@@ -25,9 +26,9 @@ class Streams:
 
     def __init__(self, supervisor: Supervisor, limits: ServerLimits) -> None:
         self.supervisor = supervisor
-        self.store = supervisor.store
+        self.store: Store = supervisor.store
         self.limits = limits
-        self.is_draining = False
+        self.is_draining: bool = False
         self._count = 0
         self._feeds: dict[str, Feed] = {}
         self._ticker: asyncio.Handle | None = None

@@ -77,9 +77,10 @@ class RunView(LogView):
     __slots__ = ()
 
     def __init__(self, record: RunRecord) -> None:
-        self.name = self.run_id = record.id
-        self.is_replay = record.over
-        self.stops_run = record.on_disconnect == "stop"
+        self.name: str = record.id
+        self.run_id: str = record.id
+        self.is_replay: bool = record.over
+        self.stops_run: bool = record.on_disconnect == "stop"
 
     def make_feed(self, store: Store) -> Feed:
         """Return what wakes those who follow this run."""
@@ -113,10 +114,10 @@ class TreeView(LogView):
         """Show all of it, or only the runs of one owner."""
         self._owner = owner
         self._is_seen: dict[str, bool] = {}
-        self.run_id = record.id
-        self.name = tree_name(record.id)
-        self.is_replay = record.over
-        self.stops_run = record.on_disconnect == "stop"
+        self.run_id: str = record.id
+        self.name: str = tree_name(record.id)
+        self.is_replay: bool = record.over
+        self.stops_run: bool = record.on_disconnect == "stop"
 
     def make_feed(self, store: Store) -> Feed:
         """Return what wakes those who follow this tree."""

@@ -64,7 +64,7 @@ class Engine:
         hints: Listeners,
         watchers: Listeners,
     ) -> None:
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self._address = address
         self._clock = clock
         self._events_kept = events_kept
@@ -76,7 +76,7 @@ class Engine:
             row = first.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
             assert row is not None
             self._ahead = row[0] - boot_clock()
-        self.machine = Machine(locks)
+        self.machine: Machine = Machine(locks)
         self._pool = psycopg_pool.ConnectionPool(
             address.url,
             connection_class=ImpatientConnection,
@@ -97,7 +97,7 @@ class Engine:
             BatchThread(f"stoppable-postgres-reader-{number}", self._answer) for number in range(_READERS)
         ]
         self._turns = itertools.cycle(self._readers)
-        self.listener = Listener(self._connect_to_beat, self._transaction, self._channel, hints, watchers)
+        self.listener: Listener = Listener(self._connect_to_beat, self._transaction, self._channel, hints, watchers)
         self._threads: list[BatchThread[Any]] = [self._writer, self._beats, *self._readers]
         for thread in self._threads:
             thread.start()

@@ -57,7 +57,7 @@ class Listener:
         self._known: set[str] = set()
         self._told: dict[str, Sequence[Intent]] = {}
         self._is_closed = False
-        self.backend = 0
+        self.backend: int = 0
         """The server's process for the connection, for tests."""
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)

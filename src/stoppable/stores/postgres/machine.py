@@ -25,9 +25,9 @@ class Machine:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.locks = Locks(directory)
-        self.id = hashlib.sha256(f"{_id_of(directory)} {socket.gethostname()}".encode()).hexdigest()[:32]
-        self.boot = boot_id()
+        self.locks: Locks = Locks(directory)
+        self.id: str = hashlib.sha256(f"{_id_of(directory)} {socket.gethostname()}".encode()).hexdigest()[:32]
+        self.boot: str = boot_id()
 
     def proves_death(self, worker: str, machine: str, boot: str) -> bool:
         """Return whether a worker is certainly dead, and its children too."""

@@ -48,7 +48,7 @@ class PostgresStore(SqlStore):
         self._hints = Listeners()
         self._watchers = Listeners()
         self._engine: Engine | None = None
-        self.name = without_password(url)
+        self.name: str = without_password(url)
         """The URL without its password."""
 
     # Its life

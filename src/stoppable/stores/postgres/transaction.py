@@ -88,7 +88,7 @@ class Transaction(Session):
 
     def begin(self) -> None:
         """Begin; nothing is sent yet."""
-        self.is_committing = False
+        self.is_committing: bool = False
         self._is_ordered = False
         self.ask("BEGIN")
         self._time: float | None = None

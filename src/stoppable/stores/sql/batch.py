@@ -35,7 +35,7 @@ class BatchThread(Generic[T]):
         self._is_nudged = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.turn = threading.RLock()
+        self.turn: threading.RLock = threading.RLock()
         """Held while it works: whoever has it finds the batches between two batches."""
 
     def start(self) -> None:

@@ -32,10 +32,10 @@ def _encoder() -> Callable[[object], str]:
     return lambda value: "".join(parts(value, 0))
 
 
-encode = _encoder()
+encode: Callable[[object], str] = _encoder()
 """Return the text of anything in a record."""
 
-decode = json.loads
+decode: Callable[[str | bytes], Any] = json.loads
 
 
 def array(numbers: Iterable[int]) -> str:

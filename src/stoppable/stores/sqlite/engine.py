@@ -50,8 +50,8 @@ class Engine:
         hints: Listeners,
         watchers: Listeners,
     ) -> None:
-        self.pid = os.getpid()
-        self.is_ours = True
+        self.pid: int = os.getpid()
+        self.is_ours: bool = True
         """Whether this process opened it, and not the one that it was forked from."""
         self._path = path = Path(os.path.realpath(path))  # as SQLite does for its own files beside it
         _close_inherited(path)
@@ -59,7 +59,7 @@ class Engine:
         self._watchers = watchers
         directory = path.with_name(path.name + "-workers")
         self._turn = threading.RLock()  # held while connections change, and by the thread that hears of stops
-        self.turns = [self._turn]
+        self.turns: list[threading.RLock] = [self._turn]
         self._connections = ExitStack()
         with self._turn, ExitStack() as undo:
             _open.add(self)
@@ -73,8 +73,8 @@ class Engine:
                 sync = partial(connection.sync, log)
             self._wakeups = Wakeups(directory, lambda worker: hints.tell([worker]))
             self._connections.push(undo.pop_all())
-        self.locks = Locks(directory)
-        self.leases = Leases(lease_clock, boot_id(), self.locks, self._wakeups)
+        self.locks: Locks = Locks(directory)
+        self.leases: Leases = Leases(lease_clock, boot_id(), self.locks, self._wakeups)
         transaction = Transaction(self._writes, clock, events_kept)
         self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all, sync)
         self._session = Session(self._reads, clock)

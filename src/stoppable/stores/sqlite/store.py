@@ -45,7 +45,7 @@ class SqliteStore(SqlStore):
     ) -> None:
         if synchronous not in {"full", "normal"}:
             raise InvalidArgument(f"synchronous is {synchronous!r}: use full or normal")
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._synchronous = synchronous
         self._clock = clock
         self._lease_clock = lease_clock

@@ -22,7 +22,7 @@ class Session:
         cursor = connection.cursor()
         self._execute = cursor.execute
         self._execute_many = cursor.executemany
-        self.now = now
+        self.now: Callable[[], float] = now
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         """Return every row."""
@@ -76,7 +76,7 @@ class Transaction(Session):
 
     def __init__(self, connection: apsw.Connection, now: Callable[[], float], events_kept: int) -> None:
         super().__init__(connection, now)
-        self.events_kept = events_kept
+        self.events_kept: int = events_kept
         self.tails: dict[str, Tail] = {}
         self._version: int | None = None
         self._forget()

@@ -42,6 +42,7 @@ class StoreHarness(ABC):
     events_kept: int = EVENTS_KEPT
     """After how many events the store truncates a log; a smaller one makes for quicker tests."""
 
+    clock: StoreClock
     _stores: list[Store]
 
     @abstractmethod

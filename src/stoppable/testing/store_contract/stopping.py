@@ -309,7 +309,7 @@ class Stopping(StoreHarness):
         assert self.register("a", owner="ann").created
 
 
-FAMILY = {
+FAMILY: dict[str, str | None] = {
     "root": None,
     "child": "root",
     "sibling": "root",

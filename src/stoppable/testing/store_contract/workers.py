@@ -23,7 +23,7 @@ from stoppable.testing.store_contract.harness import (
     types_of,
 )
 
-OMITTED = {"delta": None, "omitted": "too large"}
+OMITTED: dict[str, str | None] = {"delta": None, "omitted": "too large"}
 
 
 class Workers(StoreHarness):
