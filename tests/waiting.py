@@ -4,7 +4,7 @@ import asyncio
 import time
 
 
-async def until(condition, within=15.0):
+async def until(condition, within=30.0):
     """Wait for something to be so, and return it."""
     deadline = time.monotonic() + within
     while not (found := condition()):
@@ -13,7 +13,7 @@ async def until(condition, within=15.0):
     return found
 
 
-def wait_until(condition, within=15.0):
+def wait_until(condition, within=30.0):
     """Wait, without an event loop, for something that another thread or process does, and return it."""
     deadline = time.monotonic() + within
     while not (found := condition()):

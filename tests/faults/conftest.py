@@ -63,7 +63,7 @@ class Node:
                 self.signal(signal.SIGCONT)
                 time.sleep(0.5)  # the others look ten times a second whether they may write
 
-    def wait(self, within=15):
+    def wait(self, within=30):
         return self._process.wait(within)
 
     def end(self):
@@ -98,7 +98,7 @@ def supervisor(path):
         yield supervisor
 
 
-def over(supervisor, run_id, within=15.0):
+def over(supervisor, run_id, within=30.0):
     """Return the record of a run that must end by itself."""
     return wait_until(lambda: (record := supervisor.get(run_id)).over and record, within)
 

@@ -11,7 +11,7 @@ import pytest
 import stoppable
 from stoppable.testing.model_server import Gate, ModelServer, Reply
 
-DEADLINE = 10.0  # of waits that end at once unless a claim is broken
+DEADLINE = 30.0  # of waits that end at once unless a claim is broken
 
 
 class Scene:

@@ -13,7 +13,7 @@ import httpx
 
 from stoppable.server import Service
 
-DEADLINE = 15
+DEADLINE = 30
 
 
 @contextmanager

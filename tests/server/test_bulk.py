@@ -108,7 +108,7 @@ async def test_a_bulk_stop_with_hold_lets_nothing_slip_through_while_starts_pour
                 )
                 hold = response.json()["hold"]["id"]
             assert set(held) == {hold}
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while (await client.get("/runs", params={"status": ["pending", "running", "stopping"]})).json()["runs"]:
                     pass
             for run_id in begun:

@@ -72,7 +72,7 @@ def test_one_more_byte_behind_a_response_does_not_keep_the_connection(what):
         service._config.timeout_keep_alive = 0.2
         with connect(service.url) as connection:
             connection.sendall(BEHIND[what])
-            assert connection.recv(12) in {b"HTTP/1.1 200", b"HTTP/1.1 401"}
+            assert connection.recv(12) in {b"HTTP/1.1 200", b"HTTP/1.1 401", b"HTTP/1.1 408"}
             with contextlib.suppress(ConnectionError):  # on a busy machine it is closed before that
                 connection.sendall(b"\r\n" if what == "an empty line" else b"{")
             assert is_closed(connection)

@@ -176,7 +176,7 @@ async def test_the_audit_of_one_owner_is_read_in_parts(service):
             if client is ada:
                 hers.append(str(n))
         found, after = [], 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while after is not None:
                 part = (await ada.get("/audit", params={"after": after, "limit": 2})).json()
                 found += [entry["reason"] for entry in part["entries"]]

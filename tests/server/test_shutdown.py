@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import httpx
 import pytest
@@ -17,7 +16,7 @@ from stoppable.errors import StoreError
 from stoppable.server import Service
 from stoppable.stores.memory import MemoryStore
 
-from .serving import RawStream, client_of, event, in_process, started
+from .serving import DEADLINE, RawStream, client_of, event, in_process, started
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -44,8 +43,7 @@ async def test_a_signal_under_load_stops_every_run_and_ends_every_stream(tmp_pat
             reading = [asyncio.create_task(last_of(stream)) for stream in streams]
             await event(client, runs[0], "progress")
             service.signal(number)
-            began = time.monotonic()
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(DEADLINE):
                 lasts = await asyncio.gather(*reading)
             is_over = True
             for last in lasts:
@@ -55,7 +53,6 @@ async def test_a_signal_under_load_stops_every_run_and_ends_every_stream(tmp_pat
             assert set(answers) <= {201, 503}, "a start is taken or refused, never lost"
             code, log = await asyncio.to_thread(service.wait)
             assert code == 0, log
-            assert time.monotonic() - began < 15
             await asyncio.gather(*(stream.close() for stream in streams))
     told = notes.read_text().splitlines()
     assert {f"cleaned up {n}" for n in range(20)} <= set(told)
@@ -66,17 +63,15 @@ async def test_a_signal_under_load_stops_every_run_and_ends_every_stream(tmp_pat
 async def test_pressing_again_stops_harder(tmp_path):
     with in_process("busy", notes=str(tmp_path / "notes")) as service:
         async with client_of(service) as client:
-            run_id = await started(client, "stubborn")
+            run_id = await started(client, "stubborn", policy={"grace": 300})  # only the third press ends it in time
             await event(client, run_id, "entered")
             await client.get(f"/runs/{run_id}")  # over a connection that is kept: no other is accepted from now on
-            began = time.monotonic()
             for mode in ("graceful", "immediate", "kill"):
                 service.signal(signal.SIGTERM)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(DEADLINE):
                     while ((await client.get(f"/runs/{run_id}")).json()["stop"] or {}).get("mode") != mode:
                         pass
             code, log = await asyncio.to_thread(service.wait)
-            assert time.monotonic() - began < 15, "a graceful stop of it would take 18 seconds"
             assert code == 0, log
 
 
@@ -129,5 +124,5 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == 'the server needs fastapi, which is not installed: pip install "stoppable[server]"'

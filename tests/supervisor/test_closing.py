@@ -84,13 +84,13 @@ async def test_a_run_that_is_alive_when_the_supervisor_has_closed_is_not_proven_
     def hangs():
         go.wait(60)
 
-    async with Supervisor(file, ttl=0.5) as supervisor:
+    async with Supervisor(file, ttl=3) as supervisor:
         handle = await supervisor.start(hangs)
         await until(lambda: handle.status == "running")
         monkeypatch.setattr(core.SupervisorCore, "shut_down", lambda *_: 0.0)
     assert handle.run.outcome is None
     waiting = asyncio.create_task(handle.outcome())
-    async with Supervisor(file, ttl=0.5) as after:
+    async with Supervisor(file, ttl=3) as after:
         outcome = await after.handle(handle.id).outcome()
         assert outcome.status == "lost"
     go.set()
@@ -101,7 +101,7 @@ async def test_a_run_that_is_alive_when_the_supervisor_has_closed_is_not_proven_
 async def test_nobody_waits_for_an_end_that_cannot_be_kept_any_more(store, monkeypatch):
     monkeypatch.setattr(core, "SHUTDOWN_MARGIN", 0.1)
     faulty = Faulty(store)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async with Supervisor(faulty) as supervisor:
             handle = await supervisor.start(forever)
             await until(lambda: handle.status == "running")

@@ -78,7 +78,7 @@ async def test_a_lost_run_is_logged_with_what_is_left_and_that_it_has_died_is_an
     async with Supervisor(store) as supervisor:
         handle = await supervisor.start(go.wait, 30, policy=policy)
         await until(lambda: handle.status == "running")
-        assert (await supervisor.stop(handle.id, wait=10)).status == "lost"
+        assert (await supervisor.stop(handle.id, wait=30)).status == "lost"
         assert f"run {handle.id} (wait) is lost, still alive: threading.py:" in caplog.text
         go.set()
         while (last := store.read(handle.id).result()[-1]).type != "late":
@@ -90,15 +90,19 @@ async def test_a_lost_run_is_logged_with_what_is_left_and_that_it_has_died_is_an
 async def test_the_end_of_a_boundary_has_the_number_of_its_beginning(store):
     """Two calls of one name at the same time are two bars of a time line."""
 
-    async def ask(seconds):
+    async def ask(entered, answer):
         async with stoppable.boundary("llm", "ask"):
-            await asyncio.sleep(seconds)
+            entered.set()
+            await answer.wait()
 
     async def agent():
+        entered, answers = asyncio.Event(), [asyncio.Event() for _ in range(2)]
         async with asyncio.TaskGroup() as group:
-            group.create_task(ask(0.05))
-            await asyncio.sleep(0)
-            group.create_task(ask(0))
+            group.create_task(ask(entered, answers[0]))
+            await entered.wait()
+            answers[1].set()
+            await group.create_task(ask(entered, answers[1]))
+            answers[0].set()
 
     async with Supervisor(store) as supervisor:
         handle = await supervisor.start(agent)

@@ -70,7 +70,7 @@ async def test_one_that_was_opened_in_a_run_is_closed_when_that_is_stopped(store
 
 
 async def test_one_whose_closing_is_cancelled_is_closed_all_the_same(store):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         supervisor = await Supervisor(store).__aenter__()
         go = threading.Event()
         handle = await supervisor.start(go.wait, name="waits")
@@ -103,7 +103,7 @@ class Slow(MemoryStore):
         self.is_closed = False
 
     def open(self):
-        self.go.wait(10)
+        self.go.wait(30)
 
     def close(self):
         self.is_closed = True

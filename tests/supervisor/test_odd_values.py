@@ -142,7 +142,7 @@ async def test_a_run_above_one_whose_result_takes_its_time_ends_after_it(store):
 
 
 async def until_over(supervisor, run_id):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while not (record := await supervisor.get(run_id)).over:
             await asyncio.sleep(0.005)
         return record

@@ -49,7 +49,7 @@ async def test_the_end_of_a_run_is_kept_after_the_ends_below_it():
     async def parent():
         await child()
 
-    async with asyncio.timeout(10), Supervisor(store) as supervisor:
+    async with asyncio.timeout(30), Supervisor(store) as supervisor:
         handle = await supervisor.start(parent)
         run = supervisor._core.recorder.logs[handle.id].run
         while run.outcome is None or not supervisor._core.recorder.outbox.is_idle:

@@ -17,15 +17,15 @@ async def test_a_call_is_made_though_the_one_before_was_taken_along(monkeypatch)
 
     def first():
         busy.set()
-        assert go_on.wait(10)
+        assert go_on.wait(30)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         outbox.put(first)
         while not busy.is_set():
             await asyncio.sleep(0.001)
         outbox.put(made[0].set)
         go_on.set()
-        assert made[0].wait(5), "it was taken along"  # the loop does not turn before, so it rings in vain
+        assert made[0].wait(30), "it was taken along"  # the loop does not turn before, so it rings in vain
         await asyncio.sleep(0.01)
         outbox.put(made[1].set)
         while not made[1].is_set():
@@ -40,7 +40,7 @@ def test_a_call_that_fails_holds_up_no_other(error):
     outbox, made = Outbox(lambda: None), threading.Event()
     outbox.add(fail)
     outbox.put(made.set)
-    assert made.wait(5)
+    assert made.wait(30)
 
 
 async def made(*events):

@@ -11,7 +11,7 @@ NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 PROGRAM = """
 import asyncio, os, signal, sys
 import stoppable
-from stoppable import Supervisor
+from stoppable import Policy, Supervisor
 
 async def agent():
     while True:
@@ -23,7 +23,7 @@ async def agent():
 async def main():
     assert os.getpid() == 1
     async with Supervisor("sqlite:///" + sys.argv[1]) as supervisor:
-        handle = await supervisor.start(agent, run_id="a")
+        handle = await supervisor.start(agent, run_id="a", policy=Policy(grace=600))
         while handle.status == "pending":
             await asyncio.sleep(0.001)
         for _ in range(2 if "stubborn" in sys.argv else 1):
@@ -38,7 +38,7 @@ asyncio.run(main())
 
 def _namespaces_work():
     try:
-        return subprocess.run([*NAMESPACE, "true"], capture_output=True, timeout=10, check=False).returncode == 0
+        return subprocess.run([*NAMESPACE, "true"], capture_output=True, timeout=60, check=False).returncode == 0
     except OSError:
         return False
 
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.skipif(not _namespaces_work(), reason="it needs a pid n
 
 def _ends(path, *kind):
     command = [*NAMESPACE, sys.executable, "-c", PROGRAM, str(path), *kind]
-    return subprocess.run(command, timeout=15, check=False).returncode
+    return subprocess.run(command, timeout=60, check=False).returncode
 
 
 def test_sigterm_writes_the_ends_down_and_then_ends_process_1(tmp_path):

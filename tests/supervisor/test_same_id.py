@@ -76,7 +76,7 @@ async def test_a_start_that_is_repeated_or_refused_inside_a_run_ends_nothing_but
         go.set()
         return [await handle.result() for handle in (first, repeated, again)]
 
-    async with asyncio.timeout(10), Supervisor(store) as supervisor:
+    async with asyncio.timeout(30), Supervisor(store) as supervisor:
         handle = await supervisor.start(parent, supervisor)
         assert await handle.result() == ["done", 1, 1]
         assert [record.status for record in await supervisor.tree(handle.id)] == ["completed"] * 3
@@ -135,7 +135,7 @@ def test_a_request_may_contain_itself_share_much_or_be_told_by_its_text_only():
 
 
 async def test_of_two_starts_of_one_id_the_one_that_was_let_in_is_kept(store):
-    async with asyncio.timeout(10), Supervisor(store) as supervisor:
+    async with asyncio.timeout(30), Supervisor(store) as supervisor:
         await supervisor.hold(owner="ann")
         refused, handle = await asyncio.gather(
             supervisor.start(steps, 1, owner="ann", run_id="x"),
@@ -156,7 +156,7 @@ async def test_of_two_children_with_one_id_the_second_changes_nothing_about_the_
                 stoppable.emit("from the second")
             stoppable.emit("from the first")
 
-    async with asyncio.timeout(10), Supervisor(store) as supervisor:
+    async with asyncio.timeout(30), Supervisor(store) as supervisor:
         handle = await supervisor.start(parent)
         assert (await handle.outcome()).status == "completed"
         told = [event.data["name"] async for event in supervisor.events("child") if event.type == "progress"]
@@ -170,7 +170,7 @@ async def test_a_child_with_the_id_of_another_run_leaves_that_one_alone(tmp_path
             pass
 
     file = f"sqlite:///{tmp_path / 'runs.db'}"
-    async with asyncio.timeout(10), Supervisor(file) as supervisor:
+    async with asyncio.timeout(30), Supervisor(file) as supervisor:
         taken = await supervisor.start(forever, run_id="taken")
         await until(lambda: taken.status == "running")
         async with Supervisor(file) as other:

@@ -26,7 +26,7 @@ def sleep(up):
 @pytest.mark.skipif(sys.platform == "darwin", reason="multiprocessing forks nothing there")
 async def test_a_forked_child_that_is_terminated_stops_no_run_of_its_parent(store):
     fork = multiprocessing.get_context("fork")
-    async with Supervisor(store) as supervisor, asyncio.timeout(15):
+    async with Supervisor(store) as supervisor, asyncio.timeout(60):
         assert signal.getsignal(signal.SIGTERM) is signals._terminate
         handle = await supervisor.start(forever, isolation="process")
         up = fork.Event()
@@ -34,7 +34,7 @@ async def test_a_forked_child_that_is_terminated_stops_no_run_of_its_parent(stor
         child.start()
         await asyncio.to_thread(up.wait)
         child.terminate()
-        await asyncio.to_thread(child.join, 5)
+        await asyncio.to_thread(child.join, 30)
         code = child.exitcode
         child.kill()
         child.join(5)

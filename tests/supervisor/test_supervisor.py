@@ -221,7 +221,7 @@ async def test_a_stop_again_changes_nothing_and_a_higher_mode_escalates(store):
 async def test_a_stop_waits_for_the_end_if_it_is_asked_to(store):
     async with Supervisor(store) as supervisor:
         handle = await supervisor.start(forever)
-        receipt = await supervisor.stop(handle.id, wait=5)
+        receipt = await supervisor.stop(handle.id, wait=30)
         assert (receipt.final, receipt.status, receipt.answer) == (True, "stopped", "accepted")
         stubborn = await supervisor.start(ignores, policy=Policy(grace=60))
         await until(lambda: stubborn.status == "running")

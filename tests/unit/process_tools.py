@@ -60,7 +60,7 @@ def nothing_left():
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     yield
     gc.collect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while live or zombies() or len(list(Path("/proc/self/fd").iterdir())) > descriptors:
         assert time.monotonic() < deadline, (list(live), zombies(), list(Path("/proc/self/fd").iterdir()))
         time.sleep(0.005)

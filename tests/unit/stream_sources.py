@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-DEADLINE = 5.0
+DEADLINE = 30.0
 
 
 class Source:

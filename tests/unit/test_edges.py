@@ -11,8 +11,6 @@ import stoppable
 from stoppable import sync
 from stoppable._core.state import Rung
 
-QUICK = stoppable.Policy(grace=0.05, interrupt=0.0, cancel=5.0, kill=1.0)
-
 
 async def child_of(handle):
     await until(handle.run._offspring)
@@ -166,11 +164,12 @@ async def test_a_run_that_is_no_part_of_the_stopped_one_passes_its_cancel_on():
     assert (detached.outcome.status, detached.outcome.reason.kind) == ("stopped", "external")
 
 
-async def test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopped():
-    log = []
+async def test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopped(clock):
+    log, saves = [], asyncio.Event()
 
     @stoppable.agent
     async def save():
+        saves.set()
         await asyncio.sleep(3600)
         return "saved"
 
@@ -178,10 +177,13 @@ async def test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopp
         async with stoppable.shielded(0.5):
             run = stoppable.current_run()
             run.stop("immediate")
-            await until(lambda: run._rung is Rung.CANCEL)  # so save() is born after it, and is told of nothing
+            clock.advance(0)
+            assert run._rung is Rung.CANCEL  # so save() is born after it, and is told of nothing
             log.append(await save())
 
     handle = await stoppable.spawn(agent)
+    await saves.wait()
+    clock.advance(0.5)
     assert (await handle.outcome()).status == "stopped"
     assert log == []
     assert {node.name: node.fate for node in handle.run.receipt.nodes}["save"] == "stopped"
@@ -264,19 +266,23 @@ async def test_a_run_of_a_clean_up_that_an_outsider_cancels_hides_neither_cancel
 # To be clean is to be known to be (G7)
 
 
-async def test_clean_is_not_said_of_code_that_was_told_to_stop_and_then_cut():
+async def test_clean_is_not_said_of_code_that_was_told_to_stop_and_then_cut(clock):
+    cleans_up = asyncio.Event()
+
     async def agent():
         try:
             while not stoppable.should_stop():
                 await asyncio.sleep(0.001)
         finally:
+            cleans_up.set()
             await asyncio.sleep(3600)
 
-    async with stoppable.open_run("quick", policy=QUICK):
-        handle = await stoppable.spawn(agent)
-        await until(lambda: handle.status == "running")
-        handle.run.stop()
-        outcome = await handle.outcome()
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.status == "running")
+    handle.run.stop()
+    await cleans_up.wait()
+    clock.advance(11)
+    outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", None)
 
 
@@ -298,13 +304,13 @@ async def test_clean_is_not_said_of_a_clean_up_after_an_error_that_was_cut():
 
 
 async def test_a_task_that_joined_gets_one_cancel_though_the_body_has_ended():
-    log, cleans_up = [], asyncio.Event()
+    log, cleans_up, told = [], asyncio.Event(), asyncio.Event()
 
     async def side():
         try:
             async with stoppable.shielded(0.1):
                 with stoppable.boundary("tool"):
-                    await asyncio.sleep(0.05)
+                    await told.wait()
             await asyncio.sleep(3600)
         finally:
             cleans_up.set()
@@ -323,6 +329,7 @@ async def test_a_task_that_joined_gets_one_cancel_though_the_body_has_ended():
     handle = await stoppable.spawn(agent)
     await until(lambda: handle.run.in_flight)
     handle.run.stop("immediate")
+    told.set()
     await handle.outcome()
     assert log == ["cleaned up"]
 
@@ -356,7 +363,7 @@ async def test_a_run_waits_for_what_a_blocking_child_left_behind_on_its_loop():
 
     def worker():
         with stoppable.boundary("llm"):
-            assert goes_on.wait(10)
+            assert goes_on.wait(30)
 
     @stoppable.agent
     def helper():

@@ -8,7 +8,7 @@ import pytest
 from stoppable.errors import StoreError
 from stoppable.stores.reply import Reply, settle
 
-SOON = 10.0
+SOON = 30.0
 
 
 def on_thread(call):

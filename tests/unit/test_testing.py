@@ -24,7 +24,7 @@ def run_alone(then: str) -> None:
         [sys.executable, "-W", "error", "-c", ALONE.format(then=then)],
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -270,14 +270,14 @@ def test_a_blocked_thread_holds_up_neither_asyncio_run_nor_the_exit():
         import asyncio, time, stoppable
         async def main():
             async with asyncio.timeout(0.1):
-                await stoppable.to_thread(time.sleep, 60)
+                await stoppable.to_thread(time.sleep, 600)
         try:
             asyncio.run(main())
         except TimeoutError:
             print("returned")
         """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, timeout=10, check=True
+        [sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "returned\n"
 
@@ -321,7 +321,7 @@ def test_threads_work_in_a_forked_child():
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)],
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=60,
         check=True,
     )
     assert done.stdout == "7\n"
@@ -340,7 +340,7 @@ def test_runs_work_in_a_child_that_was_forked_while_another_thread_was_at_the_ga
         held.wait()
         child = os.fork()
         if child == 0:
-            signal.alarm(5)  # a child that hangs would outlive the test
+            signal.alarm(30)  # a child that hangs would outlive the test
             try:
                 with stoppable.open_run("in the child") as run:
                     run.stop()
@@ -353,7 +353,7 @@ def test_runs_work_in_a_child_that_was_forked_while_another_thread_was_at_the_ga
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     assert done.stdout == "7\n"

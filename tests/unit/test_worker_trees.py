@@ -273,15 +273,15 @@ async def test_a_supervisor_finds_and_stops_a_run_inside_a_process_by_its_id(age
             _, *found = await supervisor.tree(handle.id)
             return found
 
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while len(found := await children()) < 3 or not all((tmp_path / name).exists() for name in "abc"):
                 await asyncio.sleep(0.005)
         assert {record.owner for record in found} == {"ada"}
-        await supervisor.stop(found[1].id, reason="this one", wait=10)
+        await supervisor.stop(found[1].id, reason="this one", wait=30)
         one = await supervisor.get(found[1].id)
         assert (one.status, one.outcome.reason.message) == ("stopped", "this one")
         assert (await supervisor.get(handle.id)).status == "running"
-        await supervisor.stop(handle.id, mode="immediate", wait=10)
+        await supervisor.stop(handle.id, mode="immediate", wait=30)
         assert {record.status for record in await children()} == {"stopped"}
 
 

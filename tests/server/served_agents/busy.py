@@ -63,7 +63,7 @@ if __name__ == "__main__":
         port=0,
         ready=lambda url: print(url, flush=True),
         lifespan=lifespan,
-        limits=ServerLimits(),
+        limits=ServerLimits(slow_seconds=options.pop("slow_seconds", 20.0)),
         **options,
     )
     note("returned")
