@@ -162,7 +162,7 @@ STORE_MUTANTS = (
         chosen = self._chosen(target, owner)
         if held is not None:
             self._lock.release()
-            threading.Event().wait(0.001)
+            threading.Event().wait(0.02)
             self._lock.acquire()
         placed = None if held is None else self._place(held, intent, dry_run=dry_run)
 """,
@@ -224,7 +224,7 @@ STORE_MUTANTS = (
         replacement="""\
             if not chosen and if_unknown_hold and isinstance(target, Selector):
                 self._lock.release()
-                threading.Event().wait(0.001)
+                threading.Event().wait(0.02)
                 self._lock.acquire()
 """,
         caught_by=(CONTRACT + "test_a_run_that_starts_while_its_key_is_stopped_does_not_slip_through",),
@@ -240,7 +240,7 @@ STORE_MUTANTS = (
             found = self._tombstones.take(addresses, record.owner, now)
             del self._live[record.id]
             self._lock.release()
-            threading.Event().wait(0.001)
+            threading.Event().wait(0.02)
             self._lock.acquire()
             self._live[record.id] = self._runs[record.id]
             return found

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 from tests.waiting import until
@@ -102,15 +101,18 @@ async def test_the_same_in_a_task_of_the_run():
     assert handle._carrier.cancelled()
 
 
-async def test_a_kill_that_comes_while_the_edge_lets_our_cancel_in_hits_nobody_else():
+async def test_a_kill_that_comes_while_the_edge_lets_our_cancel_in_hits_nobody_else(clock):
     async def job():
         async with stoppable.open_run("job") as run:
-            asyncio.get_running_loop().call_soon(run.stop, "immediate")
+            asyncio.get_running_loop().call_soon(stop_now, run, "immediate")
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
-                run.stop("kill")
-                time.sleep(0.1)  # the control thread climbs, and its cancel waits for this task's next step
+                stop_now(run, "kill")  # its cancel waits for this task's next step
+
+    def stop_now(run, mode):
+        run.stop(mode)
+        clock.advance(0)
 
     with pytest.raises(stoppable.RunStopped):
         await job()
@@ -337,13 +339,15 @@ async def test_a_task_that_joined_gets_one_cancel_though_the_body_has_ended():
 # Errors and children
 
 
-async def test_the_error_of_a_body_is_kept_though_a_stop_comes_while_its_children_end():
+async def test_the_error_of_a_body_is_kept_though_a_stop_comes_while_its_children_end(clock):
+    told = asyncio.Event()
+
     async def child():
         try:
             await stoppable.sleep(3600)
         finally:
-            async with stoppable.shielded(2):
-                await asyncio.sleep(0.2)
+            async with stoppable.shielded(4):
+                await told.wait()
 
     async def agent():
         await stoppable.spawn(child)
@@ -353,6 +357,9 @@ async def test_the_error_of_a_body_is_kept_though_a_stop_comes_while_its_childre
     handle = await stoppable.spawn(agent)
     await until(lambda: (first := handle.run._first) is not None and first.token.stopped)
     handle.run.stop("immediate")
+    clock.advance(0)
+    await asyncio.sleep(0)
+    told.set()
     outcome = await handle.outcome()
     assert (outcome.status, str(outcome.error), outcome.clean) == ("stopped", "the real error", False)
 
