@@ -139,7 +139,7 @@ type Bar = {
   fate: string | null;
   number: number | null;
 };
-type Lane = { run: Run; depth: number; bars: Bar[] };
+type Lane = { run: Summary; depth: number; bars: Bar[] };
 
 /** A page: what it shows, and how it is left. */
 type Page = { element: HTMLElement; title: string; close?: () => void; escape?: () => void };

@@ -29,7 +29,7 @@ from tests.faults.workload import Stop, Workload, check
 
 from stoppable.stores.urls import store_of
 
-TTL = 4.0
+TTL = 6.0
 REPLICAS = 3
 LONGEST = 300.0  # seconds for one fault
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import httpx
 
-from stoppable.errors import StoreError
+from stoppable.errors import RunNotFound, StoreError
 
 AGENTS = ("tidy", "tidy", "tidy", "forever", "family", "blocking", "steps")
 MODES = ("graceful", "graceful", "immediate", "kill")
 REQUEST_SECONDS = 4.0  # a replica that is frozen answers nobody
-TRIES = 8
 ENDED_WITHIN = 60.0  # a lease, a ladder of 18 s, and a machine that does other things too
 
 
@@ -30,6 +29,8 @@ class Stop:
     """The replica that answered."""
     marks: Path
     is_202: bool
+    has_begun: bool
+    """Whether its start was answered, and not only asked for; otherwise it is checked, and not counted."""
 
 
 class Workload:
@@ -57,6 +58,8 @@ class Workload:
         self._over.set()
         for thread in self._threads:
             thread.join()
+        with httpx.Client(timeout=ENDED_WITHIN) as client:  # nobody is disturbed now; what is left would go on for ever
+            self._ask(client, self._replicas[0], "/stops", {"selector": {"all": True}})
 
     def next_stop(self, within=ENDED_WITHIN):
         """Wait for the next stop that is answered 202."""
@@ -72,8 +75,8 @@ class Workload:
 
     @property
     def accepted(self):
-        """How many stops were answered 202."""
-        return sum(stop.is_202 for stop in self.answered)
+        """How many stops of runs that were surely there were answered 202."""
+        return sum(stop.is_202 and stop.has_begun for stop in self.answered)
 
     def _client(self, number, choices):
         try:
@@ -91,17 +94,16 @@ class Workload:
         worker, agent = choices.choice(self._replicas), choices.choice(AGENTS)
         marks = self._folder / run
         body = {"agent": agent, "runId": run, "input": {"marks": str(marks)}}
-        if self._ask(client, worker, "/runs", body) != 201:
-            self._over.wait(0.05)
-            return
+        has_begun = self._ask(client, worker, "/runs", body) == 201
         self._over.wait(choices.choice((0.0, 0.02, 0.1)))
-        mode = choices.choice(MODES)
-        for _ in range(TRIES):
+        path = f"/runs/{run}/stop" + ("" if has_begun else "?ifUnknown=hold")  # it may begin all the same
+        body = {"mode": choices.choice(MODES), "reason": "a stop"}
+        while not self._over.is_set():
             asked = choices.choice(self._replicas)
-            status = self._ask(client, asked, f"/runs/{run}/stop", {"mode": mode, "reason": "a stop"})
+            status = self._ask(client, asked, path, body)
             if status in {200, 202}:
                 with self._changed:
-                    self.answered.append(Stop(run, worker, asked, marks, status == 202))
+                    self.answered.append(Stop(run, worker, asked, marks, status == 202, has_begun))
                     self._changed.notify_all()
                 return
             self._over.wait(0.05)
@@ -112,7 +114,7 @@ class Workload:
         if url is not None:  # it may be down or frozen all the same
             with contextlib.suppress(httpx.HTTPError):
                 status = client.post(url + path, json=body).status_code
-        self.counts[f"{'stop' if path.endswith('/stop') else 'start'} {status}"] += 1
+        self.counts[f"{'start' if path == '/runs' else 'stop'} {status}"] += 1
         assert status in {None, 200, 201, 202, 503}, f"{path} was answered {status}"
         return status
 
@@ -125,7 +127,9 @@ def check(store, stops):
     fates, deadline = Counter(), time.monotonic() + ENDED_WITHIN
     sizes = {}
     for stop in stops:
-        record = _ended(store, stop.run, deadline)
+        record = _ended(store, stop, deadline)
+        if record is None:
+            continue
         if not stop.is_202 and record.stop is None:
             continue  # it was over before
         assert record.stop is not None, f"LOST: {stop.run} was answered, and its record has no stop: {record}"
@@ -133,7 +137,7 @@ def check(store, stops):
         if fate in {"completed", "failed"}:
             assert record.receipt is not None and record.receipt.too_late, f"{fate} after a stop: {record}"
             fate += " first"
-        fates[fate] += stop.is_202
+        fates[fate] += stop.is_202 and stop.has_begun
         if fate == "stopped":
             sizes[stop.marks] = _size(stop.marks)
     time.sleep(0.3)  # nothing tells of what does not happen
@@ -142,14 +146,21 @@ def check(store, stops):
     return fates
 
 
-def _ended(store, run, deadline):
+def _ended(store, stop, deadline):
+    """Return the record of a run once it has ended, or None if its start was not answered and there is none."""
     while True:
         record = None
-        with contextlib.suppress(StoreError):
-            record = store.get(run).result(10)
+        try:
+            record = store.get(stop.run).result(10)
             if record.over:
                 return record
-        assert time.monotonic() < deadline, f"LOST: {run} was answered and has not ended: {record}"
+        except RunNotFound:
+            if not stop.has_begun:
+                return None
+            raise
+        except StoreError:
+            pass  # it may be busy
+        assert time.monotonic() < deadline, f"LOST: {stop.run} was answered and has not ended: {record}"
         time.sleep(0.02)
 
 

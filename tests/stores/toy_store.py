@@ -419,8 +419,8 @@ class ToyStore:
 
         return self._call(work)
 
-    def tree(self, run_id: str) -> Reply[Sequence[RunRecord]]:
-        return self._call(lambda state: state.tree(run_id))
+    def tree(self, run_id: str) -> Reply[Sequence[RunSummary]]:
+        return self._call(lambda state: [RunSummary.of(record) for record in state.tree(run_id)])
 
     def counts(self) -> Reply[Mapping[str, int]]:
         return self._call(lambda state: Counter(record.status.value for record in state.runs.values()))

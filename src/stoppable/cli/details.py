@@ -12,13 +12,13 @@ from rich.text import Text
 from stoppable._core.stop import Receipt
 from stoppable.cli import show
 from stoppable.cli.text import first, plain, safe, value_text
-from stoppable.records import ErrorRecord, RunRecord
+from stoppable.records import ErrorRecord, RunRecord, RunSummary
 
 _LAST_LINES = 12
 
 
 def details(
-    record: RunRecord, tree: Sequence[RunRecord], receipt: Receipt | None, now: float, *, full: bool
+    record: RunRecord, tree: Sequence[RunSummary], receipt: Receipt | None, now: float, *, full: bool
 ) -> RenderableType:
     """Return what a run is, what it started, what it said, how it ended and what became of its stop."""
     parts: list[RenderableType] = [_title(record, now), _facts(record, full=full)]

@@ -11,7 +11,7 @@ from typing import Self
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
 from stoppable.cli.exits import CommandError, Exit
-from stoppable.records import AuditEntry, Event, Filter, Hold, RunRecord, Summaries
+from stoppable.records import AuditEntry, Event, Filter, Hold, RunRecord, RunSummary, Summaries
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.rules import receipt_of
 from stoppable.stores.urls import store_of
@@ -98,7 +98,7 @@ class StoreClient:
         given = Answer.ACCEPTED if record.receipt is None else record.receipt.answer
         return receipt_of(record, given, record.status, record.ended_at)
 
-    def tree(self, run_id: str) -> tuple[RunRecord, ...]:
+    def tree(self, run_id: str) -> tuple[RunSummary, ...]:
         """Return a run and all its descendants, parents before children."""
         return tuple(self._supervisor.tree(run_id))
 

@@ -162,7 +162,7 @@ def below_parents(records: Iterable[RunSummary]) -> Iterator[tuple[RunSummary, i
         waiting += [(child, depth + 1) for child in reversed(children.get(record.id, []))]
 
 
-def tree(records: Sequence[RunRecord], now: float) -> Tree:
+def tree(records: Sequence[RunSummary], now: float) -> Tree:
     """Return a run with its descendants."""
     from rich.tree import Tree  # noqa: PLC0415 - only here
 
@@ -171,7 +171,7 @@ def tree(records: Sequence[RunRecord], now: float) -> Tree:
         label = Text.assemble(plain(record.name, "bold"), "  ", plain(short(record.id), "dim"), "  ")
         label.append_text(status(record.status, record.ended_late))
         label.append(f"  {age(record, now)}", style="dim")
-        about = what(RunSummary.of(record)) if record.stop or record.outcome else ""
+        about = what(record) if record.mode or record.over else ""
         if about:
             label.append(f"  {first(about, 60)}", style="dim")
         parent = nodes.get(record.parent_id or "")

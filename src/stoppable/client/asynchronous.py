@@ -22,7 +22,7 @@ from stoppable.client.following import Following, FollowingAll
 from stoppable.client.httpx_options import httpx_options, request_options, stream_options
 from stoppable.client.runs import LAST_WORD_SECONDS, AsyncClientRun, left_because, may_have_started
 from stoppable.client.settings import explained, server_url
-from stoppable.records import AuditEntry, Event, Hold, RunRecord, Selector, Summaries
+from stoppable.records import AuditEntry, Event, Hold, RunRecord, RunSummary, Selector, Summaries
 from stoppable.supervisor.selection import BulkStop
 
 T = TypeVar("T")
@@ -240,7 +240,7 @@ class AsyncClient:
         """Return the receipt of the stops of a run so far, or None if it was not stopped."""
         return await self._do(self._calls.receipt(run_id))
 
-    async def tree(self, run_id: str) -> tuple[RunRecord, ...]:
+    async def tree(self, run_id: str) -> tuple[RunSummary, ...]:
         """Return a run and all its descendants, parents before children."""
         return await self._do(self._calls.tree(run_id))
 

@@ -16,7 +16,7 @@ from stoppable.client.calls import Calls, Disconnected, Plan, Reply, Request, St
 from stoppable.client.changes import Change
 from stoppable.client.runs import LAST_WORD_SECONDS, ClientRun, left_because, may_have_started, pause
 from stoppable.client.settings import server_url
-from stoppable.records import AuditEntry, Event, Hold, RunRecord, Selector, Summaries
+from stoppable.records import AuditEntry, Event, Hold, RunRecord, RunSummary, Selector, Summaries
 
 if TYPE_CHECKING:
     from stoppable.supervisor.selection import BulkStop
@@ -228,7 +228,7 @@ class BlockingCalls:
         """Return the receipt of the stops of a run so far, or None if it was not stopped."""
         return self._do(self._calls.receipt(run_id))
 
-    def tree(self, run_id: str) -> tuple[RunRecord, ...]:
+    def tree(self, run_id: str) -> tuple[RunSummary, ...]:
         """Return a run and all its descendants, parents before children."""
         return self._do(self._calls.tree(run_id))
 

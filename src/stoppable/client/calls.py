@@ -30,7 +30,7 @@ from stoppable.client import answers
 from stoppable.client.agents import AgentInfo
 from stoppable.client.errors import ServerUnreachable
 from stoppable.errors import HoldNotFound, InvalidArgument, RunNotFound
-from stoppable.records import AuditEntry, Hold, RunRecord, Selector, Summaries, run_from_json, to_json
+from stoppable.records import AuditEntry, Hold, RunRecord, RunSummary, Selector, Summaries, run_from_json, to_json
 
 if TYPE_CHECKING:
     from stoppable.supervisor.selection import BulkStop
@@ -135,10 +135,10 @@ class Calls:
         reply = yield from self.send(Request(method="GET", path=_run(run_id), subject=run_id))
         return reply.read(run_from_json)
 
-    def tree(self, run_id: str) -> Plan[tuple[RunRecord, ...]]:
-        """Return a run and all its descendants, parents before children."""
+    def tree(self, run_id: str) -> Plan[tuple[RunSummary, ...]]:
+        """Return a run and all its descendants in short, parents before children."""
         reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/tree", subject=run_id))
-        return reply.read(lambda body: tuple(run_from_json(one) for one in answers.listed(body, "runs")))
+        return reply.read(lambda body: _summaries(body).runs)
 
     def receipt(self, run_id: str) -> Plan[Receipt | None]:
         """Return the receipt of the stops of a run so far, or None if it was not stopped."""

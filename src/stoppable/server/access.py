@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from stoppable._core.stop import Receipt
 from stoppable.errors import InvalidArgument, RunNotFound
-from stoppable.records import RunRecord, changed
+from stoppable.records import RunRecord, RunSummary, changed
 from stoppable.server.responses import Problem
 from stoppable.supervisor import Supervisor
 
@@ -62,7 +62,7 @@ class Principal:
         """Return whether this caller may see what belongs to an owner."""
         return self.sees_all or self.owner == owner
 
-    def sees_run(self, record: RunRecord) -> bool:
+    def sees_run(self, record: RunRecord | RunSummary) -> bool:
         """Return whether this caller may see a run."""
         return self.sees(record.owner)
 
@@ -132,20 +132,15 @@ def _digest(key: bytes) -> bytes:
 _DIRECTORIES = re.compile(r'File "[^"\n]*[/\\]([^"\n/\\]+)"')
 
 
-async def visible_record(
-    supervisor: Supervisor, caller: Principal, record: RunRecord, seen: Collection[str] = ()
-) -> RunRecord:
-    """Return a record as its owner may see it: tracebacks without the directories of the server.
-
-    ``seen`` are runs that the caller is known to see: if they are all that the receipt names, nobody is asked.
-    """
+async def visible_record(supervisor: Supervisor, caller: Principal, record: RunRecord) -> RunRecord:
+    """Return a record as its owner may see it: tracebacks without the directories of the server."""
     if caller.sees_all:
         return record
     outcome = record.outcome
     if outcome is not None and outcome.error is not None and outcome.error.trace:
         error = replace(outcome.error, trace=_DIRECTORIES.sub(r'File "\1"', outcome.error.trace))
         record = changed(record, outcome=replace(outcome, error=error))
-    if record.receipt is None or (seen and {node.run_id for node in record.receipt.nodes}.issubset(seen)):
+    if record.receipt is None:
         return record
     receipt = await visible_receipt(supervisor, caller, record.receipt)
     return record if receipt is record.receipt else changed(record, receipt=receipt)

@@ -81,9 +81,9 @@ class Runs(BaseModel):
 
 
 class Tree(BaseModel):
-    """A run and all its descendants, parents before children."""
+    """A run and all its descendants in short, parents before children."""
 
-    runs: list[Run]
+    runs: list[Summary]
 
 
 class Stopped(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from starlette.responses import Response
 
 from stoppable._core.state import Status
 from stoppable._core.stop import Answer, Receipt
-from stoppable.records import Filter, RunRecord, Summaries
+from stoppable.records import Filter, RunRecord, RunSummary, Summaries
 from stoppable.server import openapi
 from stoppable.server.access import Principal, Scope, caller_of, visible_receipt, visible_record
 from stoppable.server.agents import NOTHING
@@ -172,9 +173,11 @@ class RunRoutes:
             roots=roots,
         )
         page = await self._backend.supervisor.list(wanted, cursor=cursor, limit=limit)
-        now = await self._backend.supervisor.in_flight([record.id for record in page.runs if not record.over])
-        runs = (replace(record, in_flight=now.get(record.id, ())) for record in page.runs)
-        return json_response(Summaries(runs=tuple(runs), cursor=page.cursor))
+        return json_response(Summaries(runs=await self._with_in_flight(page.runs), cursor=page.cursor))
+
+    async def _with_in_flight(self, runs: Sequence[RunSummary]) -> tuple[RunSummary, ...]:
+        now = await self._backend.supervisor.in_flight([run.id for run in runs if not run.over])
+        return tuple(replace(run, in_flight=now.get(run.id, ())) for run in runs)
 
     async def get(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what is kept of a run."""
@@ -186,15 +189,11 @@ class RunRoutes:
         return await visible_record(self._backend.supervisor, caller, record)
 
     async def tree(self, request: Request, run_id: RunIdPath) -> Response:
-        """Return a run and all its descendants, parents before children."""
+        """Return a run and all its descendants in short, parents before children."""
         caller = caller_of(request, Scope.READ)
         await self._backend.record(run_id, caller)
-        everything = await self._backend.supervisor.tree(run_id)
-        found = [record for record in everything if caller.sees_run(record)]
-        # With no run of another owner among them, no receipt has to be looked through: each would load a tree again.
-        seen = {record.id for record in found} if len(found) == len(everything) else ()
-        supervisor = self._backend.supervisor
-        return json_response({"runs": [await visible_record(supervisor, caller, record, seen) for record in found]})
+        found = [run for run in await self._backend.supervisor.tree(run_id) if caller.sees_run(run)]
+        return json_response({"runs": await self._with_in_flight(found)})
 
     async def receipt(self, request: Request, run_id: RunIdPath) -> Response:
         """Return what became of the stop of a run so far; 409 if nobody stopped it."""

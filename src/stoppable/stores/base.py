@@ -25,6 +25,7 @@ from stoppable.records import (
     Hold,
     OutcomeRecord,
     RunRecord,
+    RunSummary,
     Selector,
     StopIntent,
     StopResult,
@@ -281,8 +282,11 @@ class Store(Protocol):
         """
         ...
 
-    def tree(self, run_id: str) -> Reply[Sequence[RunRecord]]:
-        """Return a run and all its descendants, parents before children, or raise RunNotFound."""
+    def tree(self, run_id: str) -> Reply[Sequence[RunSummary]]:
+        """Return a run and all its descendants in short, parents before children, or raise RunNotFound.
+
+        As for a list, results and partials are not loaded: a tree may have thousands of runs.
+        """
         ...
 
     def counts(self) -> Reply[Mapping[str, int]]:

@@ -425,9 +425,9 @@ class MemoryStore:
         return Summaries(runs=tuple(RunSummary.of(kept.record) for kept in found[:limit]), cursor=more)
 
     @_atomic
-    def tree(self, run_id: str) -> Sequence[RunRecord]:
+    def tree(self, run_id: str) -> Sequence[RunSummary]:
         """Return a run and all its descendants."""
-        return [kept.told() for kept in self._kept(run_id).subtree()]
+        return [RunSummary.of(kept.record) for kept in self._kept(run_id).subtree()]
 
     @_atomic
     def counts(self) -> Mapping[str, int]:

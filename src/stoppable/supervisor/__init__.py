@@ -464,8 +464,8 @@ class Supervisor:
         """Return summaries of the matching runs, newest first; ``get`` returns a whole record."""
         return await self._core.store.query(wanted or Filter(), cursor, limit)
 
-    async def tree(self, run_id: str) -> Sequence[RunRecord]:
-        """Return a run and all its descendants, parents before children."""
+    async def tree(self, run_id: str) -> Sequence[RunSummary]:
+        """Return summaries of a run and its descendants, parents before children; ``get`` returns a whole record."""
         return await self._core.store.tree(run_id)
 
     async def in_flight(self, run_ids: Iterable[str]) -> Mapping[str, tuple[str, ...] | None]:

@@ -348,8 +348,8 @@ class Supervisor:
         """Return summaries of the matching runs, newest first; ``get`` returns a whole record."""
         return self._core.store.query(wanted or Filter(), cursor, limit).result()
 
-    def tree(self, run_id: str) -> Sequence[RunRecord]:
-        """Return a run and all its descendants, parents before children."""
+    def tree(self, run_id: str) -> Sequence[RunSummary]:
+        """Return summaries of a run and its descendants, parents before children; ``get`` returns a whole record."""
         return self._core.store.tree(run_id).result()
 
     def holds(self) -> Sequence[Hold]:

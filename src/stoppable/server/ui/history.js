@@ -9,7 +9,8 @@ const OUTPUT = 100_000; // characters kept of what has come so far
 const LONG = 400; // characters of an event in the list
 
 export class History extends EventTarget {
-	/** @type {Run[]} parents before children */ runs = [];
+	/** @type {Summary[]} parents before children */ runs = [];
+	/** @type {Run | undefined} */ #run;
 	/** @type {Bar[]} in the order in which they began */ bars = [];
 	/** @type {RunEvent[]} */ events = [];
 	dropped = { bars: 0, events: 0 };
@@ -30,7 +31,7 @@ export class History extends EventTarget {
 
 	/** The run itself, once it is there. */
 	get run() {
-		return /** @type {Run} */ (this.runs.find((run) => run.id === this.id));
+		return /** @type {Run} */ (this.#run);
 	}
 
 	/** Load it, then follow it; raises if there is no such run. */
@@ -67,7 +68,10 @@ export class History extends EventTarget {
 		try {
 			do {
 				this.#looksAgain = false;
-				this.runs = (await get(`runs/${encodeURIComponent(this.id)}/tree`, this.#ended.signal)).runs;
+				const path = `runs/${encodeURIComponent(this.id)}`;
+				const [run, tree] = await Promise.all([get(path, this.#ended.signal), get(`${path}/tree`, this.#ended.signal)]);
+				this.#run = run;
+				this.runs = tree.runs;
 			} while (this.#looksAgain);
 		} finally {
 			this.#isLooking = false;
@@ -176,9 +180,9 @@ export class History extends EventTarget {
 	}
 }
 
-/** Depth first, in the order in which they began. @param {Run[]} runs @param {string} root @returns {Run[]} */
+/** Depth first, in the order in which they began. @param {Summary[]} runs @param {string} root @returns {Summary[]} */
 function ordered(runs, root) {
-	/** @param {string} id @returns {Run[]} */
+	/** @param {string} id @returns {Summary[]} */
 	const below = (id) => runs.filter((run) => run.parentId === id).sort((a, b) => a.createdAt - b.createdAt).flatMap((run) => [run, ...below(run.id)]);
 	return [...runs.filter((run) => run.id === root), ...below(root)];
 }

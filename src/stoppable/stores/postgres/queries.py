@@ -8,7 +8,7 @@ from typing import Any
 from stoppable.records import Filter, RunRecord, RunSummary, Summaries
 from stoppable.stores import rules
 from stoppable.stores.postgres import runs
-from stoppable.stores.postgres.rows import RECORD, SUMMARY
+from stoppable.stores.postgres.rows import SUMMARY
 from stoppable.stores.postgres.stops import LABELS
 from stoppable.stores.postgres.transaction import Session
 from stoppable.stores.sql import rows
@@ -19,7 +19,7 @@ WITH RECURSIVE tree (node) AS (
     UNION ALL
     SELECT number FROM runs JOIN tree ON parent = node
 )
-SELECT {RECORD} FROM tree JOIN runs ON number = node ORDER BY number
+SELECT {SUMMARY} FROM tree JOIN runs ON number = node ORDER BY number
 """  # noqa: S608 - our own names; a parent has a lower number than its children
 
 
@@ -58,9 +58,9 @@ def _narrow(wanted: Filter, terms: list[str], values: list[Any]) -> None:
         values.append(rows.encode(wanted.labels))
 
 
-def tree(session: Session, run_id: str) -> Sequence[RunRecord]:
+def tree(session: Session, run_id: str) -> Sequence[RunSummary]:
     """Return a run and all its descendants."""
-    return [rows.record(row) for row in session.all(_TREE, (session.number(run_id),))]
+    return [RunSummary.of(rows.record(row)) for row in session.all(_TREE, (session.number(run_id),))]
 
 
 def counts(session: Session) -> Mapping[str, int]:

@@ -18,6 +18,7 @@ from stoppable.records import (
     Hold,
     OutcomeRecord,
     RunRecord,
+    RunSummary,
     Selector,
     StopIntent,
     StopResult,
@@ -50,7 +51,7 @@ class Calls(Protocol):
     ) -> Mapping[str, tuple[str, ...] | None]: ...
     def get(self, session: Any, run_id: str) -> RunRecord: ...  # noqa: D102
     def query(self, session: Any, wanted: Filter, cursor: str | None, limit: int) -> Summaries: ...  # noqa: D102
-    def tree(self, session: Any, run_id: str) -> Sequence[RunRecord]: ...  # noqa: D102
+    def tree(self, session: Any, run_id: str) -> Sequence[RunSummary]: ...  # noqa: D102
     def counts(self, session: Any) -> Mapping[str, int]: ...  # noqa: D102
     def place_hold(self, tx: Any, selector: Selector, intent: StopIntent) -> Hold: ...  # noqa: D102
     def release(self, tx: Any, hold_id: str, actor: str | None) -> Hold: ...  # noqa: D102
@@ -157,7 +158,7 @@ class SqlStore(ABC):
         """Return the runs that match, newest first."""
         return self._read(self._calls.query, wanted, cursor, limit)
 
-    def tree(self, run_id: str) -> Reply[Sequence[RunRecord]]:
+    def tree(self, run_id: str) -> Reply[Sequence[RunSummary]]:
         """Return a run and all its descendants."""
         return self._read(self._calls.tree, run_id)
 

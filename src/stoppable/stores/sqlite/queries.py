@@ -18,7 +18,7 @@ WITH RECURSIVE tree (node) AS (
     UNION ALL
     SELECT number FROM runs JOIN tree ON parent = node
 )
-SELECT {rows.RECORD} FROM tree JOIN runs ON number = node ORDER BY number
+SELECT {rows.SUMMARY} FROM tree JOIN runs ON number = node ORDER BY number
 """  # noqa: S608 - our own names; a parent has a lower number than its children
 
 
@@ -56,9 +56,9 @@ def _narrow(wanted: Filter, terms: list[str], values: list[Any]) -> None:
         values.append(rows.encode(wanted.labels))
 
 
-def tree(session: Session, run_id: str) -> Sequence[RunRecord]:
+def tree(session: Session, run_id: str) -> Sequence[RunSummary]:
     """Return a run and all its descendants."""
-    return [rows.record(row) for row in session.all(_TREE, (session.number(run_id),))]
+    return [RunSummary.of(rows.record(row)) for row in session.all(_TREE, (session.number(run_id),))]
 
 
 def counts(session: Session) -> Mapping[str, int]:

@@ -52,9 +52,11 @@ class Durable(StoreHarness):
         self.start("child", parent_id="a", running=False)
         over = self.finish(self.start("over"), result=[1])
         self.stop("a", Mode.IMMEDIATE, "enough", idempotency_key="k")
+        kept = [self.get(run_id) for run_id in ("a", "child")]
         before = answer(self.store.tree("a")), self.log("a"), listed(self.store.audit())
         self.reopened()
         assert (answer(self.store.tree("a")), self.log("a"), listed(self.store.audit())) == before
+        assert [self.get(run_id) for run_id in ("a", "child")] == kept
         assert self.get("over") == over
         assert [record.id for record in answer(self.store.query(Filter())).runs] == ["over", "child", "a"]
         assert set(self.intents()) == {"a", "child"}

@@ -121,6 +121,18 @@ class Looking(StoreHarness):
         assert {record.id for record in answer(self.store.tree("a"))} == {"a", "aa"}
         assert [record.id for record in answer(self.store.tree("aaa"))] == ["aaa"]
 
+    def test_a_tree_tells_of_each_run_what_its_summary_does(self) -> None:
+        """However large the results below it are."""
+        ends = {"root": Status.STOPPED, "long": Status.COMPLETED, "failed": Status.FAILED}
+        for run_id, parent_id in {"root": None, "long": "root", "failed": "long", "live": "root"}.items():
+            self.start(run_id, parent_id=parent_id, input={"text": "x" * 9000})
+        self.stop("root")
+        for run_id, status in ends.items():
+            error = ErrorRecord(type="ValueError", message="m" * 5000, trace="t" * 5000) if run_id == "failed" else None
+            self.finish(self.get(run_id), status, result="x" * 100_000, partial="y" * 5000, error=error)
+        told = {run.id: run for run in answer(self.store.tree("root"))}
+        assert told == {run_id: RunSummary.of(self.get(run_id)) for run_id in (*ends, "live")}
+
     def test_counts_say_how_many_runs_have_each_status(self) -> None:
         self.start("a")
         self.start("b", running=False)

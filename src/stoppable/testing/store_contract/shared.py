@@ -91,7 +91,7 @@ class Shared(Durable):
             at_once(race)
             tree = answer(self.store.tree(root))
             assert len(tree) == THREADS
-            assert [record.id for record in tree if record.stop is None] == []
+            assert [run.id for run in tree if run.mode is None] == []
 
     def test_a_run_that_starts_while_its_worker_is_given_up_does_not_stay_behind(self) -> None:
         """It is refused, or given up with the others."""

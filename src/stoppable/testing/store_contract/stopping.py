@@ -113,7 +113,7 @@ class Stopping(StoreHarness):
         self.stop("root", Mode.COOPERATIVE)
         self.stop("child", Mode.IMMEDIATE)
         self.stop("root", Mode.GRACEFUL)
-        modes = {record.id: record.stop and record.stop.mode for record in answer(self.store.tree("root"))}
+        modes = {run.id: run.mode for run in answer(self.store.tree("root"))}
         assert modes == {
             "root": Mode.GRACEFUL,
             "sibling": Mode.GRACEFUL,
@@ -127,7 +127,7 @@ class Stopping(StoreHarness):
         for depth in range(200):
             self.register(f"run {depth}", parent_id=f"run {depth - 1}" if depth else None)
         self.stop("run 50")
-        stopped = [record.id for record in answer(self.store.tree("run 0")) if record.stop is not None]
+        stopped = [run.id for run in answer(self.store.tree("run 0")) if run.mode is not None]
         assert stopped == [f"run {depth}" for depth in range(50, 200)]
 
     def family(self) -> None:

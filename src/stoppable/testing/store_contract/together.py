@@ -175,7 +175,7 @@ class Together(StoreHarness):
                         self.register(f"{root}: {thread} {step}", parent_id=root)
 
             at_once(race)
-            assert [record.id for record in answer(self.store.tree(root)) if record.stop is None] == []
+            assert [run.id for run in answer(self.store.tree(root)) if run.mode is None] == []
 
     def test_a_run_that_starts_while_all_are_stopped_and_held_does_not_slip_through(self) -> None:
         """The hold is placed before the runs are listed: a start is refused, or it is stopped."""
