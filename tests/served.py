@@ -23,11 +23,11 @@ class Server:
         self._reader = threading.Thread(target=lambda: [self._lines.put(line) for line in process.stderr], daemon=True)
         self._reader.start()
 
-    def url(self):
+    def url(self, within=3 * DEADLINE):  # imports take long on a busy machine
         """Return its address, once it listens."""
         while not (found := re.search(r"at (http://\S+)", self._said)):
             try:
-                self._said += self._lines.get(timeout=3 * DEADLINE)  # imports take long on a busy machine
+                self._said += self._lines.get(timeout=within)
             except queue.Empty:
                 raise AssertionError(f"the server does not start: {self._said}") from None
         return found[1]

@@ -44,8 +44,8 @@ class Replica:
 
     def ready(self):
         """Wait until it takes runs."""
+        url = self.url or self._server.url(5 * DEADLINE)  # under load, and a defect would end it
         deadline = time.monotonic() + DEADLINE
-        url = self.url or self._server.url()
         while True:
             try:
                 if httpx.get(f"{url}/readyz", timeout=5).status_code == 200:

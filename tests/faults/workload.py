@@ -36,7 +36,7 @@ class Stop:
 class Workload:
     """Clients that never rest while the block lasts."""
 
-    def __init__(self, replicas, folder, seed, clients=6):
+    def __init__(self, replicas, folder, seed, clients=4):
         self._replicas = replicas
         self._folder = folder
         self._over = threading.Event()
