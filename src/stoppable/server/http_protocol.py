@@ -12,7 +12,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from stoppable._core import clock
 from stoppable.server.limits import ServerLimits
 from stoppable.server.responses import Problem
-from stoppable.server.sse.connection import EXTENSION, StreamConnection
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -117,6 +116,7 @@ _TOO_SLOW = b'{"error":{"code":"too_slow","message":"the request did not arrive 
 _NO_HTTP = b'{"error":{"code":"bad_request","message":"this is not an HTTP request"}}'
 _BODY = frozenset({b"content-length", b"transfer-encoding"})
 _MARGIN = 1.0  # whoever reads a body has given up before, and says so
+_LAST_READ_SECONDS = 2.0  # uvicorn cancels what is left after three, and logs it as an error
 _FOR_STOPS = 256  # connections beyond the limit that only a stop may use
 
 
@@ -127,7 +127,8 @@ class BoundedProtocol(HttpToolsProtocol):
     a response would keep the connection for ever.
     """
 
-    __slots__ = ("_address", "_head_bytes", "_is_in_head", "_is_in_request", "_timer")  # in its dict they would double
+    # in its dict they would double
+    __slots__ = ("_address", "_head_bytes", "_is_in_head", "_is_in_request", "_slow_timer", "_timer")
 
     limits: ClassVar[ServerLimits]
     waiting: ClassVar[Connections]
@@ -138,6 +139,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_request = False
         self._head_bytes: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._slow_timer: asyncio.TimerHandle | None = None
         self._address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -153,8 +155,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
         self._wait_no_longer()
-        if self.scope is not None:
-            self.scope.pop("extensions", None)  # it leads back here, and would keep both
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
         super().connection_lost(exc)
 
     def cut(self) -> None:
@@ -175,7 +177,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Wait for a head."""
         super().on_message_begin()
-        self.scope["extensions"] = {EXTENSION: {"hand_over": self._hand_over}}
         self._is_in_head = self._is_in_request = True
         self._head_bytes = None
         self._wait(self.limits.head_seconds)
@@ -205,12 +206,22 @@ class BoundedProtocol(HttpToolsProtocol):
         """Count it among those that owe us something: it does not read."""
         super().pause_writing()
         self.waiting.owes(self, self._address)
+        self._cut_unless_read()
 
     def resume_writing(self) -> None:
         """Go on."""
         super().resume_writing()
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
         if self._timer is None:
             self.waiting.paid(self)
+
+    def shutdown(self) -> None:
+        """End with the response; a client that takes nothing must not hold up the end of the server."""
+        super().shutdown()
+        if self.flow.write_paused:
+            self.loop.call_later(_LAST_READ_SECONDS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's name
         """Refuse what is no request."""
@@ -221,17 +232,13 @@ class BoundedProtocol(HttpToolsProtocol):
             app = _too_many
         super()._start_asgi_task(cycle, app)
 
-    def _hand_over(self, stream: StreamConnection) -> bool:
-        if self.pipeline:  # another request came behind this one, and is what ``connection_lost`` would end
-            return False
-        if not self.cycle.response_started:  # a middleware keeps the head back
-            return False
-        if self.flow.write_paused:  # who takes over would not be told
-            return False
-        transport, connections = self.transport, self.connections
-        self.connection_lost(ConnectionAbortedError("it is a stream now"))  # as it is for this protocol
-        stream.take_over(transport, connections)
-        return True
+    def _cut_unless_read(self, before: int | None = None) -> None:
+        """Cut a client off that takes nothing: what is buffered for it would stay, and a close waits for it."""
+        unread = self.transport.get_write_buffer_size()
+        if before is not None and unread >= before:
+            self.transport.abort()
+            return
+        self._slow_timer = self.loop.call_later(2 * self.limits.slow_seconds, self._cut_unless_read, unread)
 
     def _wait(self, seconds: float) -> None:
         if self._timer is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+
+from starlette.types import Receive, Send
 
 from stoppable._core import clock
 from stoppable.errors import StoppableError
@@ -14,7 +15,7 @@ from stoppable.server.sse.views import Behind, View
 _HEARTBEAT = b":\n\n"
 
 
-class Reader(ABC):
+class Reader:
     """Sends what a view has, then what comes, until its end.
 
     It reads from the store what it sends, so a slow client holds up nobody and costs no memory; one that takes nothing
@@ -28,15 +29,18 @@ class Reader(ABC):
         "_is_gone",
         "_is_over",
         "_is_slow",
+        "_send_message",
         "_sending_since",
         "_sent_at",
         "_streams",
+        "_task",
         "_waiter",
         "view",
     )
 
-    def __init__(self, streams: Streams, view: View, after: int) -> None:
+    def __init__(self, streams: Streams, view: View, after: int, send: Send) -> None:
         self.view: View = view
+        self._send_message = send
         self._is_over = view.is_replay
         self._after = after
         self._streams = streams
@@ -47,15 +51,32 @@ class Reader(ABC):
         self._sending_since: float | None = None
         self._sent_at = clock.now()
         self._waiter: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[object] | None = None
 
     @property
     def keeps_run(self) -> bool:
         """Whether the run is stopped once it, and all others like it, have left."""
         return self.view.stops_run and not self._is_over
 
-    @abstractmethod
-    async def _write(self, chunk: bytes) -> None:
-        """Send a piece, once there is room for it."""
+    async def run(self, receive: Receive) -> None:
+        """Send it until its end."""
+        self._task = asyncio.current_task()
+        assert self._task is not None, "a request has a task"
+        self._feed = self._streams.join(self.view, self)
+        watcher = asyncio.create_task(self._watch(receive))
+        try:
+            last = await self._follow()
+        except asyncio.CancelledError:
+            if not self._is_slow or self._task.uncancel() > 0:
+                raise
+            last = self._too_slow()
+        except OSError:  # some servers tell in this way that the client is gone
+            self._is_gone, last = True, b""
+        finally:
+            watcher.cancel()
+            self._streams.leave(self.view, self)
+        if not self._is_gone:
+            await self._send_last(last)
 
     def wake(self) -> None:
         """Look at the log again."""
@@ -63,36 +84,27 @@ class Reader(ABC):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    @abstractmethod
-    def _give_up(self) -> None:
-        """Cancel what is being sent."""
-
     def check(self, now: float) -> None:
         """Give a client up that takes nothing."""
         since, limit = self._sending_since, self._streams.limits.slow_seconds
         if since is not None and now - since > limit and not self._is_slow:
             self._is_slow = True
-            self._give_up()
+            assert self._task is not None, "it is sending"
+            self._task.cancel()
 
-    def _join(self) -> None:
-        self._feed = self._streams.join(self.view, self)
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._is_gone = True
+        self.wake()
 
-    def _leave(self) -> None:
-        if self._feed is not None:
-            self._feed = None
-            self._streams.leave(self.view, self)
-
-    async def _follow(self) -> bytes | None:
-        """Send what there is and what comes. Return what the stream ends with, or None: the next ``wake`` goes on."""
-        while (last := await self._catch_up()) is None and self._stays():
+    async def _follow(self) -> bytes:
+        """Send what there is and what comes. Return what the stream ends with."""
+        while (last := await self._catch_up()) is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
             self._waiter = None
         return last
-
-    def _stays(self) -> bool:
-        """Return whether to wait for more in the same task."""
-        return True
 
     async def _catch_up(self) -> bytes | None:
         """Send what there is. Return what the stream ends with, or None if there will be more."""
@@ -130,8 +142,16 @@ class Reader(ABC):
 
     async def _send(self, chunk: bytes) -> None:
         self._sending_since = self._sent_at = clock.now()
-        await self._write(chunk)
+        await self._send_message({"type": "http.response.body", "body": chunk, "more_body": True})
         self._sending_since = None
+
+    async def _send_last(self, last: bytes) -> None:
+        # It goes out once there is room; a client that still takes nothing finds the connection closed.
+        try:
+            async with asyncio.timeout(self._streams.limits.slow_seconds):
+                await self._send_message({"type": "http.response.body", "body": last, "more_body": False})
+        except TimeoutError:
+            pass
 
     def _too_slow(self) -> bytes:
         return self._marker("dropped", "you read too slowly: resume after the last event")
