@@ -275,4 +275,4 @@ def _is_passing(error: BaseException, transaction: Transaction, *, is_first: boo
     """Return whether a transaction that failed may be made again: nothing of it was kept."""
     if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure):
         return True
-    return isinstance(error, psycopg.OperationalError) and not transaction.is_committing and is_first
+    return isinstance(error, psycopg.OperationalError) and not transaction.may_be_kept and is_first

@@ -53,9 +53,13 @@ def holds(session: Session) -> Sequence[Hold]:
 def note(tx: Transaction, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]) -> None:
     """Write down who did what."""
     entry = rules.audit_entry(0, tx.now(), action, intent, target, result)
-    what = (entry.actor, entry.reason, entry.target, entry.result)
     tx.in_order()
-    tx.run("INSERT INTO audit (at, action, entry) VALUES (%s, %s, %s)", (entry.at, action, rows.encode(what)))
+    tx.run("INSERT INTO audit (at, action, entry) VALUES (%s, %s, %s)", (entry.at, action, entry_text(entry)))
+
+
+def entry_text(entry: AuditEntry) -> str:
+    """Return what is kept of an entry beside its time and action."""
+    return rows.encode((entry.actor, entry.reason, entry.target, entry.result))
 
 
 def audit(session: Session, after: int, limit: int) -> Sequence[AuditEntry]:

@@ -27,6 +27,7 @@ from stoppable.stores.sql import rows
 CHECK_SECONDS = 2.0
 """How often the connection is tried: one that was cut without a word looks the same as one without news."""
 
+_STOPS = f'["{WORKER}'  # how a notification of stops begins: they come before other news
 _KEPT_SECONDS = 90.0  # a name is followed for so long after it was last renewed
 _RENEW_SECONDS = 30.0
 
@@ -147,8 +148,11 @@ class Listener:
     def _take(self, connection: psycopg.Connection[Any]) -> None:
         """Pass on what has come."""
         connection.pgconn.consume_input()
+        heard = []
         while (notification := connection.pgconn.notifies()) is not None:
-            self._heard(notification.extra.decode())
+            heard.append(notification.extra.decode())
+        for payload in sorted(heard, key=lambda payload: not payload.startswith(_STOPS)):
+            self._heard(payload)
 
     def _heard(self, payload: str) -> None:
         if not payload:  # too much to say

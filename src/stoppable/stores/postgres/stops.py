@@ -14,7 +14,7 @@ from stoppable._core.stop import Answer
 from stoppable.errors import RunNotFound
 from stoppable.records import Hold, RunRecord, Selector, StopAnswer, StopIntent, StopResult, changed
 from stoppable.stores import rules
-from stoppable.stores.postgres import events, holds, tombstones
+from stoppable.stores.postgres import events, holds, leaf, tombstones
 from stoppable.stores.postgres.events import Log
 from stoppable.stores.postgres.rows import RECORD
 from stoppable.stores.postgres.transaction import Session, Transaction
@@ -89,6 +89,10 @@ def intent_row(run_id: str, stop: StopIntent) -> Row:
 def request_stop(tx: Transaction, request: StopRequest) -> StopResult:
     """Keep a stop."""
     target = request.target
+    if isinstance(target, str) and not (request.dry_run or request.hold):
+        stopped = leaf.stop(tx, target, request)
+        if stopped is not None:
+            return stopped
     if request.idempotency_key is not None:
         tx.lock("answer", request.idempotency_key)
         row = tx.one(_KNOWN, (request.idempotency_key, request.owner))

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     import psycopg
 
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
-_PAYLOAD = 7900  # bytes that a notification may carry, less than 8000
 
 # Each follower but this process, with the payload of the name that it follows.
 _NOTIFY = """
 SELECT pg_notify(channel, payload) FROM unnest(%s::text[], %s::text[]) AS told (name, payload)
 JOIN followed USING (name) WHERE channel <> %s AND expires > %s
 """
+
+PAYLOAD = 7900
+"""How many bytes a notification may carry: less than 8000."""
 
 RUN, WORKER = "run ", "worker "
 """What a name in ``followed`` begins with."""
@@ -78,7 +80,7 @@ class Transaction(Session):
         super().__init__(connection)
         self.events_kept = events_kept
         self._scope = scope
-        self._channel = channel
+        self.channel: str = channel
         self._clock = clock
         self._told = tell
         self.touched: set[str] = set()
@@ -89,6 +91,7 @@ class Transaction(Session):
     def begin(self) -> None:
         """Begin; nothing is sent yet."""
         self.is_committing: bool = False
+        self.may_be_kept: bool = False
         self._is_ordered = False
         self.ask("BEGIN")
         self._time: float | None = None
@@ -103,6 +106,10 @@ class Transaction(Session):
             else:
                 self._time = float(self._asked.fetchall()[0][0])
         return self._time
+
+    def clock(self) -> float | None:
+        """Return the time, if it is not that of the server."""
+        return None if self._clock is None else self.now()
 
     def run(self, sql: str, values: Any = ()) -> None:
         """Make a change."""
@@ -122,10 +129,16 @@ class Transaction(Session):
             self._is_ordered = True
             self._lock("order", "")
 
+    def order_key(self) -> int:
+        """Return the key of the lock that ``in_order`` takes, for a statement that takes it by itself."""
+        return self._key("order")
+
     def _lock(self, name: str, suffix: str) -> None:
+        self.ask(f"SELECT pg_advisory_xact_lock{suffix}(%s)", (self._key(name),))
+
+    def _key(self, name: str) -> int:
         text = f"{self._scope} {name}".encode(errors="surrogatepass")
-        key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
-        self.ask(f"SELECT pg_advisory_xact_lock{suffix}(%s)", (key,))
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
 
     def touch(self, run_id: str) -> None:
         """Note that a run is changed."""
@@ -135,8 +148,13 @@ class Transaction(Session):
         """Note that a worker has something to stop, and what."""
         self.woken.setdefault(worker, []).extend(intents)
 
-    def commit(self) -> None:
-        """Tell other processes and commit; everything is sent now."""
+    def commit(self, *, is_repeatable: bool = False) -> None:
+        """Tell other processes and commit, unless that was done; everything is sent now.
+
+        A transaction that is repeatable may be made again when it is not known whether it was kept.
+        """
+        if self.is_committing:
+            return
         names = {RUN + run_id: "" for run_id in self.touched}
         if names:
             names[RUN + listeners.ANY] = ""
@@ -144,9 +162,10 @@ class Transaction(Session):
             names[WORKER + worker] = rows.encode(intents)
         if names:
             self.in_order()
-            payloads = [_payload(name, detail) for name, detail in names.items()]
-            self.run(_NOTIFY, (list(names), payloads, self._channel, self.now()))
+            payloads = [payload(name, detail) for name, detail in names.items()]
+            self.run(_NOTIFY, (list(names), payloads, self.channel, self.now()))
         self.is_committing = True
+        self.may_be_kept = not is_repeatable
         self.ask("COMMIT")
 
     def next_part(self) -> None:
@@ -158,9 +177,9 @@ class Transaction(Session):
         self.begin()
 
 
-def _payload(name: str, detail: str) -> str:
+def payload(name: str, detail: str) -> str:
     """Return what is told: a name and its detail, the name, or nothing: then anything may have changed."""
     for text in (rows.encode((name, detail)), rows.encode((name, ""))):
-        if len(text) <= _PAYLOAD:
+        if len(text) <= PAYLOAD:
             return text
     return ""
