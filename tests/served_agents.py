@@ -88,6 +88,16 @@ async def parent():
 
 
 @stoppable.agent
+async def calling_parent():
+    """Start a child that makes a call that takes for ever."""
+    child = await stoppable.spawn(long_call)
+    while not child.run.in_flight:
+        await asyncio.sleep(0.001)
+    stoppable.emit("called")
+    await child.result()
+
+
+@stoppable.agent
 async def yielding(count=3, pause=0.05):
     """Yield words."""
     for number in range(count):

@@ -367,7 +367,7 @@ def test_the_receipt_names_the_threads_of_libraries_that_run_on(stoppable, clien
 
 
 def test_the_beginning_of_an_id_needs_four_characters(stoppable):
-    assert "a prefix needs 4 characters" in stoppable("show", "abc", code=Exit.NOT_FOUND).stderr
+    assert "a prefix needs four characters" in stoppable("show", "abc", code=Exit.NOT_FOUND).stderr
 
 
 def test_a_failed_import_names_the_line_of_the_user(stoppable, tmp_path, monkeypatch):

@@ -30,4 +30,4 @@ def test_an_interrupt_says_that_the_run_never_looked(tmp_path):
     assert process.stdout.readline().strip() == "working"
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert "this run never looked; cancelled in 2 s" in errors
+    assert "it has met no boundary or check: cancelled in 2 s" in errors

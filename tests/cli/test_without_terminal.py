@@ -116,7 +116,7 @@ def test_an_interrupt_without_a_terminal_is_a_stop_too():
             break
     process.send_signal(signal.SIGINT)
     for line in process.stderr:
-        if "Ctrl-C again cuts it off" in line:
+        if "Ctrl-C again cuts off" in line:
             break
     process.send_signal(signal.SIGINT)
     code, out, err = ended(process)

@@ -191,6 +191,11 @@ class Boundary(Member):
 
     def _published(self, run: Run, scope: Scope) -> None:
         """Count it, turn back if the gate is closed, and tell of it otherwise."""
+        self._pass(run, scope)
+        if run._sink is not None:
+            run._sink.entered(run, self)
+
+    def _pass(self, run: Run, scope: Scope) -> None:
         if run._budget is not None:
             run._budget.spend(self.kind)
         if scope._closed:
@@ -200,8 +205,6 @@ class Boundary(Member):
             entry = (run, self.label)
             for stop in run._stops():
                 stop.note_after(entry)
-        if run._sink is not None:
-            run._sink.entered(run, self)
 
     def _goes_on(self, run: Run, ending: participants.Participant | None = None) -> bool:
         """Return whether whoever entered it has been cut while another is still at work for it: that one holds it."""

@@ -10,7 +10,7 @@ from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, TypeVar
 
 from stoppable._core import context, participants
-from stoppable._engine.streaming.chunks import Chunks, Entry, GuardedEntry
+from stoppable._engine.streaming.chunks import Chunks, Entry, GuardedEntry, QuietEntry
 from stoppable._engine.streaming.stream import AsyncChunks, BlockingChunks, EitherChunks, is_async, is_blocking
 from stoppable.errors import AgentStopped, InvalidArgument
 
@@ -166,6 +166,8 @@ def _guarded(kind: str, label: Callable[[tuple[Any, ...]], str], method: Callabl
             return _handed_out(entry, result, kwargs)
 
         return call_async
+    if inspect.iscoroutinefunction(inspect.unwrap(method)):
+        return _guarded_wrapper(kind, label, method)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         name = label(args)
@@ -175,6 +177,32 @@ def _guarded(kind: str, label: Callable[[tuple[Any, ...]], str], method: Callabl
         if inspect.iscoroutine(result):
             entry.leave()  # nobody may ever await it: it is listed when somebody does
             return _awaited(GuardedEntry(kind, name), result, kwargs)
+        return _handed_out(entry, result, kwargs)
+
+    return call
+
+
+def _guarded_wrapper(
+    kind: str, label: Callable[[tuple[Any, ...]], str], method: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the boundary of a plain function around a coroutine function, as the openai client has them.
+
+    Nearly always it makes a coroutine, which is one boundary when it is awaited; it may also wait for the answer.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        name = label(args)
+        entry = QuietEntry(kind, name).__enter__()
+        try:
+            result = method(*args, **kwargs)
+        except BaseException as error:
+            entry.tell()
+            entry.leave(error)
+            raise
+        if inspect.iscoroutine(result):
+            entry.withdraw()
+            return _awaited(GuardedEntry(kind, name), result, kwargs)
+        entry.tell()
         return _handed_out(entry, result, kwargs)
 
     return call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from stoppable._core.stop import Receipt
 from stoppable.cli import show
+from stoppable.cli.countdown import Countdown, counted
 from stoppable.cli.text import first, plain, safe, value_text
 from stoppable.records import ErrorRecord, RunRecord, RunSummary
 
@@ -18,10 +19,15 @@ _LAST_LINES = 12
 
 
 def details(
-    record: RunRecord, tree: Sequence[RunSummary], receipt: Receipt | None, now: float, *, full: bool
+    record: RunRecord,
+    tree: Mapping[str, RunSummary],
+    receipt: Receipt | None,
+    now: float,
+    *,
+    full: bool,
 ) -> RenderableType:
     """Return what a run is, what it started, what it said, how it ended and what became of its stop."""
-    parts: list[RenderableType] = [_title(record, now), _facts(record, full=full)]
+    parts: list[RenderableType] = [_title(record, now), _facts(record, tree[record.id], now, full=full)]
     if len(tree) > 1:
         parts += ["", Text("runs below it", style="bold"), show.tree(tree, now)]
     outcome = record.outcome
@@ -29,12 +35,16 @@ def details(
         for name, kept in (("result", outcome.result), ("partial", outcome.partial)):
             if kept is not None:
                 text = value_text(kept)
-                parts += ["", Text(name, style="bold"), plain(text if full else show.excerpt(text, _LAST_LINES))]
+                parts += [
+                    "",
+                    Text(name, style="bold"),
+                    plain(text if full else show.excerpt(text, _LAST_LINES, hint=show.FULL_HINT)),
+                ]
         parts += [plain(f"its {name} is not kept: {why}", "dim") for name, why in outcome.omitted.items()]
         if outcome.error is not None:
             parts += ["", error(outcome.error)]
     if receipt is not None and receipt.mode is not None:
-        parts += ["", Text("receipt", style="bold"), show.receipt(receipt, record, with_output=False)]
+        parts += ["", Text("receipt", style="bold"), show.receipt(receipt, record, with_output=False, full=full)]
     return Group(*parts)
 
 
@@ -44,12 +54,12 @@ def _title(record: RunRecord, now: float) -> Text:
     return title.append(f"  {show.age(record, now)}", style="dim")
 
 
-def _facts(record: RunRecord, *, full: bool) -> Table:
+def _facts(record: RunRecord, summary: RunSummary, now: float, *, full: bool) -> Table:
     facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     facts.add_column(width=1)
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, value in _told(record, full=full):
+    for name, value in (*_told(record, full=full), *_told_live(summary, now)):
         facts.add_row("", name, plain(value))
     return facts
 
@@ -70,9 +80,16 @@ def _told(record: RunRecord, *, full: bool) -> Iterable[tuple[str, str]]:
         yield "input", safe(text) if full else first(text)
     for name, why in record.omitted.items():
         yield "not kept", first(f"{name}: {why}")
-    if record.receipt is not None and record.receipt.in_flight and not record.over:
-        yield "in flight", ", ".join(record.receipt.in_flight)
     yield "runs in", f"{record.isolation}, worker {show.short(record.worker)}" if record.worker else record.isolation
+
+
+def _told_live(summary: RunSummary, now: float) -> Iterable[tuple[str, str]]:
+    if summary.over:
+        return
+    if summary.in_flight is not None:
+        yield "in flight", counted(summary.in_flight) or "nothing"
+    if summary.mode is not None:
+        yield "stopping", Countdown.of_summary(summary).told(now)
 
 
 def error(found: ErrorRecord) -> RenderableType:

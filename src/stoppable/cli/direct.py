@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,6 +33,7 @@ class StoreClient:
         path: Path | None = getattr(store, "path", None)
         if path is not None and not path.exists():
             raise CommandError(f"no store at {path}: check the path", Exit.NOT_FOUND)
+        self._store = store
         self._supervisor = Supervisor(store)
         self._actor = f"local:{_user()}"
 
@@ -99,8 +101,12 @@ class StoreClient:
         return receipt_of(record, given, record.status, record.ended_at)
 
     def tree(self, run_id: str) -> tuple[RunSummary, ...]:
-        """Return a run and all its descendants, parents before children."""
-        return tuple(self._supervisor.tree(run_id))
+        """Return a run and all its descendants, parents before children, with what is in flight in them now."""
+        return self._with_in_flight(self._supervisor.tree(run_id))
+
+    def _with_in_flight(self, runs: Sequence[RunSummary]) -> tuple[RunSummary, ...]:
+        now = self._store.in_flight([run.id for run in runs if not run.over]).result()
+        return tuple(replace(run, in_flight=now.get(run.id, ())) for run in runs)
 
     def list(
         self,
@@ -113,9 +119,10 @@ class StoreClient:
         cursor: str | None = None,
         limit: int = 100,
     ) -> Summaries:
-        """Return the runs that match, newest first."""
+        """Return the runs that match, newest first, with what is in flight in them now."""
         wanted = Filter(status=frozenset(status), name=agent, owner=owner, labels=labels or {}, key=key)
-        return self._supervisor.list(wanted, cursor=cursor, limit=limit)
+        page = self._supervisor.list(wanted, cursor=cursor, limit=limit)
+        return replace(page, runs=self._with_in_flight(page.runs))
 
     def audit(self, after: int = 0, limit: int = 100) -> tuple[AuditEntry, ...]:
         """Return the audit: who stopped, held and released what."""

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
 
 from rich.live import Live
 
+from stoppable._core.state import Status
+from stoppable._core.stop import Receipt
 from stoppable.cli import details, screen, show
+from stoppable.cli.countdown import Countdown, tree_of
 from stoppable.cli.exits import Exit, of_status
 from stoppable.cli.text import safe, value_text
 from stoppable.cli.view import RunView, told_as_line
+from stoppable.errors import StoppableError
 from stoppable.records import RunRecord
 
 if TYPE_CHECKING:
     from stoppable.cli.options import Connected
+
+_LOOK_SECONDS = 0.5
+_LAST_LOOK_SECONDS = 2.0  # a server may take its time
 
 
 def follow(client: Connected, record: RunRecord, *, as_json: bool, after: int = 0) -> Exit:
@@ -41,9 +51,43 @@ def follow(client: Connected, record: RunRecord, *, as_json: bool, after: int = 
 def _live(client: Connected, record: RunRecord, after: int) -> None:
     view = RunView(record.name, record.id)
     view.hint = f"Ctrl-C leaves; `stoppable stop {show.short(record.id)}` stops it"
-    with Live(view, console=screen.err(), refresh_per_second=8, transient=True):
+    with Live(view, console=screen.err(), refresh_per_second=8, transient=True), contextlib.ExitStack() as stack:
         for event in client.events(record.id, after):
             view.take(event)
+            if view.status is Status.STOPPING and view.countdown is None:
+                view.countdown = stack.enter_context(_StopWatch(client, record, view)).told
+
+
+class _StopWatch:
+    """Asks what a stopping run waits for, on a thread: the events of the run do not tell of its children."""
+
+    def __init__(self, client: Connected, record: RunRecord, view: RunView) -> None:
+        self._client, self._record, self._view = client, record, view
+        self._receipt: Receipt | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="stoppable-countdown", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(_LAST_LOOK_SECONDS)
+
+    def told(self, in_flight: Sequence[str]) -> str:
+        """Say why it is not over, as of the last look."""
+        receipt = self._receipt
+        if receipt is None:
+            return "stopping"
+        return f"stopping ({receipt.mode}): {Countdown.of_receipt(receipt, in_flight).told(screen.now())}"
+
+    def _look(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(StoppableError):  # the stream of events tells what is wrong
+                self._view.in_flight = tree_of(self._client, self._record.id)[self._record.id].in_flight
+                self._receipt = self._client.receipt(self._record.id)
+            self._over.wait(_LOOK_SECONDS)
 
 
 def conclude(record: RunRecord) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from stoppable.cli.exits import CommandError, Exit
-from stoppable.errors import RunNotFound, StoppableError
+from stoppable.errors import HoldNotFound, RunNotFound, StoppableError
 from stoppable.records import RunRecord
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     Connected: TypeAlias = Server | StoreClient
 
 _RETRY_SECONDS = 2.0  # somebody is waiting at a terminal
-_SHORTEST = 4
+_SHORTEST = 4  # characters of an id
+_TOLD = 10
 _LOOKED_THROUGH = 1000
 
 
@@ -123,11 +124,7 @@ def find(client: Connected, typed: str) -> RunRecord:
     try:
         return client.get(typed)
     except RunNotFound:
-        if len(typed) < _SHORTEST:
-            raise CommandError(
-                f"no run has the id {typed!r}, and a prefix needs {_SHORTEST} characters: `stoppable ls` lists runs",
-                Exit.NOT_FOUND,
-            ) from None
+        _check_prefix(typed, "run", "`stoppable ls` lists runs")
     matching: list[str] = []
     cursor, looked = None, 0
     while looked < _LOOKED_THROUGH:
@@ -138,6 +135,33 @@ def find(client: Connected, typed: str) -> RunRecord:
             break
     if not matching:
         raise RunNotFound(typed)
-    if len(matching) > 1:
-        raise CommandError(f"{len(matching)} runs begin with {typed!r}: type more of the id")
-    return client.get(matching[0])
+    return client.get(_the_only_one(matching, typed, "run"))
+
+
+def release(client: Connected, typed: str) -> str:
+    """Release the hold of an id, or of the beginning of one that no other hold shares, and return the id."""
+    try:
+        client.release(typed)
+    except HoldNotFound:
+        _check_prefix(typed, "hold", "`stoppable holds` lists the holds")
+        matching = [hold.id for hold in client.holds() if hold.id.startswith(typed)]
+        if not matching:
+            raise
+        hold_id = _the_only_one(matching, typed, "hold")
+        client.release(hold_id)
+        return hold_id
+    return typed
+
+
+def _check_prefix(typed: str, kind: str, hint: str) -> None:
+    if len(typed) < _SHORTEST:
+        raise CommandError(
+            f"no {kind} has the id {typed!r}, and a prefix needs four characters: {hint}", Exit.NOT_FOUND
+        )
+
+
+def _the_only_one(matching: Sequence[str], typed: str, kind: str) -> str:
+    if len(matching) == 1:
+        return matching[0]
+    told = ", ".join(matching[:_TOLD]) + (f" and {len(matching) - _TOLD} more" if len(matching) > _TOLD else "")
+    raise CommandError(f"more than one {kind} starts with {typed!r}: {told}")

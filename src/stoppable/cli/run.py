@@ -8,13 +8,14 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.live import Live
 
 from stoppable import _api_key
+from stoppable._core import clock
 from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import PRESSES, Mode, Status
@@ -22,11 +23,11 @@ from stoppable._engine.agent_functions import name_of
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.plain.install import instrument
 from stoppable.cli import load, options, screen
+from stoppable.cli.countdown import Countdown
 from stoppable.cli.exits import Exit, of_status, told, write_nowhere
 from stoppable.cli.following import conclude
 from stoppable.cli.output import harmless_output, quiet_keyboard
 from stoppable.cli.printer import Printer
-from stoppable.cli.show import never_looked
 from stoppable.cli.text import safe, value_text
 from stoppable.cli.view import RunView, told_as_line
 from stoppable.errors import RunEnded
@@ -35,9 +36,9 @@ from stoppable.supervisor import Supervisor
 
 _HINTS = {
     None: "Ctrl-C stops it: what is in flight may finish",
-    Mode.GRACEFUL: "stopping: what is in flight may finish; Ctrl-C again cuts it off",
-    Mode.IMMEDIATE: "stopping at once; Ctrl-C again kills it, and clean-up may not run",
-    Mode.KILL: "killing; Ctrl-C again leaves at once, whatever is still alive",
+    Mode.GRACEFUL: "Ctrl-C again cuts off what is in flight; clean-up runs",
+    Mode.IMMEDIATE: "Ctrl-C again kills it, and clean-up may not run",
+    Mode.KILL: "Ctrl-C again leaves at once, whatever is still alive",
 }
 _LOOK_SECONDS = 0.1
 _LAST_ITEMS_SECONDS = 1.0  # of a run that is over
@@ -109,10 +110,10 @@ class _Console:
         self._as_json = as_json
         self._presses = 0
         self._terminated = False
-        self._mode: Mode | None = None
         self._is_live = screen.is_live() and not as_json
         self._view = RunView("")
         self._leave_screen: Callable[[], object] = lambda: None
+        self._refresh: Callable[[], object] = lambda: None
         self._handle: RunHandle[Any] | None = None
         self._prints_items = False
 
@@ -149,15 +150,20 @@ class _Console:
 
     def _stop(self, mode: Mode, reason: Reason) -> None:
         assert self._handle is not None, "there is a run to stop"
-        self._mode = mode
         receipt = self._handle.run.stop(mode, reason)
-        hint = f"{_HINTS[mode]}; {never_looked(receipt)}" if receipt.blind and mode is Mode.GRACEFUL else _HINTS[mode]
-        self._view.hint = hint
+        self._view.hint = _HINTS[mode]
+        self._view.countdown = self._countdown
         self._view.become(receipt.status)
         self._show_in_flight()
+        self._refresh()  # at once: it may be over before the next time
         if not self._is_live and not self._as_json:
-            in_flight = f"; in flight: {safe(', '.join(receipt.in_flight))}" if receipt.in_flight else ""
-            screen.say(f"{hint}{in_flight}")
+            screen.say(f"{self._countdown(receipt.in_flight)}; {_HINTS[mode]}")
+
+    def _countdown(self, in_flight: Sequence[str]) -> str:
+        assert self._handle is not None, "it was stopped"
+        receipt = self._handle.run.receipt
+        assert receipt is not None, "it was stopped"
+        return f"stopping ({receipt.mode}): {Countdown.of_receipt(receipt, in_flight).told(clock.now())}"
 
     # Screen
 
@@ -187,7 +193,7 @@ class _Console:
             stack.enter_context(quiet_keyboard())
             stack.enter_context(live)
             stack.enter_context(harmless_output(live.console))
-            self._leave_screen = stack.close
+            self._leave_screen, self._refresh = stack.close, live.refresh
             yield
 
     async def look(self) -> None:

@@ -9,7 +9,8 @@ import typer
 
 from stoppable._core.policy import Limits
 from stoppable._core.state import Status
-from stoppable.cli import options, screen, show
+from stoppable.cli import options, screen, show, tables
+from stoppable.cli.countdown import with_those_below
 from stoppable.cli.exits import told
 from stoppable.cli.options import AgentArgument, Direct, InputArgument, Json, Labels, RunArgument, Url
 from stoppable.cli.text import safe
@@ -27,6 +28,7 @@ def ls(
     label: Labels = None,
     key: Annotated[str | None, typer.Option("--key", help="Only the turns of this conversation.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 20,
+    full: Annotated[bool, typer.Option("--full", help="Print every column, ids and reasons whole.")] = False,
     url: Url = None,
     store: Direct = None,
     as_json: Json = False,
@@ -37,7 +39,7 @@ def ls(
     if as_json:
         screen.print_json(records)
     elif records:
-        screen.show(show.runs(records, screen.now()))
+        screen.show(tables.runs(records, screen.now(), full=full))
         if more:
             screen.say(f"… and more: -n {2 * limit} shows them")
     else:
@@ -113,7 +115,7 @@ def agents(url: Url = None, as_json: Json = False) -> None:
     if as_json:
         screen.print_json([asdict(one) for one in found])
     elif found:
-        screen.show(show.agents(found))
+        screen.show(tables.agents(found))
     else:
         screen.say("the server has no agents: name some when you start it, as in `stoppable serve agents`")
 
@@ -131,27 +133,33 @@ def show_run(
 
     with options.connect(url, store) as client:
         record = options.find(client, run)
-        below = client.tree(record.id)
+        tree = client.tree(record.id)
         found = client.receipt(record.id)
     if as_json:
-        screen.print_json({"run": record, "tree": below, "receipt": found})
+        screen.print_json({"run": record, "tree": tree, "receipt": found})
     else:
-        screen.show(details(record, below, found, screen.now(), full=full))
+        screen.show(details(record, with_those_below(tree), found, screen.now(), full=full))
 
 
 @told
 def tree(run: RunArgument, url: Url = None, store: Direct = None, as_json: Json = False) -> None:
     """Show a run with everything it started."""
     with options.connect(url, store) as client:
-        records = client.tree(options.find(client, run).id)
+        runs = client.tree(options.find(client, run).id)
     if as_json:
-        screen.print_json(records)
+        screen.print_json(runs)
     else:
-        screen.show(show.tree(records, screen.now()))
+        screen.show(show.tree(with_those_below(runs), screen.now()))
 
 
 @told
-def receipt(run: RunArgument, url: Url = None, store: Direct = None, as_json: Json = False) -> None:
+def receipt(
+    run: RunArgument,
+    full: Annotated[bool, typer.Option("--full", help="Print the output whole.")] = False,
+    url: Url = None,
+    store: Direct = None,
+    as_json: Json = False,
+) -> None:
     """Show what became of the stop of a run."""
     with options.connect(url, store) as client:
         record = options.find(client, run)
@@ -161,4 +169,4 @@ def receipt(run: RunArgument, url: Url = None, store: Direct = None, as_json: Js
     elif found is None:
         screen.say(f"nobody has stopped {show.short(record.id)}: it is {record.status}")
     else:
-        screen.show(show.receipt(found, record))
+        screen.show(show.receipt(found, record, full=full))

@@ -1,27 +1,24 @@
-"""Runs, trees, receipts, holds and the audit as people read them."""
+"""Statuses, times, trees and receipts as people read them."""
 
 from __future__ import annotations
 
 import datetime as dt
-import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from rich.console import Group, JustifyMethod, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from stoppable._core.state import Fate, Mode, Rung, Status
 from stoppable._core.stop import Receipt
+from stoppable.cli.countdown import NEVER_LOOKED, Countdown, counted
 from stoppable.cli.text import first, plain, safe, value_text
-from stoppable.records import AuditEntry, Hold, RunRecord, RunSummary, Selector
+from stoppable.records import RunRecord, RunSummary
 
 if TYPE_CHECKING:
     from rich.tree import Tree
-
-    from stoppable.client import AgentInfo
 
 _STYLES = {
     Status.PENDING: "dim",
@@ -52,18 +49,11 @@ _FATES: Mapping[Fate | Status, str] = {
     Status.FAILED: "red",
     Status.LOST: "magenta",
 }
-_FORCE = {
-    Rung.INTERRUPT: "interrupted",
-    Rung.CANCEL: "cancelled",
-    Rung.KILL: "killed",
-    Rung.LOST: "given up on",
-}
 _CLEAN_UP = {True: "ran to its end", False: "did not run to its end", None: "not known whether it ran to its end"}
-_COLUMNS = {"RUN": 128, "AGENT": 24, "OWNER": 16, "STATUS": 20, "STARTED": 12, "TIME": 8, "WHAT": 0}
-"""Of a table of runs, with the width that each may have; the last one has what is left."""
 _OURS = re.compile(r"[0-9a-f]{32}")
 _SHORT = 12
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+FULL_HINT = ": --full shows them"
 
 
 def short(run_id: str) -> str:
@@ -95,94 +85,46 @@ def age(record: RunRecord | RunSummary, now: float) -> str:
     return duration(max(0.0, (record.ended_at or now) - record.created_at))
 
 
-def started(at: float, now: float) -> str:
-    """Return when a run was started: the time of day, and the date if that was not today."""
-    then, today = (dt.datetime.fromtimestamp(moment).astimezone() for moment in (at, now))
-    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%d %b %H:%M")
-
-
-def what(record: RunSummary) -> str:
+def what(record: RunSummary, now: float) -> str:
     """Return the most telling thing about a run in a few words."""
     if record.error is not None:
-        return first(record.error)
+        return record.error
     if record.mode is not None:
-        told = f"{record.mode}: {first(record.reason)}"
-        return f"{told}; in flight: {', '.join(record.in_flight)}" if record.in_flight else told
-    facts = [f"{key}:{value}" for key, value in record.labels.items()]
-    if record.in_flight:
-        facts.append(f"in flight: {', '.join(record.in_flight)}")
-    return ", ".join(facts)
+        told = f"{record.mode}: {record.reason}"
+        return told if record.over else f"{Countdown.of_summary(record).told(now)} ({told})"
+    in_flight = [f"in flight: {counted(record.in_flight)}"] if record.in_flight else []
+    return ", ".join([*in_flight, *(f"{key}:{value}" for key, value in record.labels.items())])
 
 
-def runs(records: Iterable[RunSummary], now: float) -> Table:
-    """Return a table of runs."""
-    rows = [
-        (
-            plain(short(record.id)),
-            plain("  " * (depth - 1) + "└ " * bool(depth) + record.name),
-            plain(record.owner or "-"),
-            status(record.status, record.ended_late),
-            plain(started(record.created_at, now)),
-            plain(age(record, now)),
-            plain(first(what(record))),
-        )
-        for record, depth in below_parents(records)
-    ]
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for number, (name, widest) in enumerate(_COLUMNS.items()):
-        needed = max([len(name), *(row[number].cell_len for row in rows)])
-        justify: JustifyMethod = "right" if name == "TIME" else "left"
-        # Where there is no room for all of it, rich takes it from the last column, then from all but the first.
-        table.add_column(
-            name,
-            no_wrap=bool(widest),
-            min_width=needed if name == "RUN" else len(name),
-            max_width=min(needed, widest) or None,
-            justify=justify,
-        )
-    for row in rows:
-        row[-1].no_wrap = True
-        for cell in row:
-            cell.overflow = "ellipsis"
-        table.add_row(*row)
-    return table
-
-
-def below_parents(records: Iterable[RunSummary]) -> Iterator[tuple[RunSummary, int]]:
-    """Yield runs as they come, except that children follow their parent, oldest first, each with its depth."""
-    given = list(records)
-    known = {record.id for record in given}
-    children: dict[str, list[RunSummary]] = {}
-    for record in reversed(given):
-        children.setdefault(record.parent_id or "", []).append(record)
-    waiting = [(record, 0) for record in reversed(given) if record.parent_id not in known]
-    while waiting:
-        record, depth = waiting.pop()
-        yield record, depth
-        waiting += [(child, depth + 1) for child in reversed(children.get(record.id, []))]
-
-
-def tree(records: Sequence[RunSummary], now: float) -> Tree:
-    """Return a run with its descendants."""
+def tree(runs: Mapping[str, RunSummary], now: float) -> Tree:
+    """Return a run with its descendants; it is the first of them."""
     from rich.tree import Tree  # noqa: PLC0415 - only here
 
     nodes: dict[str, Tree] = {}
-    for record in records:
+    for record in runs.values():
         label = Text.assemble(plain(record.name, "bold"), "  ", plain(short(record.id), "dim"), "  ")
         label.append_text(status(record.status, record.ended_late))
         label.append(f"  {age(record, now)}", style="dim")
-        about = what(record) if record.mode or record.over else ""
+        about = what(record, now)
         if about:
             label.append(f"  {first(about, 60)}", style="dim")
         parent = nodes.get(record.parent_id or "")
         nodes[record.id] = Tree(label, guide_style="dim") if parent is None else parent.add(label)
-    return nodes[records[0].id]
+    return nodes[next(iter(runs))]
 
 
 def receipt(
-    found: Receipt, record: RunRecord | None = None, name: str | None = None, *, with_output: bool = True
+    found: Receipt,
+    record: RunRecord | None = None,
+    name: str | None = None,
+    *,
+    with_output: bool = True,
+    full: bool | None = None,
 ) -> RenderableType:
-    """Return the honest answer to a stop, with what the run had by then unless that is shown elsewhere."""
+    """Return the honest answer to a stop, with what the run had by then unless that is shown elsewhere.
+
+    Of a long output the end is shown, or all with ``full``; None is for commands that have no such option.
+    """
     title = Text.assemble(
         plain(name or (record.name if record else "run"), "bold"), "  ", plain(short(found.run_id), "dim"), "  "
     )
@@ -195,21 +137,23 @@ def receipt(
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
     before = ""
-    for name, value in _facts(found, record, with_output=with_output):
+    for name, value in _facts(found, record, with_output=with_output, full=full):
         facts.add_row("", "" if name == before else name, value)
         before = name
     return Group(title, facts)
 
 
-def _facts(found: Receipt, record: RunRecord | None, *, with_output: bool) -> Iterable[tuple[str, Text]]:
+def _facts(
+    found: Receipt, record: RunRecord | None, *, with_output: bool, full: bool | None
+) -> Iterable[tuple[str, Text]]:
     outcome = record.outcome if record is not None else None
     how = f"{found.mode}" + (f", highest rung {outcome.rung}" if outcome is not None and outcome.rung else "")
     yield "stop", plain(how if found.answer == "accepted" else f"{found.answer}: {how}")
     if found.reason is not None:
-        yield "reason", plain(first(found.reason))
+        yield "reason", plain(found.reason if full else first(found.reason))
     yield "times", plain(_times(found))
     if found.blind:
-        yield "note", Text(never_looked(found))
+        yield "note", Text(_never_looked(found))
     if found.in_flight:
         yield "in flight", plain(", ".join(found.in_flight))
     for node in found.nodes:
@@ -225,38 +169,29 @@ def _facts(found: Receipt, record: RunRecord | None, *, with_output: bool) -> It
     if outcome is not None:
         yield "clean-up", Text(_CLEAN_UP[outcome.clean])
         if with_output:
-            yield from _ending(outcome.partial, outcome.result)
+            yield from _output(outcome.partial, outcome.result, full=full)
 
 
-def countdown(found: Receipt, now: float) -> str:
-    """Say why a stopping run is not over, and when force comes next: ``waits for llm:plan; cancelled in 8 s``."""
-    if found.blind:
-        why = "this run never looked"
-    else:
-        why = f"waits for {', '.join(found.in_flight)}" if found.in_flight else "nothing in flight"
-    since = now - (found.requested_at or now)
-    step = next((step for step in found.ladder if step.after > since and step.rung in _FORCE), None)
-    return why if step is None else f"{why}; {_FORCE[step.rung]} in {math.ceil(step.after - since)} s"
-
-
-def never_looked(found: Receipt) -> str:
+def _never_looked(found: Receipt) -> str:
     """Say that a run cannot obey, and when it is cancelled."""
     cancelled = next((step.after for step in found.ladder if step.rung is Rung.CANCEL), None)
-    return "this run never looked" + ("" if cancelled is None else f"; cancelled in {cancelled:.3g} s")
+    return NEVER_LOOKED + ("" if cancelled is None else f": cancelled in {cancelled:.3g} s")
 
 
-def _ending(partial: object, result: object) -> Iterable[tuple[str, Text]]:
+def _output(partial: object, result: object, *, full: bool | None) -> Iterable[tuple[str, Text]]:
+    hint = "" if full is None else FULL_HINT
     for name, kept in (("partial", partial), ("result", result)):
         if kept is not None:
-            yield name, plain(excerpt(value_text(kept)))
+            text = value_text(kept)
+            yield name, plain(text if full else excerpt(text, hint=hint))
 
 
-def excerpt(text: str, lines: int = 6, width: int = 400) -> str:
+def excerpt(text: str, lines: int = 6, width: int = 400, *, hint: str = "") -> str:
     """Return the end of a text, and how much was left out."""
     kept = text.strip("\n")[-width:].split("\n")[-lines:]
     shown = "\n".join(kept)
     left_out = len(text.strip("\n")) - len(shown)
-    return f"… ({left_out} characters before)\n{shown}" if left_out > 0 else shown
+    return f"… ({left_out} characters before{hint})\n{shown}" if left_out > 0 else shown
 
 
 def _times(found: Receipt) -> str:
@@ -271,84 +206,6 @@ def _times(found: Receipt) -> str:
     }
     steps = [f"{name} +{max(0.0, when - found.requested_at):.3f}s" for name, when in later.items() if when is not None]
     return " · ".join([f"requested {at}", *steps])
-
-
-def agents(found: Iterable[AgentInfo]) -> Table:
-    """Return a table of agents."""
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    table.add_column("AGENT", no_wrap=True, overflow="fold")
-    for name in ("TAKES", "WHAT IT DOES"):
-        table.add_column(name, overflow="fold")
-    for one in found:
-        table.add_row(plain(one.name), plain(_takes(one.input) or "-"), plain(first(one.description)))
-    return table
-
-
-def _takes(schema: Mapping[str, Any]) -> str:
-    """Return what an agent takes, from the schema of its input: ``topic: string, rounds: integer = 3``."""
-    needed = schema.get("required") or ()
-    return ", ".join(_parameter(name, one, name in needed) for name, one in (schema.get("properties") or {}).items())
-
-
-def _parameter(name: str, schema: Any, is_needed: bool) -> str:  # noqa: FBT001 - private
-    known = schema if isinstance(schema, Mapping) else {}
-    kind = f": {known['type']}" if isinstance(known.get("type"), str) else ""
-    if is_needed:
-        return f"{name}{kind}"
-    return f"{name}{kind} = {known['default']!r}" if "default" in known else f"[{name}{kind}]"
-
-
-def holds(found: Iterable[Hold]) -> Table:
-    """Return a table of holds."""
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    table.add_column("HOLD", no_wrap=True, overflow="fold")
-    for name in ("REFUSES", "SINCE", "REASON"):
-        table.add_column(name, overflow="fold")
-    for hold in found:
-        since = _date(hold.created_at)
-        table.add_row(plain(hold.id), plain(selector(hold.selector)), since, plain(first(hold.reason)))
-    return table
-
-
-def _date(at: float) -> str:
-    return dt.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def audit(found: Iterable[AuditEntry]) -> Table:
-    """Return a table of who did what."""
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for name in ("TIME", "ACTION", "ACTOR"):
-        table.add_column(name, no_wrap=True)
-    for name in ("TARGET", "RESULT", "REASON"):
-        table.add_column(name, overflow="fold")
-    for entry in found:
-        action = f"stop {entry.target.get('mode')}" if entry.action == "stop" else entry.action
-        told = (action, entry.actor or "-", _target(entry), _result(entry), entry.reason)
-        table.add_row(_date(entry.at), *(plain(first(one)) for one in told))
-    return table
-
-
-def _target(entry: AuditEntry) -> str:
-    chosen = entry.target.get("selector")
-    if chosen is None:
-        return f"run {short(entry.target['run'])}"
-    return selector(Selector(owner=chosen["owner"], labels=chosen["labels"], name=chosen["agent"], all=True))
-
-
-def _result(entry: AuditEntry) -> str:
-    answers = Counter(entry.result.get("runs", {}).values())
-    told = [answer if "run" in entry.target else f"{count} {answer}" for answer, count in answers.items()]
-    if entry.result.get("hold"):
-        told.append(f"hold {entry.result['hold']}")
-    return ", ".join(told) or "no run"
-
-
-def selector(value: Selector) -> str:
-    """Return whom a selector means."""
-    parts = [f"owner {value.owner}"] if value.owner is not None else []
-    parts += [f"label {key}:{item}" for key, item in value.labels.items()]
-    parts += [f"agent {value.name}"] if value.name is not None else []
-    return ", ".join(parts) or "every run"
 
 
 def next_mode(mode: Mode | None) -> Mode | None:

@@ -13,7 +13,8 @@ import typer
 from stoppable._core import clock
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
-from stoppable.cli import options, screen, show
+from stoppable.cli import options, screen, show, tables
+from stoppable.cli.countdown import Countdown, tree_of
 from stoppable.cli.exits import CommandError, Exit, of_status, told
 from stoppable.cli.options import Direct, Json, Labels, OptionalRun, Url
 from stoppable.cli.text import plain, safe
@@ -99,13 +100,13 @@ def _stop_one(client: Connected, typed: str, press: _Press) -> Exit:
     mode = press.mode or _next_mode(record, yes=press.yes)
     receipt = client.stop(record.id, mode, press.reason, grace=press.grace)
     if press.wait is not None:
-        with _Countdown(shown=screen.is_live() and not press.as_json) as countdown:
-            receipt = _wait_for(client, receipt, press.wait, countdown)
+        with _CountdownLine(client, record, shown=screen.is_live() and not press.as_json) as line:
+            receipt = _wait_for(client, receipt, press.wait, line)
     if press.as_json:
         screen.print_json(receipt)
     else:
         screen.show(show.receipt(receipt, client.get(record.id)))
-        _say_what_next(receipt)
+        _say_what_next(client, record, receipt)
     return Exit.DONE if press.wait is None else _code_of_wait(receipt)
 
 
@@ -119,18 +120,24 @@ def _next_mode(record: RunRecord, *, yes: bool) -> Mode:
     return following
 
 
-def _say_what_next(receipt: Receipt) -> None:
+def _say_what_next(client: Connected, record: RunRecord, receipt: Receipt) -> None:
     if receipt.status.terminal:
         return
     following = show.next_mode(receipt.mode)
     harder = f"; to press harder ({following}), stop it again" if following is not None else ""
-    screen.say(f"stopping: {show.countdown(receipt, screen.now())}{harder}")
+    screen.say(f"stopping: {_why_it_waits(client, record, receipt)}{harder}")
 
 
-class _Countdown:
+def _why_it_waits(client: Connected, record: RunRecord, receipt: Receipt) -> str:
+    in_flight = tree_of(client, record.id)[record.id].in_flight
+    return Countdown.of_receipt(receipt, in_flight).told(screen.now())
+
+
+class _CountdownLine:
     """A line on a terminal that says what a stopping run waits for, and when force comes."""
 
-    def __init__(self, *, shown: bool) -> None:
+    def __init__(self, client: Connected, record: RunRecord, *, shown: bool) -> None:
+        self._client, self._record = client, record
         self._live = _live_line() if shown else None
 
     def __enter__(self) -> Self:
@@ -144,7 +151,8 @@ class _Countdown:
 
     def tell(self, receipt: Receipt) -> None:
         if self._live is not None:
-            told = f"stopping ({receipt.mode}): {show.countdown(receipt, screen.now())}; Ctrl-C stops waiting"
+            why = _why_it_waits(self._client, self._record, receipt)
+            told = f"stopping ({receipt.mode}): {why}; Ctrl-C stops waiting"
             self._live.update(plain(told, "yellow"), refresh=True)
 
 
@@ -154,15 +162,15 @@ def _live_line() -> Live:
     return Live(console=screen.err(), auto_refresh=False, transient=True)
 
 
-def _wait_for(client: Connected, receipt: Receipt, wait: float, countdown: _Countdown | None = None) -> Receipt:
+def _wait_for(client: Connected, receipt: Receipt, wait: float, line: _CountdownLine | None = None) -> Receipt:
     """Look until the run is over or the time is; a stop with a wait would be one more press, also in the audit."""
     deadline = clock.now() + wait
     while not receipt.status.terminal:
         found = client.receipt(receipt.run_id)
         if found is not None and found.status.terminal:
             return replace(found, answer=receipt.answer)  # what the press changed
-        if countdown is not None and found is not None:
-            countdown.tell(found)
+        if line is not None and found is not None:
+            line.tell(found)
         left = deadline - clock.now()
         if left <= 0:
             break
@@ -253,7 +261,7 @@ class _Bulk:
 
     def _show(self, preview: list[Receipt]) -> None:
         records = [RunSummary.of(self._client.get(one.run_id)) for one in preview[:_SHOWN]]
-        screen.err().print(show.runs(records, screen.now()))
+        screen.err().print(tables.runs(records, screen.now()))
         if len(preview) > _SHOWN:
             screen.say(f"… and {len(preview) - _SHOWN} more")
 
@@ -281,25 +289,25 @@ def holds(url: Url = None, store: Direct = None, as_json: Json = False) -> None:
     if as_json:
         screen.print_json(found)
     elif found:
-        screen.show(show.holds(found))
+        screen.show(tables.holds(found))
     else:
         screen.say("no holds: every start is let through")
 
 
 @told
 def release(
-    hold: Annotated[str, typer.Argument(metavar="HOLD", help="The id of the hold.")],
+    hold: Annotated[str, typer.Argument(metavar="HOLD", help="The id of the hold, or the beginning of it.")],
     url: Url = None,
     store: Direct = None,
     as_json: Json = False,
 ) -> None:
     """Release a hold, so that runs can be started again."""
     with options.connect(url, store) as client:
-        client.release(hold)
+        hold_id = options.release(client, hold)
     if as_json:
-        screen.print_json({"released": hold})
+        screen.print_json({"released": hold_id})
     else:
-        screen.say(f"released {hold}: runs can be started again")
+        screen.say(f"released {hold_id}: runs can be started again")
 
 
 @told
@@ -315,7 +323,7 @@ def audit(
     if as_json:
         screen.print_json(entries)
     elif entries:
-        screen.show(show.audit(entries))
+        screen.show(tables.audit(entries))
         if more:
             screen.say(f"… and more: -n {2 * limit} shows them")
     else:

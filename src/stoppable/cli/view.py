@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from stoppable._core.state import Status
 from stoppable.cli import show
+from stoppable.cli.countdown import counted
 from stoppable.cli.text import first, line, plain
 from stoppable.records import Event, EventType
 
@@ -30,6 +32,8 @@ class RunView:
         self.hint = ""
         self.in_flight: tuple[str, ...] | None = None
         """Told by whoever knows better than the events of this one run."""
+        self.countdown: Callable[[Sequence[str]], str] | None = None
+        """Says why a stop is not over, given what is in flight, and when force comes."""
         self._open: list[str] = []
         self._step: float = 0
         self._of: float = 0
@@ -113,11 +117,13 @@ class RunView:
         parts: list[RenderableType] = [self.title()]
         in_flight = self._open if self.in_flight is None else self.in_flight
         if in_flight:
-            parts.append(_fact("in flight", ", ".join(in_flight)))
+            parts.append(_fact("in flight", counted(in_flight)))
         if self._last.strip() and not self.status.terminal:
             parts.append(_fact("latest", line(self._last)))
+        if self.countdown is not None and self.status is Status.STOPPING:
+            parts.append(_indented(self.countdown(in_flight), "yellow"))
         if self.hint and not self.status.terminal:
-            parts.append(Text(f"  {self.hint}", style="yellow" if self.status is Status.STOPPING else "dim"))
+            parts.append(_indented(self.hint, "yellow" if self.status is Status.STOPPING else "dim"))
         return Group(*parts)
 
 
@@ -131,6 +137,10 @@ def side_by_side(views: Iterable[RunView]) -> Table:
 
 def _fact(name: str, value: str) -> Text:
     return Text.assemble((f"  {name}  ", "dim"), plain(value), overflow="ellipsis", no_wrap=True)
+
+
+def _indented(text: str, style: str) -> RenderableType:
+    return Padding(plain(text, style), (0, 0, 0, 2))
 
 
 def _label(data: Any) -> str:

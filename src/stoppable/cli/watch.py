@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from stoppable.cli import options, screen, show
+from stoppable.cli import options, screen, show, tables
 from stoppable.cli.direct import StoreClient
 from stoppable.cli.exits import Exit, told
 from stoppable.cli.following import follow
@@ -64,7 +64,7 @@ def _page(runs: Asked | Told) -> RenderableType:
     head = Text.assemble(
         ("stoppable", "bold"), f"  {live} live of the newest {len(records)}  ", ("Ctrl-C leaves", "dim")
     )
-    body: RenderableType = show.runs(records, screen.now()) if records else Text("no runs yet", style="dim")
+    body: RenderableType = tables.runs(records, screen.now()) if records else Text("no runs yet", style="dim")
     return Group(head, "", body)
 
 
@@ -82,5 +82,5 @@ def _lines(runs: Asked | Told, interval: float, *, as_json: bool) -> None:
             else:
                 line = Text.assemble(f"{show.short(record.id)}  ")
                 line.append_text(show.status(record.status, record.ended_late))
-                screen.show(line.append(f"  {first(show.what(record))}"))
+                screen.show(line.append(f"  {first(show.what(record, screen.now()))}"))
         runs.wait(interval)

@@ -50,6 +50,25 @@ class GuardedEntry(Entry):
         return self.holder is None
 
 
+class QuietEntry(GuardedEntry):
+    """The same for a call that may only make a coroutine: it is told of once it is known to be more than that."""
+
+    __slots__ = ()
+
+    def _published(self, run: Run, scope: Scope) -> None:
+        self._pass(run, scope)
+
+    def tell(self) -> None:
+        """Tell that it was entered."""
+        if self._run is not None and self._run._sink is not None:
+            self._run._sink.entered(self._run, self)
+
+    def withdraw(self) -> None:
+        """Leave without a word: nothing has begun."""
+        if self._run is not None:
+            self._skip()
+
+
 class Chunks(Generic[T]):
     """What streams of both kinds share: where one stands in its run, and what it reads from."""
 
