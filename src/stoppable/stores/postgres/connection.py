@@ -28,6 +28,13 @@ _MIGRATE_SECONDS = 60.0
 _LONGEST_PAUSE = 5.0  # between two tries to connect
 _OLDEST = 140_000
 
+# Every statement finds a few rows by an index. The planner takes one that walks down trees for a large one, and would
+# read all of a long history, and compile the plan besides. What it believes of a table may be old, too.
+_PLANNING = """
+SELECT set_config(name, 'off', false) FROM pg_settings
+ WHERE name IN ('enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit')
+"""
+
 # A peer that is gone without a word is noticed within seconds, on both sides. A replica that is frozen in the middle of
 # a transaction loses its locks: within 5 seconds if the server waits for its next statement, otherwise, as with
 # statements that were sent together, when the transaction has lasted too long. Statements are not prepared: psycopg
@@ -130,6 +137,7 @@ def configure(connection: psycopg.Connection[Any], address: Address) -> None:
     """Give a new connection its settings."""
     schema = sql.Identifier(address.schema).as_string(connection)
     connection.execute(_SETTINGS, (schema, f"{TRANSACTION_SECONDS}s"))
+    connection.execute(_PLANNING)
 
 
 def explain(error: Exception, address: Address) -> StoppableError:

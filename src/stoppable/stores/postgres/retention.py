@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 from stoppable.stores.base import KEYS_KEPT
 from stoppable.stores.postgres.transaction import Transaction
 
-_ROOTS = """SELECT number FROM runs WHERE parent IS NULL AND ended_at < %s ORDER BY ended_at LIMIT %s"""
-_TREE = """
-WITH RECURSIVE tree (number, ended_at) AS (
-    SELECT number, ended_at FROM runs WHERE number = %s
+_PAGE = 100
+_LOOKED_AT = 1000  # trees that may be kept for what lives in them, besides those that are forgotten
+_ROOTS = """SELECT number, ended_at FROM runs WHERE parent IS NULL AND ended_at < %s AND ended_at >= %s
+ AND (ended_at, number) > (%s, %s) ORDER BY ended_at, number LIMIT %s"""
+_TREES = """
+WITH RECURSIVE tree (root, number, ended_at) AS (
+    SELECT number, number, ended_at FROM runs WHERE number = ANY(%s)
     UNION ALL
-    SELECT runs.number, runs.ended_at FROM runs JOIN tree ON runs.parent = tree.number
+    SELECT root, runs.number, runs.ended_at FROM runs JOIN tree ON runs.parent = tree.number
 )
-SELECT array_agg(number), count(*) - count(*) FILTER (WHERE ended_at < %s) FROM tree
+SELECT root, array_agg(number), coalesce(bool_and(ended_at < %s), false) FROM tree GROUP BY root
 """
 _TABLES = (("events", "run"), ("outcomes", "run"), ("inputs", "run"), ("runs", "number"))
 
@@ -21,13 +26,24 @@ def purge(tx: Transaction, before: float, limit: int) -> int:
     """Forget trees that ended before a time, and later on the keys of stops."""
     tx.run("DELETE FROM answered WHERE at < %s", (before - KEYS_KEPT,))
     tx.run("DELETE FROM followed WHERE expires < %s", (tx.now(),))
-    forgotten: list[int] = []
-    for (root,) in tx.all(_ROOTS, (before, max(limit, 0) + 1000)):
-        if len(forgotten) >= limit:
-            break
-        numbers, left = tx.all(_TREE, (root, before))[0]
-        if left == 0:  # a child may outlive its parent
-            forgotten += numbers
+    forgotten = _old(tx, before, limit)
     for table, column in _TABLES:
         tx.run(f"DELETE FROM {table} WHERE {column} = ANY(%s)", (forgotten,))  # noqa: S608 - our own names
     return len(forgotten)
+
+
+def _old(tx: Transaction, before: float, limit: int) -> list[int]:
+    """Return the numbers of runs in trees of which nothing has lived since, those that ended first."""
+    found: list[int] = []
+    last, looked_at = (-math.inf, 0), 0
+    while len(found) < limit and looked_at < limit + _LOOKED_AT:
+        roots = tx.all(_ROOTS, (before, last[0], *last, _PAGE))
+        if not roots:
+            break
+        ended = tx.all(_TREES, ([root for root, _ in roots], before))
+        trees = {root: numbers for root, numbers, is_old in ended if is_old}
+        for root, _ in roots:
+            if len(found) < limit:
+                found += trees.get(root, ())  # a child may outlive its parent
+        last, looked_at = (roots[-1][1], roots[-1][0]), looked_at + len(roots)
+    return found
