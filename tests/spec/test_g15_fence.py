@@ -8,10 +8,10 @@ import stoppable
 from stoppable import Supervisor
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
+from stoppable._engine.boot import boot_clock
 from stoppable.errors import Fenced
 from stoppable.records import Draft, EventType, OutcomeRecord
 from stoppable.stores.memory import MemoryStore
-from stoppable.stores.sql.boot import boot_clock
 from stoppable.stores.sqlite import SqliteStore
 
 DEADLINE = 30

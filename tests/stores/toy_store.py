@@ -218,11 +218,9 @@ class ToyStore:
         return self._call(work)
 
     def _first_stop(self, state: State, record: RunRecord, parent: RunRecord | None) -> StopIntent | None:
-        if parent is not None and parent.stop is not None:
-            return parent.stop
-        if parent is not None and parent.over:
-            return rules.parent_is_over(parent, self.now())
-        first: StopIntent | None = None
+        first = rules.stop_of_parent(parent, self.now())
+        if first is not None:
+            return first
         addresses = [("run", record.id)] + ([] if record.key is None else [("key", record.key)])
         for kind, address in addresses:
             for owner in dict.fromkeys((None, record.owner)):

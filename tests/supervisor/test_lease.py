@@ -139,7 +139,7 @@ async def leased(monkeypatch):
     """Give a clock that leases follow too, a store that can fail, the lease of 30 seconds, and a run."""
     faulty = Faulty(MemoryStore())
     with FakeClock() as time:
-        monkeypatch.setattr(lease, "_boot_clock", time.now)
+        monkeypatch.setattr(lease, "boot_clock", time.now)
         async with Supervisor(faulty, ttl=30) as supervisor:
             handle = await supervisor.start(forever)
             await until(lambda: handle.status == "running")

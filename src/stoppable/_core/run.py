@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Never
 
 from stoppable._core import clock, participants, receipt
@@ -318,26 +318,23 @@ class Run(Awaited):
         return min((at for stop in self._stops() if (at := stop.kill_at) is not None), default=None)
 
     def _participants(self) -> list[participants.Participant]:
-        """Return whoever executes a part of it: its own task or thread, those that joined, those inside a boundary."""
-        found: dict[participants.Participant | None, bool] = {self._main: True}
-        for member in list(self._members or ()):
-            if isinstance(member, participants.Participant):
-                found[member] = True
-            elif member.role is Role.BOUNDARY:
-                # A thread of somebody else's pool takes part while it is inside: nobody says when it is done.
-                found[member.holder] = True  # type: ignore[attr-defined]
-        return [participant for participant in found if participant is not None]
+        """Return whoever executes a part of it, each once."""
+        return list(dict.fromkeys(self._executing()))
 
     def _is_executed(self) -> bool:
         """Whether any of its participants is alive; asked whenever one of what may be thousands ends."""
-        if self._main is not None and self._main.alive():
-            return True
+        return any(participant.alive() for participant in self._executing())
+
+    def _executing(self) -> Iterator[participants.Participant]:
+        """Yield its own task or thread, those that joined, and those inside a boundary, some of them twice."""
+        if self._main is not None:
+            yield self._main
         for member in list(self._members or ()):
+            # A thread of somebody else's pool takes part while it is inside: nobody says when it is done.
             # Only a Boundary has that role, and it has a holder.
             who = member.holder if member.role is Role.BOUNDARY else member  # type: ignore[attr-defined]
-            if isinstance(who, participants.Participant) and who.alive():
-                return True
-        return False
+            if isinstance(who, participants.Participant):
+                yield who
 
     # Hooks
 

@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from stoppable._core.ids import new_id
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
-from stoppable.errors import Fenced, HoldNotFound, RunConflict, RunHeld, RunNotFound
+from stoppable.errors import Fenced, HoldNotFound, RunConflict, RunNotFound
 from stoppable.records import (
     AuditEntry,
     Draft,
@@ -186,7 +186,7 @@ class MemoryStore:
             raise Fenced(record.worker)
         parent = None if record.parent_id is None else self._runs.get(record.parent_id)
         if parent is None:
-            self._refuse_held(record)
+            rules.refuse_held(record, self._holds.values())
         now = self.now()
         root_id = record.root_id if parent is None else parent.record.root_id
         record = changed(record, created_at=now, labels=dict(record.labels), root_id=root_id)
@@ -204,18 +204,10 @@ class MemoryStore:
             self._end(kept, rules.born_stopped(kept.record, stop, now))
         return Registered(record=kept.told(), created=True)
 
-    def _refuse_held(self, record: RunRecord) -> None:
-        for hold in self._holds.values():
-            if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
-                raise RunHeld(hold.id, hold.reason.message)
-
     def _stop_that_came_first(self, record: RunRecord, parent: Kept | None, now: float) -> StopIntent | None:
-        if parent is not None:
-            above = parent.record
-            if above.stop is not None:
-                return above.stop
-            if above.over:
-                return rules.parent_is_over(above, now)
+        stop = rules.stop_of_parent(None if parent is None else parent.record, now)
+        if stop is not None:
+            return stop
         addresses = [("run", record.id)] + ([] if record.key is None else [("key", record.key)])
         return self._tombstones.take(addresses, record.owner, now)
 

@@ -13,12 +13,13 @@ from stoppable._core.partial import Partial
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Rung, Status
 from stoppable._core.stop import Answer, Receipt
-from stoppable.errors import InvalidArgument
+from stoppable.errors import InvalidArgument, RunHeld
 from stoppable.records import (
     AuditEntry,
     Draft,
     ErrorRecord,
     EventType,
+    Hold,
     OutcomeRecord,
     RunRecord,
     Selector,
@@ -185,10 +186,21 @@ def receipt_of(record: RunRecord, answer: Answer, status: Status, now: float | N
     )
 
 
-def parent_is_over(parent: RunRecord, now: float) -> StopIntent:
-    """Return the stop that a child of a run is born with that has ended."""
+def stop_of_parent(parent: RunRecord | None, now: float) -> StopIntent | None:
+    """Return the stop that a child is born with: its parent's, or one of its own if its parent has ended."""
+    if parent is None:
+        return None
+    if parent.stop is not None or not parent.over:
+        return parent.stop
     reason = Reason(kind=ReasonKind.PARENT, message=f"its parent {parent.id} is {parent.status}", at=now)
     return StopIntent(reason=reason)
+
+
+def refuse_held(record: RunRecord, holds: Iterable[Hold]) -> None:
+    """Refuse a start that a hold is meant for."""
+    for hold in holds:
+        if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
+            raise RunHeld(hold.id, hold.reason.message)
 
 
 def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:

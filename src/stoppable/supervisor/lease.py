@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
@@ -15,6 +14,7 @@ from stoppable._core import clock
 from stoppable._core.ids import new_id
 from stoppable._core.state import Status
 from stoppable._engine import control
+from stoppable._engine.boot import boot_clock
 from stoppable._engine.processes.orphans import end_processes_of
 from stoppable.errors import Fenced, StoreError
 from stoppable.records import RunRecord
@@ -33,11 +33,6 @@ _CLOSE_SECONDS = 5.0  # without an answer the lease runs out by itself
 
 _Left = tuple[str, Callable[[], bool]]
 """A worker that we were, and what tells whether its runs are over."""
-
-
-def _boot_clock() -> float:
-    # Goes on while the machine sleeps, as the lease does.
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Lease:
@@ -82,7 +77,7 @@ class Lease:
     @property
     def is_current(self) -> bool:
         """Whether the last heartbeat was answered: a store that cannot be written answers none."""
-        return self._is_taken and _boot_clock() - self._renewed_at < self._ttl * _OVERDUE_AFTER
+        return self._is_taken and boot_clock() - self._renewed_at < self._ttl * _OVERDUE_AFTER
 
     def open(self) -> None:
         """Take a lease; blocks until the store has it."""
@@ -92,7 +87,7 @@ class Lease:
     def _take(self) -> Reply[None]:
         worker = self.worker = new_id()
         self._is_taken, self._is_taking = False, True
-        self._renewed_at = self._reaping_since = _boot_clock()
+        self._renewed_at = self._reaping_since = boot_clock()
         info = WorkerInfo(id=worker, host=socket.gethostname(), pid=os.getpid())
         reply = self._store.open_worker(info, self._ttl)
         reply.then(lambda reply: self._taken(worker, reply))
@@ -108,7 +103,7 @@ class Lease:
         hints, self._hints = self._hints, self._store.hints(worker, self.hint)
         if hints is not None:
             hints.close()
-        self._renewed_at = _boot_clock()
+        self._renewed_at = boot_clock()
         self._is_taken = True
         self.hint()
         self._reap(expired=False)  # those that are proven dead: nobody else may be there to do it
@@ -161,7 +156,7 @@ class Lease:
 
     def _fenced_in(self) -> float:
         """Return the seconds after which the runs here must be killed, should the lease not be renewed."""
-        return self._renewed_at + self._ttl * _FENCED_AFTER - _boot_clock()
+        return self._renewed_at + self._ttl * _FENCED_AFTER - boot_clock()
 
     def _tick(self) -> None:
         if self._is_closed:
@@ -179,7 +174,7 @@ class Lease:
         if self._is_beating or self._is_closed or not self._is_taken:
             return
         self._is_beating = True
-        sent_at = _boot_clock()
+        sent_at = boot_clock()
         self._store.heartbeat(self.worker, self._ttl).then(lambda reply: self._answered(reply, sent_at))
 
     def _answered(self, reply: Reply[Sequence[Intent]], sent_at: float) -> None:
@@ -193,7 +188,7 @@ class Lease:
             return
         except Exception as error:
             _logger.warning("the lease could not be renewed: %s", error)
-            self._reaping_since = _boot_clock()  # others may have had the same outage
+            self._reaping_since = boot_clock()  # others may have had the same outage
             return
         if sent_at - self._renewed_at > self._ttl:
             self._reaping_since = sent_at  # this process itself was away: give the others time to renew

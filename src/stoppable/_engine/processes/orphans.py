@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 
+from stoppable._engine.boot import boot_id
 from stoppable._engine.processes import table
 
 
 @cache
 def _place() -> str:
     """Name this boot and pid namespace: a pid means nothing in another one."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    return f"{boot_id()}/{Path('/proc/self/ns/pid').readlink()}"
 
 
 def cookie() -> str | None:

@@ -16,6 +16,7 @@ import psycopg
 import psycopg_pool
 from psycopg import errors
 
+from stoppable._engine.boot import boot_clock
 from stoppable.errors import StoreError
 from stoppable.stores.base import Intent
 from stoppable.stores.listeners import Listeners
@@ -26,7 +27,6 @@ from stoppable.stores.postgres.machine import Machine
 from stoppable.stores.postgres.transaction import Session, Transaction
 from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.sql.batch import BatchThread
-from stoppable.stores.sql.boot import boot_clock
 
 T = TypeVar("T")
 

@@ -47,7 +47,7 @@ def release(tx: Transaction, hold_id: str, actor: str | None) -> Hold:
 
 def holds(session: Session) -> Sequence[Hold]:
     """Return the holds that are in force."""
-    return [_json.load(Hold, rows.decode(text)) for (text,) in session.all("SELECT hold FROM holds ORDER BY number")]
+    return rows.holds(session.all("SELECT hold FROM holds ORDER BY number"))
 
 
 def note(tx: Transaction, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]) -> None:

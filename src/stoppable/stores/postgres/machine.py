@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stoppable._core.ids import new_id
+from stoppable._engine.boot import boot_id
 from stoppable.errors import StoreError
-from stoppable.stores.sql.boot import boot_id
 from stoppable.stores.sql.locks import Locks, file_name
 from stoppable.stores.sql.private import make_directory
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from stoppable import _json
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
-from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
-from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent, changed
+from stoppable.errors import Fenced, RunConflict, RunNotFound
+from stoppable.records import OutcomeRecord, RunRecord, changed
 from stoppable.stores import rules
 from stoppable.stores.base import Registered
 from stoppable.stores.postgres import events, stops, tombstones
@@ -56,7 +55,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
     above = None if asked_parent is None else asked_parent.fetchone()
     parent = None if above is None else rows.record(above)
     if parent is None:
-        _refuse_held(record, [text for (text,) in asked_holds.fetchall()])
+        rules.refuse_held(record, rows.holds(asked_holds.fetchall()))
     now = tx.now()
     record = changed(record, created_at=now, root_id=record.root_id if parent is None else parent.root_id)
     (number,) = asked_number.fetchall()[0]
@@ -68,7 +67,7 @@ def _insert(
 ) -> RunRecord:
     now = tx.now()
     has_begun = record.status is Status.RUNNING
-    first = None if has_begun else _stop_that_came_first(tx, record, parent, now)
+    first = None if has_begun else rules.stop_of_parent(parent, now) or tombstones.take(tx, record, now)
     record = rules.begun(record, parent, now) if has_begun else record
     given = rows.input_of(record)
     values = rows.values(record, request, None if above is None else above[-1], given)
@@ -87,27 +86,6 @@ def _insert(
     elif first is not None:
         record = end(tx, log, rules.born_stopped(record, first, now))
     return record
-
-
-def _refuse_held(record: RunRecord, holds: list[str]) -> None:
-    for text in holds:
-        hold = _json.load(Hold, rows.decode(text))
-        if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
-            raise RunHeld(hold.id, hold.reason.message)
-
-
-def _stop_that_came_first(
-    tx: Transaction, record: RunRecord, parent: RunRecord | None, now: float
-) -> StopIntent | None:
-    if parent is not None and parent.stop is not None:
-        return parent.stop
-    if parent is not None and parent.over:
-        return rules.parent_is_over(parent, now)
-    first: StopIntent | None = None
-    for expires, text in tombstones.take(tx, record):
-        if expires > now:
-            first = rules.raised(first, _json.load(StopIntent, rows.decode(text)))
-    return first
 
 
 def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:

@@ -8,7 +8,6 @@ from stoppable.stores import rules
 from stoppable.stores.base import TOMBSTONE_SECONDS
 from stoppable.stores.postgres.transaction import Transaction
 from stoppable.stores.sql import rows
-from stoppable.stores.sql.rows import Row
 
 _TAKE = """DELETE FROM tombstones WHERE address = ANY(%s) AND (owner IS NULL OR owner = %s)
  RETURNING address, owner, expires, stop"""
@@ -47,12 +46,12 @@ def _wait(tx: Transaction, address: str, owner: str | None, intent: StopIntent, 
     return until
 
 
-def take(tx: Transaction, record: RunRecord) -> list[Row]:
-    """Return when each stop expires that waited for a run, and the stop; none of them waits for another."""
+def take(tx: Transaction, record: RunRecord, now: float) -> StopIntent | None:
+    """Return the stop that waited for a run; it does not wait for another."""
     addresses = [_run(record.id)] if record.key is None else [_run(record.id), _key(record.key)]
     waited = tx.all(_TAKE, (addresses, record.owner))
     waited.sort(key=lambda row: (addresses.index(row[0]), row[1] is not None))
-    return [row[2:] for row in waited]
+    return rows.waiting_stop([row[2:] for row in waited], now)
 
 
 def _run(run_id: str) -> str:

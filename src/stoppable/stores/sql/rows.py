@@ -15,7 +15,17 @@ from stoppable._core.reason import Reason
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.errors import InvalidArgument
-from stoppable.records import ERROR_LENGTH, SETTERS, Draft, Event, EventType, OutcomeRecord, RunRecord, StopIntent
+from stoppable.records import (
+    ERROR_LENGTH,
+    SETTERS,
+    Draft,
+    Event,
+    EventType,
+    Hold,
+    OutcomeRecord,
+    RunRecord,
+    StopIntent,
+)
 from stoppable.stores import rules
 
 Row = tuple[Any, ...]
@@ -124,6 +134,20 @@ def _labels_of(text: str) -> Mapping[str, str]:
 def stop_of(mode: int, grace: float | None, reason: str) -> StopIntent:
     """Return the stop that these columns tell of."""
     return StopIntent(mode=MODES[mode], reason=_json.load(Reason, decode(reason)), grace=grace)
+
+
+def holds(found: Iterable[Row]) -> list[Hold]:
+    """Return the holds of rows that have nothing else."""
+    return [_json.load(Hold, decode(text)) for (text,) in found]
+
+
+def waiting_stop(found: Iterable[Row], now: float) -> StopIntent | None:
+    """Return the stop that waited for a run, of rows with the time until when each waits, and the stop."""
+    first: StopIntent | None = None
+    for expires, text in found:
+        if expires > now:
+            first = rules.raised(first, _json.load(StopIntent, decode(text)))
+    return first
 
 
 @lru_cache(1024)

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stoppable._engine.boot import boot_id
 from stoppable.errors import StoreError
 from stoppable.stores.base import Intent
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.sql.batch import BatchThread
-from stoppable.stores.sql.boot import boot_id
 from stoppable.stores.sql.locks import Locks
 from stoppable.stores.sqlite import connection
 from stoppable.stores.sqlite.leases import Leases, intents

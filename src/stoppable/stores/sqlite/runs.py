@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from stoppable import _json
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
-from stoppable.errors import Fenced, RunConflict, RunHeld, RunNotFound
-from stoppable.records import Hold, OutcomeRecord, RunRecord, StopIntent, changed
+from stoppable.errors import Fenced, RunConflict, RunNotFound
+from stoppable.records import OutcomeRecord, RunRecord, changed
 from stoppable.stores import rules
 from stoppable.stores.base import Registered
 from stoppable.stores.sql import rows
 from stoppable.stores.sql.rows import Lines, Row
-from stoppable.stores.sqlite import events, stops, tombstones
+from stoppable.stores.sqlite import events, holds, stops, tombstones
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
 _BY_ID = f"SELECT {rows.RECORD} FROM runs WHERE id = ?"  # noqa: S608 - our own names
@@ -39,7 +38,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
     above = None if record.parent_id is None else tx.one(_BY_ID, (record.parent_id,))
     parent = None if above is None else rows.record(above)
     if parent is None:
-        _refuse_held(tx, record)
+        rules.refuse_held(record, holds.holds(tx))
     now = tx.now()
     record = changed(record, created_at=now, root_id=record.root_id if parent is None else parent.root_id)
     has_begun = record.status is Status.RUNNING
@@ -57,30 +56,9 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
         record = changed(record, last_event=last)
         if record.stop is not None and parent is not None and parent.worker != record.worker:
             tx.woken.add(record.worker)
-    elif (first := _stop_that_came_first(tx, record, parent, now)) is not None:
+    elif (first := rules.stop_of_parent(parent, now) or tombstones.take(tx, record, now)) is not None:
         record = end(tx, number, 0, rules.born_stopped(record, first, now))
     return Registered(record=record, created=True)
-
-
-def _refuse_held(tx: Transaction, record: RunRecord) -> None:
-    for (text,) in tx.all("SELECT hold FROM holds ORDER BY number"):
-        hold = _json.load(Hold, rows.decode(text))
-        if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
-            raise RunHeld(hold.id, hold.reason.message)
-
-
-def _stop_that_came_first(
-    tx: Transaction, record: RunRecord, parent: RunRecord | None, now: float
-) -> StopIntent | None:
-    if parent is not None and parent.stop is not None:
-        return parent.stop
-    if parent is not None and parent.over:
-        return rules.parent_is_over(parent, now)
-    first: StopIntent | None = None
-    for expires, text in tombstones.take(tx, record):
-        if expires > now:
-            first = rules.raised(first, _json.load(StopIntent, rows.decode(text)))
-    return first
 
 
 def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:

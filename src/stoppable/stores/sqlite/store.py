@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple
 
+from stoppable._engine.boot import boot_clock
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
 from stoppable.records import RunRecord
 from stoppable.stores.base import EVENTS_KEPT, Intent, Subscription, WorkerInfo, wall_clock
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.reply import Reply
-from stoppable.stores.sql.boot import boot_clock
 from stoppable.stores.sql.store import SqlStore
 from stoppable.stores.sqlite import calls
 from stoppable.stores.sqlite.leases import Leases

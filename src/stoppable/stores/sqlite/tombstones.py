@@ -44,10 +44,12 @@ def _wait(
     return until
 
 
-def take(tx: Transaction, record: RunRecord) -> list[Row]:
-    """Return when each stop expires that waited for a run, and the stop; none of them waits for another."""
+def take(tx: Transaction, record: RunRecord, now: float) -> StopIntent | None:
+    """Return the stop that waited for a run; it does not wait for another."""
     found = _take(tx, *_RUNS, record.id, record.owner)
-    return found if record.key is None else found + _take(tx, *_KEYS, rows.encode(record.key), record.owner)
+    if record.key is not None:
+        found += _take(tx, *_KEYS, rows.encode(record.key), record.owner)
+    return rows.waiting_stop(found, now)
 
 
 def _take(tx: Transaction, table: str, column: str, address: str, owner: str | None) -> list[Row]:
