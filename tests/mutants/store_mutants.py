@@ -66,12 +66,15 @@ STORE_MUTANTS = (
     StoreMutant(
         name="a child is born blind to the stop of its parent",
         breaks="I5, G4",
-        file=MEMORY,
+        file=RULES,
         snippet="""\
-            if above.stop is not None:
-                return above.stop
+    if parent.stop is not None or not parent.over:
+        return parent.stop
 """,
-        replacement="",
+        replacement="""\
+    if not parent.over:
+        return None
+""",
         caught_by=(
             CONTRACT + "test_a_child_of_a_stopping_parent_is_born_stopped_with_its_stop",
             CONTRACT + "test_a_child_that_is_born_while_its_tree_is_stopped_does_not_slip_through",
@@ -81,9 +84,9 @@ STORE_MUTANTS = (
     StoreMutant(
         name="a child is born to a parent that is over",
         breaks="I5, G4",
-        file=MEMORY,
-        snippet="            if above.over:\n",
-        replacement="            if False:\n",
+        file=RULES,
+        snippet="if parent.stop is not None or not parent.over:",
+        replacement="if True:",
         caught_by=(CONTRACT + "test_a_child_of_a_parent_that_has_ended_by_itself_is_born_stopped",),
         the_machine_sees_it=True,
     ),
