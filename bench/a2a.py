@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import sys
+import tempfile
 import time
 import warnings
 from importlib.metadata import version
@@ -21,15 +23,20 @@ ROOT = Path(__file__).parents[1]
 sys.path[0] = str(ROOT)  # not this folder: its a2a.py is not the package
 warnings.simplefilter("ignore")
 
-from a2a.server.tasks import TaskUpdater  # noqa: E402
-from tests.adapters.a2a.executors import Scripted  # noqa: E402
-from tests.adapters.a2a.serving import served, state_of  # noqa: E402
+from a2a.server.cluster.database_task_store import VersionedDatabaseTaskStore  # noqa: E402
+from a2a.server.context import ServerCallContext  # noqa: E402
+from a2a.server.tasks import DatabaseTaskStore  # noqa: E402
+from tests.adapters.a2a.executors import SaysCanceled, Scripted  # noqa: E402
+from tests.adapters.a2a.races import RACES, Races, race  # noqa: E402
+from tests.adapters.a2a.serving import Stream, message, served, state_of  # noqa: E402
+from tests.adapters.a2a.test_remote import calling  # noqa: E402
+from tests.adapters.a2a.test_replicas import process_in, replicas, task_store  # noqa: E402
 
 import stoppable  # noqa: E402
 
 STEP_SECONDS, STEPS = 0.02, 150
 ANSWER_SECONDS = 8.0
-RACES = {"graceful": 200, "immediate": 150}
+STREAM_SECONDS = 2.0  # a stream that is open for so long after the answer stays open
 ROUNDS, CLIENTS = 20, 8
 MANY, EVENTS = 200, 2000
 
@@ -87,33 +94,35 @@ class RaisingCancel(Works):
         raise NotImplementedError
 
 
-class SaysCanceled(Works):
-    """Cancels as the samples of the SDK do."""
-
-    async def cancel(self, context, queue):
-        await TaskUpdater(queue, context.task_id, context.context_id).cancel()
-
-
-class SwallowsAndSays(Swallows, SaysCanceled):
+class Waits(SaysCanceled, Works):
     pass
 
 
-class ThreadAndSays(InThread, SaysCanceled):
+class SwallowsAndSays(SaysCanceled, Swallows):
     pass
 
 
-class BoundedAndSays(Bounded, SaysCanceled):
+class ThreadAndSays(SaysCanceled, InThread):
+    pass
+
+
+class BoundedAndSays(SaysCanceled, Bounded):
     pass
 
 
 CASES = {
-    "waits in an await": SaysCanceled,
+    "waits in an await": Waits,
     "swallows CancelledError": SwallowsAndSays,
     "works in `asyncio.to_thread`": ThreadAndSays,
     "has boundaries": BoundedAndSays,
     "`cancel()` is empty": EmptyCancel,
     "`cancel()` hangs": HangingCancel,
     "`cancel()` raises": RaisingCancel,
+}
+
+STORES = {
+    "cancel at another replica": DatabaseTaskStore,
+    "the same, task store with versions": VersionedDatabaseTaskStore,
 }
 
 
@@ -142,44 +151,47 @@ async def serving(inner, is_plain, **how):
 async def case(kind, is_plain):
     inner = kind()
     async with serving(inner, is_plain) as server:
-        stream = server.stream()
-        task_id = await stream.started()
-        await inner.working.wait()
-        said, seconds = await answer_of(server, task_id)
-        before = inner.effects
-        await asyncio.sleep(STEP_SECONDS * STEPS + 0.5)
-        after = inner.effects - before
-        stored = (await server.state(task_id)).lower()
-        ended = "open" if not stream.task.done() else (stream.states or ["nothing"])[-1].lower()
-        await stream.leave()
-        if isinstance(inner, HangingCancel):  # the SDK's own end waits for the lock that its cancel holds
-            inner.let_go.set()
+        return await observed(inner, server, server)
+
+
+async def at_the_other_replica(store, is_plain):
+    """Return the same for a cancel at a replica that does not execute the task."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with replicas(store, folder, Waits, is_plain=is_plain) as (inner, here, there):
+            return await observed(inner, here, there)
+
+
+async def observed(inner, here, there):
+    """Start a task, cancel it, and return the answer, how the stream ended, what is stored, and the effects after."""
+    stream = here.stream()
+    task_id = await stream.started()
+    await inner.working.wait()
+    said, seconds = await answer_of(there, task_id)
+    before = inner.effects
+    await asyncio.sleep(STEP_SECONDS * STEPS + 0.5)
+    after = inner.effects - before
+    stored = (await here.state(task_id)).lower()
+    ended = "open" if not stream.task.done() else (stream.states or ["nothing"])[-1].lower()
+    await stream.leave()
+    if isinstance(inner, HangingCancel):  # the SDK's own end waits for the lock that its cancel holds
+        inner.let_go.set()
     return f"{said}, {seconds * 1000:.0f} ms", ended, stored, after
 
 
-async def race(server, inner, number):
-    inner.working.clear()
-    inner.go.clear()
-    stream = server.stream()
-    task_id = await stream.started()
-    await inner.working.wait()
-    canceling = asyncio.create_task(answer_of(server, task_id))
-    asyncio.get_running_loop().call_later(0.0004 * (number % 25), inner.go.set)
-    said, _ = await canceling
-    try:
-        async with asyncio.timeout(2):
-            await asyncio.wait({stream.task})
-    except TimeoutError:
-        await stream.leave()
-        return True
-    stored, seen = (await server.state(task_id)).lower(), (stream.states or [""])[-1].lower()
-    ends = [state for state in stream.states if state in {"COMPLETED", "CANCELED", "FAILED"}]
-    expected = {"canceled": "canceled", "TaskNotCancelable": "completed"}.get(said, stored)
-    return not (stored == seen == expected and len(ends) == 1)
-
-
-class Races(Scripted):
-    cancel = SaysCanceled.cancel
+async def sigterm(is_plain):
+    """Return how the stream of a task ends whose server is terminated, and what is stored."""
+    with tempfile.TemporaryDirectory() as folder:
+        with process_in(folder, *(["plain"] if is_plain else [])) as (url, server):
+            async with calling(url, is_wrapped=False) as remote:
+                stream = Stream(remote.send_message(message()))
+                task_id = await stream.started()
+                server.terminate()
+                await asyncio.wait({stream.task})
+                ended = "broken" if stream.task.exception() else stream.states[-1].lower()
+            await asyncio.to_thread(server.wait)
+        async with task_store(DatabaseTaskStore, folder) as store:
+            stored = state_of(await store.get(task_id, ServerCallContext())).lower()
+    return "(nobody cancels)", ended, stored, 0
 
 
 async def races(is_plain):
@@ -187,7 +199,9 @@ async def races(is_plain):
     for mode, count in RACES.items():
         inner = Races()
         async with serving(inner, is_plain, mode=mode) as server:
-            found.append(sum([await race(server, inner, number) for number in range(count)]))
+            found.append(
+                sum([await race(server, inner, number, STREAM_SECONDS) is not None for number in range(count)])
+            )
     return found
 
 
@@ -202,7 +216,7 @@ async def together(is_plain):
             await inner.working.wait()
             answers = await asyncio.gather(*(answer_of(server, task_id) for _ in range(CLIENTS)))
             said += sum(answer == "canceled" for answer, _ in answers)
-            await asyncio.wait({stream.task}, timeout=2)
+            await asyncio.wait({stream.task}, timeout=STREAM_SECONDS)
             stuck += not stream.task.done()
             await stream.leave()
     return said, stuck
@@ -245,9 +259,14 @@ async def measure():
         "| the executor | | the cancel says | the stream ends | stored | effects after the answer |",
         "|---|---|---|---|---|---|",
     ]
-    for title, kind in CASES.items():
+    rows = {
+        **{title: functools.partial(case, kind) for title, kind in CASES.items()},
+        **{title: functools.partial(at_the_other_replica, store) for title, store in STORES.items()},
+        "its server gets SIGTERM": sigterm,
+    }
+    for title, row in rows.items():
         for is_plain in (True, False):
-            said, ended, stored, after = await case(kind, is_plain)
+            said, ended, stored, after = await row(is_plain)
             name = "plain SDK" if is_plain else "stoppable"
             lines.append(f"| {title if is_plain else ''} | {name} | {said} | {ended} | {stored} | {after} |")
             print(lines[-1], flush=True)

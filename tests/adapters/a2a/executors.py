@@ -88,6 +88,14 @@ class InThread(Scripted):
         self.effects += 1
 
 
+class SaysCanceled(Scripted):
+    """Cancels as the samples of the SDK do."""
+
+    async def cancel(self, context, queue):
+        await super().cancel(context, queue)
+        await TaskUpdater(queue, context.task_id, context.context_id).cancel()
+
+
 class HangingCancel(Scripted):
     def __init__(self):
         super().__init__()

@@ -1,6 +1,6 @@
 """A server in a process of its own, which may be frozen, killed and terminated; prints its address.
 
-With a folder it keeps its tasks there, and is served as the page about A2A says.
+With a folder it keeps its tasks there, and is served as the page about A2A says; or plain, with that word after it.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ async def in_memory():
         await asyncio.Event().wait()
 
 
-def in_folder(folder):
+def in_folder(folder, *, is_plain):
+    from a2a.server.request_handlers import DefaultRequestHandler
     from a2a.server.tasks import DatabaseTaskStore
     from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -42,12 +43,15 @@ def in_folder(folder):
         engine = create_async_engine(f"sqlite+aiosqlite:///{folder}/tasks.db")
         store = DatabaseTaskStore(engine)
         await store.initialize()
-        handler = StoppableRequestHandler(StoppableExecutor(Scripted(), supervisor), store, card)
+        if is_plain:
+            handler = DefaultRequestHandler(Scripted(), store, card)
+        else:
+            handler = StoppableRequestHandler(StoppableExecutor(Scripted(), supervisor), store, card)
         app.router.routes.extend(app_of(handler, card).routes)
         async with supervisor:
             print(card.supported_interfaces[0].url, flush=True)
             yield
-            await handler.close()
+            await (handler.aclose() if is_plain else handler.close())
         await engine.dispose()
 
     config = uvicorn.Config(Starlette(lifespan=lifespan), log_config=None, timeout_graceful_shutdown=2)
@@ -56,6 +60,6 @@ def in_folder(folder):
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        in_folder(sys.argv[1])
+        in_folder(sys.argv[1], is_plain="plain" in sys.argv[2:])
     else:
         asyncio.run(in_memory())

@@ -40,12 +40,12 @@ async def task_store(kind, folder):
 
 
 @contextlib.asynccontextmanager
-async def replicas(kind, folder, make=Scripted):
+async def replicas(kind, folder, make=Scripted, *, is_plain=False):
     """Two servers with supervisors of their own on one file of runs, and one task store."""
     runs = f"sqlite:///{folder}/runs.db"
     async with task_store(kind, folder) as store, stoppable.Supervisor(runs) as one, stoppable.Supervisor(runs) as two:
-        inner = make()
-        async with served(inner, one, store=store) as here, served(make(), two, store=store) as there:
+        inner, by = make(), (None, None) if is_plain else (one, two)
+        async with served(inner, by[0], store=store) as here, served(make(), by[1], store=store) as there:
             yield inner, here, there
 
 
@@ -103,11 +103,20 @@ async def test_eight_cancels_at_both_replicas_are_eight_times_canceled(tmp_path)
             assert (await stream.ended())[-1] == "CANCELED"
 
 
-async def test_sigterm_leaves_no_task_working(tmp_path):
-    command = [sys.executable, "-m", "tests.adapters.a2a.remote_service", str(tmp_path)]
+@contextlib.contextmanager
+def process_in(folder, *options):
+    """Run a server that keeps its tasks in a folder; its address and its process."""
+    command = [sys.executable, "-m", "tests.adapters.a2a.remote_service", str(folder), *options]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
-        url = server.stdout.readline().strip()
+        yield server.stdout.readline().strip(), server
+    finally:
+        server.kill()
+        server.communicate()
+
+
+async def test_sigterm_leaves_no_task_working(tmp_path):
+    with process_in(tmp_path) as (url, server):
         async with calling(url, is_wrapped=False) as remote:
             caller = Caller(remote)
             asking = asyncio.create_task(caller())
@@ -116,9 +125,6 @@ async def test_sigterm_leaves_no_task_working(tmp_path):
             await asyncio.to_thread(server.wait, SECONDS)
             await asyncio.wait({asking})
             asking.exception()
-    finally:
-        server.kill()
-        server.communicate()
     async with task_store(DatabaseTaskStore, tmp_path) as store:
         task = await store.get(caller.heard[0].task.id, ServerCallContext())
     assert state_of(task) == "CANCELED"
