@@ -121,7 +121,7 @@ CASES = {
 }
 
 STORES = {
-    "cancel at another replica": DatabaseTaskStore,
+    "is canceled at another replica": DatabaseTaskStore,
     "the same, task store with versions": VersionedDatabaseTaskStore,
 }
 
@@ -191,7 +191,7 @@ async def sigterm(is_plain):
             await asyncio.to_thread(server.wait)
         async with task_store(DatabaseTaskStore, folder) as store:
             stored = state_of(await store.get(task_id, ServerCallContext())).lower()
-    return "(nobody cancels)", ended, stored, 0
+    return "(nobody cancels)", ended, stored, "–"
 
 
 async def races(is_plain):
@@ -259,12 +259,12 @@ async def measure():
         "| the executor | | the cancel says | the stream ends | stored | effects after the answer |",
         "|---|---|---|---|---|---|",
     ]
-    rows = {
+    cases = {
         **{title: functools.partial(case, kind) for title, kind in CASES.items()},
         **{title: functools.partial(at_the_other_replica, store) for title, store in STORES.items()},
         "its server gets SIGTERM": sigterm,
     }
-    for title, row in rows.items():
+    for title, row in cases.items():
         for is_plain in (True, False):
             said, ended, stored, after = await row(is_plain)
             name = "plain SDK" if is_plain else "stoppable"

@@ -83,7 +83,7 @@ class Conversation:
         raise NotImplementedError("it is told of tasks whose id is known")
 
     def _is_answer(self, error: Exception) -> bool:  # noqa: ARG002 - protocols differ in it
-        """Return whether an error is the other agent's answer to the message, and no task of it works on."""
+        """Return whether an error is the other agent's answer to the message, and says that no task of it works on."""
         return False
 
     # What the reader sees

@@ -20,7 +20,7 @@ import stoppable  # noqa: E402
 from stoppable.adapters.a2a import StoppableExecutor, StoppableRequestHandler  # noqa: E402
 
 from .executors import Scripted  # noqa: E402
-from .serving import app_of, card_for, served  # noqa: E402
+from .serving import PATIENT, app_of, card_for, served  # noqa: E402
 
 
 async def in_memory():
@@ -46,7 +46,7 @@ def in_folder(folder, *, is_plain):
         if is_plain:
             handler = DefaultRequestHandler(Scripted(), store, card)
         else:
-            handler = StoppableRequestHandler(StoppableExecutor(Scripted(), supervisor), store, card)
+            handler = StoppableRequestHandler(StoppableExecutor(Scripted(), supervisor, policy=PATIENT), store, card)
         app.router.routes.extend(app_of(handler, card).routes)
         async with supervisor:
             print(card.supported_interfaces[0].url, flush=True)

@@ -30,9 +30,12 @@ with warnings.catch_warnings():
     )
 from starlette.applications import Starlette
 
+from stoppable import Policy
 from stoppable.adapters.a2a import StoppableExecutor, StoppableRequestHandler
 
 SECONDS = 30.0  # only a defect takes so long
+# How stops are here unless a test says otherwise: nothing is given up because the machine is busy.
+PATIENT = Policy(grace=SECONDS, interrupt=0.05, cancel=SECONDS, kill=SECONDS, blind_grace=0.0)
 
 
 def card_for(url, binding="JSONRPC", version="1.0"):
@@ -161,7 +164,7 @@ def app_of(handler, card):
 async def served(inner, supervisor=None, *, store=None, **options):
     """Serve an executor: plain if there is no supervisor, else one that can be stopped."""
     app = Starlette()
-    how = {name: options.pop(name) for name in ("policy", "mode", "name") if name in options}
+    how = {"policy": PATIENT} | {name: options.pop(name) for name in ("policy", "mode", "name") if name in options}
     async with listening(app) as url, httpx.AsyncClient(timeout=SECONDS, limits=httpx.Limits()) as http:
         card = card_for(url + "/")
         store = store or InMemoryTaskStore()

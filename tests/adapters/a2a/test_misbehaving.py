@@ -3,10 +3,12 @@
 import asyncio
 
 import pytest
+from a2a.server.tasks import InMemoryTaskStore
 from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotCancelableError
 
 import stoppable
 from stoppable import Policy
+from stoppable.adapters.a2a.states import TERMINAL
 
 from .executors import (
     Asks,
@@ -137,6 +139,37 @@ async def test_eight_cancels_at_once_are_eight_times_canceled(supervisor):
             assert [state_of(task) for task in tasks] == ["CANCELED"] * 8
             assert (await stream.ended())[-1] == "CANCELED"
         assert server.executor.tasks == ()
+
+
+class SlowStore(InMemoryTaskStore):
+    """Stores the end of a task when it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.ending, self.go = asyncio.Event(), asyncio.Event()
+
+    async def save(self, task, context):
+        if task.status.state in TERMINAL:
+            self.ending.set()
+            await self.go.wait()
+        await super().save(task, context)
+
+
+async def test_a_cancel_waits_for_a_slow_store_and_is_not_passed_to_the_sdk_meanwhile(supervisor, monkeypatch):
+    monkeypatch.setattr("stoppable.adapters.a2a.handler._SETTLE_SECONDS", 0.0)
+    inner, store = Scripted(), SlowStore()
+    async with served(inner, supervisor, store=store) as server:
+        stream, task_id = await started(server, inner)
+        canceling = asyncio.create_task(server.cancel(task_id))
+        async with asyncio.timeout(SECONDS):
+            await store.ending.wait()
+        for _ in range(5):
+            assert await server.state(task_id) == "WORKING"
+        assert not canceling.done()
+        store.go.set()
+        assert state_of(await canceling) == "CANCELED"
+        assert (await stream.ended())[-1] == "CANCELED"
+    assert inner.cancels == 1
 
 
 @pytest.mark.parametrize("kind", [Scripted, HangingCancel, RaisingCancel])

@@ -12,13 +12,22 @@ import httpx
 import pytest
 from a2a.client import A2AClientError, ClientConfig, ClientFactory
 from a2a.types import GetTaskRequest, ListTasksRequest, TaskState
+from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    UnsupportedOperationError,
+)
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 import stoppable
 from stoppable import Policy, Status
 from stoppable.adapters.a2a import client
 
 from .executors import HangingCancel, InThread, RaisingCancel, Scripted
-from .serving import SECONDS, card_for, message, served, state_of
+from .serving import PATIENT, SECONDS, card_for, listening, message, served, state_of
 
 
 class Silent(Scripted):
@@ -51,6 +60,11 @@ ROOT = Path(__file__).parents[3]
 SHORT = Policy(grace=0.3, interrupt=0.1, cancel=0.4, kill=0.3)
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    monkeypatch.setattr(sys.modules[client.__module__], "POLICY", PATIENT)
+
+
 @contextlib.contextmanager
 def process():
     """Run a service in a process of its own; its address and its pid."""
@@ -65,10 +79,12 @@ def process():
 
 
 @contextlib.asynccontextmanager
-async def service(inner, *, is_plain=False):
+async def service(inner, *, is_plain=False, policy=PATIENT):
     """Run a service of its own, with a supervisor of its own; its address."""
-    async with stoppable.Supervisor() as supervisor, served(inner, None if is_plain else supervisor) as server:
-        yield server.url + "/"
+    async with stoppable.Supervisor() as supervisor:
+        made = served(inner) if is_plain else served(inner, supervisor, policy=policy)
+        async with made as server:
+            yield server.url + "/"
 
 
 @contextlib.asynccontextmanager
@@ -153,7 +169,63 @@ async def test_a_stop_before_the_id_is_known_is_told_when_it_is(mode):
         assert await only_task(remote) == "CANCELED"
 
 
-async def test_a_remote_that_cannot_be_asked_leaves_the_run_lost():
+class Refuses(Silent):
+    """Answers a message with an error, before there is a task."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    async def execute(self, context, queue):
+        self.asked.set()
+        await self.speak.wait()
+        raise self.error
+
+
+REFUSED, UNKNOWN = (Status.STOPPED, {"finished"}), (Status.LOST, {"unreachable"})
+
+
+@pytest.mark.parametrize("error", [InvalidParamsError(), UnsupportedOperationError(), ContentTypeNotSupportedError()])
+async def test_a_message_that_is_refused_while_the_run_stops_has_no_task_that_could_be_lost(error):
+    inner = Refuses(error)
+    async with service(inner, is_plain=True) as url, calling(url) as remote:
+        assert await stopped_meanwhile(remote, inner.asked, inner.speak, PATIENT) == REFUSED
+
+
+@pytest.mark.parametrize("error", [ValueError("the tool is broken"), InvalidAgentResponseError()])
+async def test_an_error_that_does_not_say_what_became_of_the_task_leaves_the_run_lost(error):
+    inner = Refuses(error)
+    async with service(inner, is_plain=True) as url, calling(url) as remote:
+        assert await stopped_meanwhile(remote, inner.asked, inner.speak, SHORT) == UNKNOWN
+
+
+@pytest.mark.parametrize(("status", "expected"), [(401, REFUSED), (413, REFUSED), (408, UNKNOWN), (502, UNKNOWN)])
+async def test_what_the_http_status_of_a_message_says_while_the_run_stops(status, expected):
+    asked, speak = asyncio.Event(), asyncio.Event()
+
+    async def answer(request):
+        asked.set()
+        await speak.wait()
+        return Response(status_code=status)
+
+    async with listening(Starlette(routes=[Route("/", answer, methods=["POST"])])) as url:
+        async with calling(url + "/") as remote:
+            policy = PATIENT if expected is REFUSED else SHORT
+            assert await stopped_meanwhile(remote, asked, speak, policy) == expected
+
+
+async def stopped_meanwhile(remote, asked, speak, policy):
+    """Stop a caller before the other agent has answered, and return how it ended and what became of the node."""
+    handle = await Caller(remote).start(policy=policy)
+    async with asyncio.timeout(SECONDS):
+        await asked.wait()
+    handle.run.stop()
+    speak.set()
+    return (await outcome_of(handle)).status, fate_of(handle)
+
+
+async def test_a_remote_that_cannot_be_asked_leaves_the_run_lost(monkeypatch):
+    monkeypatch.setattr(sys.modules[client.__module__], "POLICY", SHORT)  # nobody hears of the third one
     with process() as (url, pid):
         async with calling(url) as remote:
             frozen, killed, unaware = (Caller(remote) for _ in range(3))
@@ -213,7 +285,7 @@ async def test_a_remote_that_completes_in_spite_of_the_stop_has_finished():
 
 async def test_a_remote_that_does_not_know_its_own_end_leaves_the_run_lost():
     inner = InThread()
-    async with service(inner) as url, calling(url) as remote:
+    async with service(inner, policy=SHORT) as url, calling(url) as remote:
         caller = Caller(remote)
         handle = await caller.start(policy=SHORT)
         await caller.working()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -18,10 +19,11 @@ import stoppable
 from stoppable.adapters.a2a import Exposed
 from stoppable.server import Principal, create_app
 
-from .serving import SECONDS, Stream, listening, message, state_of
+from .serving import PATIENT, SECONDS, Stream, listening, message, state_of
 from .wire import Subscription, call
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+BRISK = dataclasses.replace(PATIENT, grace=0.2)  # for agents that are in the middle of a step
 
 
 @stoppable.agent
@@ -53,7 +55,7 @@ def _turns():
 async def exposed(*agents, send_buffer=None, **options):
     """Serve agents, and yield the address."""
     named = {agent.__name__: agent for agent in agents}
-    over = Exposed(named)
+    over = Exposed(named, policy=BRISK)
     async with stoppable.Supervisor() as supervisor:
         app = create_app(supervisor, named, routers=[over.router], services=[over.service], **options)
         async with listening(app, lifespan="on", send_buffer=send_buffer) as url:

@@ -7,7 +7,19 @@ from typing import Any, TypeVar
 
 from a2a.client.client import Client, ClientCallContext
 from a2a.types import CancelTaskRequest, GetTaskRequest, StreamResponse, TaskState
-from a2a.utils.errors import A2AError, TaskNotFoundError
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
+    InvalidRequestError,
+    JSONParseError,
+    MethodNotFoundError,
+    PushNotificationNotSupportedError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
 from google.protobuf.json_format import MessageToDict
 
 from stoppable import Fate, RemoteNode, RemoteStop, Status
@@ -16,6 +28,22 @@ from stoppable.adapters.a2a.states import CANCELED, INTERRUPTED, METADATA, TERMI
 from stoppable.adapters.conversation import CALL_SECONDS, Conversation, follow
 
 C = TypeVar("C", bound=Client)
+
+# What an agent answers to a message that it does not take. Not among them: an internal error and an invalid answer,
+# which may come after a task was started, and do not say that it has ended.
+_REFUSALS = (
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
+    InvalidRequestError,
+    JSONParseError,
+    MethodNotFoundError,
+    PushNotificationNotSupportedError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+_REQUEST_TIMEOUT = 408
 
 
 def client(given: C, *, name: str = "a2a", url: str | None = None) -> C:
@@ -58,6 +86,9 @@ class _Conversation(Conversation):
         node.ended(fate)
         return fate
 
+    def _is_answer(self, error: Exception) -> bool:
+        return isinstance(error, _REFUSALS) or _is_refused(error.__cause__)
+
     async def _ask(self, node: RemoteNode) -> Fate | None:
         context = ClientCallContext(timeout=CALL_SECONDS)
         return self._end(node, await self._client.get_task(GetTaskRequest(id=self.task_id), context=context))
@@ -75,6 +106,12 @@ class _Conversation(Conversation):
             return Fate.FINISHED  # it was forgotten there, which only ended tasks are
         except A2AError:
             return await self._ask(node)  # it says why not; what counts is how the task ended
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Return whether an error is an HTTP response that refuses the request: a wrong key, a body that is too large."""
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    return status in range(400, 500) and status != _REQUEST_TIMEOUT
 
 
 def _is_lost(told: Any) -> bool:

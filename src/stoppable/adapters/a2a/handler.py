@@ -42,8 +42,9 @@ from stoppable.adapters.a2a.stores import Ends, guarded
 OnDisconnect = Literal["keep", "stop"]
 
 _SETTLE_SECONDS = 1.0  # from the end of a run to the end of its task in the store
+_STORE_SECONDS = 30.0  # the same for a run of this process, whose end is on its way to the store
 _MOST_SECONDS = 60.0  # that a cancel is waited for
-_CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 10.0  # only a store that does not answer takes so long
 _WATCH_SECONDS = 0.5  # between two looks at a task whose events may be another replica's
 
 
@@ -125,11 +126,12 @@ class StoppableRequestHandler(DefaultRequestHandler):
 
     async def _settled(self, task_id: str, context: ServerCallContext) -> Task:
         """Return a task once it has ended or waits for a message; or as it is, if that takes too long."""
-        deadline = time.monotonic() + _SETTLE_SECONDS
+        started = time.monotonic()
         while True:
+            is_here = self._executor.is_executing(task_id)
             task = await self._task(task_id, context)
-            is_parked = task.status.state in INTERRUPTED and not self._executor.is_executing(task_id)
-            left = deadline - time.monotonic()
+            is_parked = task.status.state in INTERRUPTED and not is_here
+            left = started + (_STORE_SECONDS if is_here else _SETTLE_SECONDS) - time.monotonic()
             if task.status.state in TERMINAL or is_parked or left <= 0:
                 return task
             await self._ends.wait(task_id, left)
