@@ -17,7 +17,7 @@ WITH RECURSIVE tree (root, number, ended_at) AS (
     UNION ALL
     SELECT root, runs.number, runs.ended_at FROM runs JOIN tree ON runs.parent = tree.number
 )
-SELECT root, array_agg(number), coalesce(bool_and(ended_at < %s), false) FROM tree GROUP BY root
+SELECT root, array_agg(number), bool_and(coalesce(ended_at < %s, false)) FROM tree GROUP BY root
 """
 _TABLES = (("events", "run"), ("outcomes", "run"), ("inputs", "run"), ("runs", "number"))
 
