@@ -14,7 +14,7 @@ from .served import server_process
 def _no_orphans():
     if os.environ.get("STOPPABLE_TEST_INSTRUMENTED"):  # every guarantee holds with it as well: make test-instrumented
         stoppable.instrument()
-    with no_orphans():
+    with no_orphans(within=30):
         yield
     stoppable.uninstrument()  # what commands of the command line have switched on
 

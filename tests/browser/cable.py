@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import threading
 
+from ..ports import held_port
+
 
 class Cable:
     """Passes bytes on; while it is out, nothing listens and every connection is cut."""
@@ -14,7 +16,8 @@ class Cable:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._writers = set()
         self._server = None
-        self._port = 0
+        self._held = contextlib.ExitStack()
+        self._port = self._held.enter_context(held_port())
 
     def __enter__(self):
         self._thread.start()
@@ -27,6 +30,7 @@ class Cable:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._held.close()
 
     def plug_in(self):
         self._do(self._listen())
@@ -39,7 +43,6 @@ class Cable:
 
     async def _listen(self):
         self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
 
     async def _close(self):
         if self._server is not None:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from stoppable._core.ids import new_id
 
+from ..ports import held_port
 from ..served import DEADLINE, Server
 
 try:
@@ -46,11 +46,10 @@ def browser():
 class Served:
     """A server process that can be taken away and brought back at the same address."""
 
-    def __init__(self, folder, **environment):
+    def __init__(self, folder, port, **environment):
         self.gates = folder / "gates"
         self.gates.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = port
         self._store = f"sqlite:///{folder}/runs.db"
         self._environment = {"UI_GATES": str(self.gates), **environment}
         self._server = None
@@ -114,13 +113,14 @@ def own(tmp_path):
 
 @contextlib.contextmanager
 def serving(folder, **environment):
-    server = Served(folder, **environment)
-    server.open()
-    try:
-        yield server
-    finally:
-        server.http.close()
-        server.close()
+    with held_port() as port:
+        server = Served(folder, port, **environment)
+        try:
+            server.open()
+            yield server
+        finally:
+            server.http.close()
+            server.close()
 
 
 class Watched:

@@ -90,14 +90,13 @@ def test_a_run_is_stopped_before_the_server_has_heard_of_it(chat, browser):
     origin, url = chat
     page = browser.new_page()
     page.goto(origin)
-    page.evaluate("""() => {
-        const made = document.createElement("stoppable-button");
-        made.setAttribute("base", document.querySelector("stoppable-button").getAttribute("base"));
-        made.setAttribute("run-id", "not-yet");
-        document.body.append(made);
-    }""")
     with page.expect_response(lambda answer: answer.status == 404):
-        pass
+        page.evaluate("""() => {
+            const made = document.createElement("stoppable-button");
+            made.setAttribute("base", document.querySelector("stoppable-button").getAttribute("base"));
+            made.setAttribute("run-id", "not-yet");
+            document.body.append(made);
+        }""")
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.get_by_text("Stopping… as soon as it starts.")).to_be_visible()
     page.evaluate(f"""fetch("{url}/runs", {{method: "POST", headers: {{"Content-Type": "application/json"}},
@@ -119,7 +118,7 @@ def test_a_page_that_was_not_named_cannot_stop_anything(tmp_path, browser):
 def test_the_folder_is_ready_for_npm():
     folder = ROOT / "js/stoppable-button"
     done = subprocess.run(
-        ["npm", "pack", "--dry-run", "--json"], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        ["npm", "pack", "--dry-run", "--json"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     [packed] = json.loads(done.stdout[done.stdout.index("[\n") :])

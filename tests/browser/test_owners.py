@@ -13,6 +13,8 @@ from stoppable.server import Principal, create_app
 from stoppable.server.responses import Problem
 from stoppable.supervisor import Supervisor
 
+from ..served import DEADLINE
+
 
 @stoppable.agent
 async def napper() -> None:
@@ -45,16 +47,21 @@ def test_another_owner_sees_nothing(url, watched):
     watched.allow("401|404")
     started = {"agent": "napper", "runId": "of-ann"}
     headers = {"Authorization": "Bearer ann"}
-    assert httpx.post(f"{url}/runs", json=started, headers=headers).status_code == 201
+    assert httpx.post(f"{url}/runs", json=started, headers=headers, timeout=DEADLINE).status_code == 201
     page.goto(url)
     page.get_by_label("Key").fill("bob")
     page.get_by_role("button", name="Open").click()
     expect(page.get_by_text("No runs yet")).to_be_visible()
     mine = httpx.post(
-        f"{url}/runs", json={"agent": "napper", "runId": "of-bob"}, headers={"Authorization": "Bearer bob"}
+        f"{url}/runs",
+        json={"agent": "napper", "runId": "of-bob"},
+        headers={"Authorization": "Bearer bob"},
+        timeout=DEADLINE,
     )
     assert mine.status_code == 201
-    httpx.post(f"{url}/runs/of-ann/stop?wait=10", headers=headers)  # what happens to it is not told either
+    httpx.post(
+        f"{url}/runs/of-ann/stop?wait=10", headers=headers, timeout=DEADLINE
+    )  # what happens to it is not told either
     expect(page.locator("[data-run='of-bob']")).to_be_visible()
     assert page.locator("[data-run='of-ann']").count() == 0
     page.goto(f"{url}/#/runs/of-ann")

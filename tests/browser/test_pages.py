@@ -22,7 +22,7 @@ def test_a_run_appears_changes_and_ends_in_the_list_by_itself(shared, page):
     label = f"t:{new_id()[:8]}"
     page.goto(f"{shared.url}/#/?label={label}")
     expect(page.get_by_text(re.compile("No run matches|No runs yet"))).to_be_visible()
-    run = shared.start("asker", input={"gate": label[2:]}, labels={"t": label[2:]})
+    run = shared.start("asker", input={"gate": label[2:]}, labels={"t": label[2:]}, policy=LONG)
     expect(row(page, run).locator(".chip")).to_have_attribute("data-status", "running")
     expect(row(page, run).locator(".doing")).to_have_text("llm ask")
     row(page, run).get_by_role("button", name="Stop", exact=True).click()

@@ -72,7 +72,7 @@ def test_kill_asks_once_in_place_and_keep_waiting_keeps_waiting(shared, page):
 
 def test_a_tree_is_gray_from_top_to_bottom_and_its_sibling_goes_on(shared, page):
     sibling = shared.start("family", input={"gate": "tree-other"})
-    run = shared.start("family", input={"gate": "tree-1"})
+    run = shared.start("family", input={"gate": "tree-1"}, policy=LONG)
     open_run(page, shared, run)
     expect(page.get_by_text("in flight: llm ask ×2")).to_be_visible()
     button(page, "Stop").click()

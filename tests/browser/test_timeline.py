@@ -5,7 +5,7 @@ import re
 from playwright.sync_api import expect
 
 from ..waiting import wait_until
-from .test_stop import button, chip, open_run
+from .test_stop import LONG, button, chip, open_run
 
 
 def crossing(page):
@@ -18,11 +18,12 @@ def crossing(page):
 
 
 def test_the_bars_that_cross_the_stop_are_those_of_the_receipt_with_their_fates(shared, page):
-    run = shared.start("research")
-    wait_until(lambda: len(shared.ask("GET", f"/runs/{run}/tree")["runs"]) == 3, 60)
+    run = shared.start("planned", input={"gate": "crossing"}, policy=LONG)
     open_run(page, shared, run)
-    expect(page.get_by_text("in flight: llm chat ×2")).to_be_visible()
+    expect(page.get_by_text("in flight: llm ask ×2")).to_be_visible()
     button(page, "Stop").click()
+    expect(chip(page)).to_have_attribute("data-status", "stopping")  # the server has it
+    shared.open_gate("crossing")
     expect(chip(page)).to_have_attribute("data-status", "stopped")
     receipt = shared.ask("GET", f"/runs/{run}/receipt")
     calls = sorted(
@@ -39,7 +40,7 @@ def test_the_bars_that_cross_the_stop_are_those_of_the_receipt_with_their_fates(
 
 
 def test_a_record_that_comes_before_the_events_of_its_calls_does_not_call_them_abandoned(shared, page):
-    run = shared.start("family", input={"gate": "behind"})
+    run = shared.start("family", input={"gate": "behind"}, policy=LONG)
     wait_until(lambda: len(shared.ask("GET", f"/runs/{run}/tree")["runs"]) == 3, 60)
     shared.ask("POST", f"/runs/{run}/stop", json={})
     shared.open_gate("behind")
@@ -66,7 +67,7 @@ def test_a_record_that_comes_before_the_events_of_its_calls_does_not_call_them_a
 
 
 def test_the_picture_says_what_it_shows(shared, page):
-    run = shared.start("family", input={"gate": "picture"})
+    run = shared.start("family", input={"gate": "picture"}, policy=LONG)
     open_run(page, shared, run)
     expect(page.get_by_text("in flight: llm ask ×2")).to_be_visible()
     button(page, "Stop").click()
@@ -104,13 +105,14 @@ def shifted(page, pixels):
 
 
 def test_zooming_to_the_stop_going_along_and_back(shared, page):
-    run = shared.start("asker", input={"gate": "zoom"})
+    run = shared.start("asker", input={"gate": "zoom"}, policy=LONG)
     open_run(page, shared, run)
     expect(page.get_by_text("in flight: llm ask")).to_be_visible()
     button(page, "Stop").click()
     expect(chip(page)).to_have_attribute("data-status", "stopping")  # the server has it
     shared.open_gate("zoom")
     expect(chip(page)).to_have_attribute("data-status", "stopped")
+    expect(page.locator(".lanes .bar[data-name='ask'][data-fate='finished']")).to_have_count(1)  # nothing more comes
     page.wait_for_function("document.querySelector('.fatename, .barname')")
     picture = page.locator(".lanes")
     whole = picture.evaluate("(svg) => svg.outerHTML")

@@ -22,6 +22,14 @@ async def run(input_dict, tools):
     await call_llm("scripted", "demo", [{"role": "user", "content": "hi"}], {"seconds": 600})
 """
 
+WAITER = """
+async def run(input_dict, tools):
+    print("waiting for", input_dict["what"])
+    if input_dict["asks"]:
+        await call_llm("scripted", "demo", [{"role": "user", "content": "hi"}], {"seconds": 600})
+    await asyncio.sleep(600)
+"""
+
 CALLS = """
 async def run(input_dict, tools):
     try:
@@ -140,10 +148,10 @@ def test_a_reload_attaches_again_and_leaving_the_page_keeps_the_run(opened, app)
 def test_chained_agents_are_shown_below_their_caller_and_stopped_alone_or_with_it(opened):
     page = opened
     page.get_by_label("Agent", exact=True).fill("waiter")
-    page.get_by_label("Code").fill(WAITS)
+    page.get_by_label("Code").fill(WAITER)
     button(page, "Save").click()
     page.get_by_role("checkbox", name="waiter").check()
-    run(page, CALLS, '{"what": "food"}', name="guest")
+    run(page, CALLS, '{"what": "food", "asks": false}', name="guest")
     expect(page.get_by_text("waiter called by guest")).to_be_visible()
     expect(page.get_by_text("waiting for food")).to_be_visible()
     button(page, "Stop waiter").click()
@@ -152,8 +160,9 @@ def test_chained_agents_are_shown_below_their_caller_and_stopped_alone_or_with_i
     expect(page.locator("#trace .chip[data-status='stopped']")).to_have_count(1)
     expect(page.locator("#history .chip")).to_have_count(1)
 
-    run(page, CALLS, '{"what": "more food"}', name="guest")
+    run(page, CALLS, '{"what": "more food", "asks": true}', name="guest")
     expect(page.get_by_text("waiting for more food")).to_be_visible()
+    wait_until(lambda: "llm:scripted/demo" in in_flight(page, tree=True), 30)
     button(page, "Stop").click()
     button(page, "Stop now").click()
     expect(chip(page)).to_have_attribute("data-status", "stopped")
@@ -161,7 +170,7 @@ def test_chained_agents_are_shown_below_their_caller_and_stopped_alone_or_with_i
     page.locator("#history a").last.click()
     expect(page.locator("#result")).to_have_text('"went on after RunStopped"')
     page.get_by_label("Open").select_option("waiter")
-    expect(page.get_by_label("Code")).to_have_value(WAITS)
+    expect(page.get_by_label("Code")).to_have_value(WAITER)
 
 
 def test_what_cannot_be_started_is_said(opened, watched):

@@ -44,11 +44,22 @@ async def listening() -> None:
         await stoppable.sleep(3600)
 
 
+async def both(gate):
+    children = [await stoppable.spawn(asker, gate) for _ in range(2)]
+    return [await child.result() for child in children]
+
+
 @stoppable.agent
 async def family(gate: str = "never") -> list[str]:
     """Two askers side by side."""
-    children = [await stoppable.spawn(asker, gate) for _ in range(2)]
-    return [await child.result() for child in children]
+    return await both(gate)
+
+
+@stoppable.agent
+async def planned(gate: str = "never") -> list[str]:
+    """A call that ends, and then two askers side by side."""
+    await call("llm", "plan", 0)
+    return await both(gate)
 
 
 @stoppable.agent

@@ -49,7 +49,7 @@ class Running:
     def _address(self):
         while True:
             try:
-                line = self._lines.get(timeout=DEADLINE)
+                line = self._lines.get(timeout=3 * DEADLINE)  # imports take long on a busy machine
             except queue.Empty:
                 raise AssertionError(f"the app does not start: {''.join(self._said)}") from None
             self._said.append(line)

@@ -27,7 +27,7 @@ os.environ.update(
     }
 )
 
-DEADLINE = 10.0  # of waits that end at once unless a claim is broken
+DEADLINE = 30.0  # of waits that end at once unless a claim is broken
 REASON = "the user pressed Stop"
 
 

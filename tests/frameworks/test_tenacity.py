@@ -74,7 +74,7 @@ async def test_a_stop_ends_the_wait_between_attempts_at_once_if_tenacity_sleeps_
         before_sleep=lambda state: waiting.set(),
     )
     handle = await trip.start(agent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await waiting.wait()
     await handle.stop(reason="no more attempts")
     assert (await trip.end(handle)).status is Status.STOPPED

@@ -22,12 +22,12 @@ PATH = "/chat/completions"
 
 @pytest.fixture
 def client(scene, closing):
-    return guard(closing(httpx.AsyncClient(base_url=scene.server.url)), "llm", "post")
+    return guard(closing(httpx.AsyncClient(base_url=scene.server.url, timeout=30)), "llm", "post")
 
 
 @pytest.fixture
 def blocking_client(scene, closing):
-    return guard(closing(httpx.Client(base_url=scene.server.url)), "llm", "post")
+    return guard(closing(httpx.Client(base_url=scene.server.url, timeout=30)), "llm", "post")
 
 
 def token(line):
@@ -129,7 +129,7 @@ async def test_a_task_whose_next_line_never_comes_is_ended_and_the_client_stays_
 
 async def test_of_fifty_runs_on_a_pool_of_five_half_are_stopped_and_the_pool_serves_the_rest(scene, closing):
     runs, half = 50, 25
-    limits, timeout = httpx.Limits(max_connections=5), httpx.Timeout(5)
+    limits, timeout = httpx.Limits(max_connections=5), httpx.Timeout(30)
     client = closing(httpx.AsyncClient(base_url=scene.server.url, limits=limits, timeout=timeout))
     handles = [await stoppable.spawn(streaming(scene, client)) for _ in range(runs)]
     await scene.server.wait_for_request_async()

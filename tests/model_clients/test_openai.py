@@ -209,16 +209,16 @@ async def test_of_fifty_runs_on_one_client_half_are_stopped_and_the_pool_serves_
     assert set(later) <= {Ending.AFTER_ANSWER}, "nobody else's connection was broken"
 
 
-@pytest.mark.parametrize("rate", [10, 100])
-async def test_few_tokens_come_after_the_stop_of_a_running_stream(scene, chat, rate):
-    scene.server.script(Reply(["token "] * 200, rate=rate))
+@pytest.mark.parametrize("rate", [10, 1000])
+async def test_a_stream_that_would_go_on_for_an_hour_is_closed_while_it_runs(scene, chat, rate):
+    """How soon is a matter of the machine; that the next token is the last is shown with gates above."""
+    scene.server.script(Reply(["token "] * 3600 * rate, rate=rate))
     handle = await stoppable.spawn(chat.stream)
     await scene.until_received(3)
     await scene.stop(handle)
     outcome = await scene.outcome(handle)
-    await scene.server.wait_for_closed_async()
     assert (outcome.status, outcome.rung) == ("stopped", "signal")
-    assert scene.server.tokens_after_stop <= rate, "not a second's worth"
+    assert await scene.server.wait_for_closed_async() in ([Ending.MID_ANSWER], [Ending.RESET])  # unread tokens reset it
 
 
 async def test_errors_of_the_provider_reach_the_agent_unchanged(scene, client):

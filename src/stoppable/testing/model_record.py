@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from stoppable.testing.model_wire import Request
 
-_DEADLINE = 5.0
+_DEADLINE = 30.0  # of waits that end at once unless a claim is broken
 
 
 class Ending(StrEnum):

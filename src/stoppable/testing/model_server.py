@@ -18,7 +18,7 @@ from stoppable.testing.model_wire import Request
 
 __all__ = ["Connection", "Ending", "Failure", "Gate", "ModelServer", "Reply", "Request", "Stuck", "ToolCall", "Turn"]
 
-_DEADLINE = 5.0
+_DEADLINE = 30.0
 _OK = Reply("ok")
 
 

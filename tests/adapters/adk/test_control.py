@@ -1,17 +1,10 @@
 """The surfaces beside ADK's own: the routes and the page of stoppable, also on a port of their own."""
 
-import socket
-
 import httpx
 
+from ...ports import held_port
 from .serving import Client, asked, served
 from .world import DEADLINE
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 async def test_the_runs_are_shown_and_stopped_below_the_apps_address(server):
@@ -51,8 +44,7 @@ async def test_an_agent_that_is_called_as_a_tool_is_a_child(server):
 
 
 async def test_a_stop_is_heard_while_an_async_tool_blocks_the_loop_of_the_app(tmp_path):
-    port = free_port()
-    with served(tmp_path, control_port=port) as server:
+    with held_port() as port, served(tmp_path, control_port=port) as server:
         async with Client(server, "blocking_tool") as client, asked(client) as answer:
             await server.world.saw("enter blocking_tool")  # from here on ADK's own server answers nobody
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE) as control:

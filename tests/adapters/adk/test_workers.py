@@ -40,8 +40,7 @@ async def stopped(url, number, pids):
 
 
 async def test_every_stop_reaches_the_worker_that_executes_the_run(warm, tmp_path):
-    # ADK gives up on a file of sessions that is locked for five seconds; in this mode readers and writers do not wait
-    # for each other, and the file keeps it.
+    # In this mode readers and writers do not wait for each other, and the file keeps it.
     with contextlib.closing(sqlite3.connect(tmp_path / "sessions.db")) as sessions:
         sessions.execute("PRAGMA journal_mode=WAL")
     with contextlib.ExitStack() as stack:

@@ -1,11 +1,13 @@
 """An ADK app for several uvicorn workers, which share the runs and the sessions in files."""
 
 import asyncio
+import functools
 import os
 import warnings
 
 warnings.simplefilter("ignore")
 
+import aiosqlite  # noqa: E402
 import uvicorn  # noqa: E402
 from google.adk.agents.llm_agent import LlmAgent  # noqa: E402
 from google.adk.cli.fast_api import get_fast_api_app  # noqa: E402
@@ -18,6 +20,9 @@ from stoppable import Supervisor  # noqa: E402
 from stoppable.adapters.adk import install  # noqa: E402
 
 FOLDER = os.environ["FOLDER"]
+
+# ADK waits five seconds for a file of sessions that another worker has locked, and has no setting for it.
+aiosqlite.connect = functools.partial(aiosqlite.connect, timeout=120)
 
 
 class Asking(BaseLlm):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from stoppable.testing import ModelServer, Reply, Stuck, ToolCall
 
+from ...ports import held_port
 from .test_commands import alive, written
 from .world import DEADLINE
 
@@ -30,29 +30,30 @@ def model():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = (folder / "log").open("w")
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("served.py")), str(port), str(folder)]
-    process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"HOME": str(folder)})
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{url}/health").status_code == 200:
-                    break
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.05)
-        yield url
-    finally:
-        process.terminate()
+    with held_port() as port, (folder / "log").open("w") as log:
+        command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("served.py")), str(port), str(folder)]
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"HOME": str(folder)})
         try:
-            process.wait(20)
+            yield listening(process, f"http://127.0.0.1:{port}", folder / "log")
         finally:
-            process.kill()
-            log.close()
+            process.terminate()
+            try:
+                process.wait(20)
+            finally:
+                process.kill()
+                process.wait(DEADLINE)
+
+
+def listening(process, url, log):
+    """Wait until a server answers, and return its address."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/health", timeout=DEADLINE).status_code == 200:
+                return url
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
 
 
 def terminal(command):
@@ -108,12 +109,9 @@ async def test_an_interrupt_ends_the_command_and_the_next_message_finishes(serve
     model.script(terminal(f"sh -c 'echo $$ > {tmp_path}/started; exec sleep 300'"), Reply("done"))
     async with conversation(server, model, tmp_path) as client:
         pid = await written(tmp_path / "started")
-        start = time.monotonic()
         answer = await client.post("/interrupt")
-        took = time.monotonic() - start
         assert answer.status_code == 200, answer.text
-        assert took < 4, took  # a second where nobody else works; its own patience ends after five
-        assert not alive(pid)
+        assert not alive(pid)  # plain OpenHands answers after five seconds, and the command works on
         await reached(client, "paused")
         await say(client, "again")
         await reached(client, "finished")
