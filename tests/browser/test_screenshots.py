@@ -25,13 +25,12 @@ def in_flight(server, run, count):
     wait_until(is_so, 60)
 
 
-def booked(server, run):
-    """Wait until both sub-agents are in the calls that the pictures are about."""
+def booked(server, run, *, calls=frozenset({"llm:compare", "tool:book"}), status="running"):
+    """Wait until the sub-agents are in the calls that the pictures are about."""
 
     def is_so():
-        runs = server.ask("GET", "/runs?status=running&limit=100")["runs"]
-        open_now = {label for one in runs if one["rootId"] == run for label in one["inFlight"]}
-        return open_now == {"llm:compare", "tool:book"}
+        runs = server.ask("GET", f"/runs?status={status}&limit=100")["runs"]
+        return {label for one in runs if one["rootId"] == run for label in one["inFlight"]} == calls
 
     wait_until(is_so, 60)
 
@@ -45,15 +44,19 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module")
 def scene(server):
     """Runs in every state, some of them with a story."""
-    done = server.start("trip", "trip-oslo", input={"city": "Oslo"}, labels=TEAM, owner="ann", policy={"grace": 1.4})
+    oslo = {"city": "Oslo", "gate": "oslo"}
+    done = server.start("trip", "trip-oslo", input=oslo, labels=TEAM, owner="ann", policy={"grace": 600.0})
     booked(server, done)
-    server.ask("POST", f"/runs/{done}/stop?wait=60", json={"reason": "wrong city"})
+    server.ask("POST", f"/runs/{done}/stop", json={"reason": "wrong city"})
+    server.open_gate("oslo")
+    booked(server, done, calls={"tool:book"}, status="stopping")
+    server.ask("POST", f"/runs/{done}/stop?wait=60", json={"mode": "immediate"})
     lost = server.start("importer", "import-7", input={"gate": "x"}, labels={"team": "data"}, owner="bob", policy=SHORT)
     in_flight(server, lost, 1)
     server.ask("POST", f"/runs/{lost}/stop?wait=60", json={"reason": "too slow"})
     server.start("invoice", "invoice-31", input={"number": 4711}, owner="bob")
     server.start("greet", "greet-2", input={"text": "hello"}, owner="ann")
-    slow = {"city": "Lisbon", "slow": 3600}
+    slow = {"city": "Lisbon"}
     stopping = server.start("trip", "trip-lisbon", input=slow, labels=TEAM, owner="ann", policy={"grace": 60.0})
     booked(server, stopping)
     live = [server.start("trip", f"trip-{name}", input=slow, labels=TEAM, owner="bob") for name in ("rome", "bern")]

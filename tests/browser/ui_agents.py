@@ -155,12 +155,13 @@ exec(compile(PICTURED, "/srv/agents/importer.py", "exec"))
 
 
 @stoppable.agent
-async def flights(slow: float) -> str:
-    """Search, compare, keep."""
+async def flights(slow: float, gate: str = "") -> str:
+    """Search, compare until the gate opens or for so long, keep."""
     await call("tool", "search", 0.7)
     await call("store", "save", 0.25)
     stoppable.append_partial("three flights, the cheapest at 07:40\n")
-    await call("llm", "compare", slow)
+    async with stoppable.boundary("llm", "compare"):
+        await (opened(gate) if gate else asyncio.sleep(slow))
     await call("store", "save", 0.25)
     return "07:40"
 
@@ -175,9 +176,9 @@ async def hotels() -> str:
 
 
 @stoppable.agent
-async def trip(city: str = "Lisbon", slow: float = 2.0) -> str:
+async def trip(city: str = "Lisbon", slow: float = 3600.0, gate: str = "") -> str:
     """Plan a trip with two sub-agents."""
     await call("llm", "plan", 0.9)
     stoppable.append_partial(f"A weekend in {city}: looking for flights and hotels.\n")
-    children = [await stoppable.spawn(flights, slow), await stoppable.spawn(hotels)]
+    children = [await stoppable.spawn(flights, slow, gate), await stoppable.spawn(hotels)]
     return " ".join([await child.result() for child in children])

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from .processes import process
-from .test_commands import AGENTS
+from .test_commands import patient
 from .world import DEADLINE, names
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -30,7 +30,7 @@ def ended(url):
 @pytest.mark.skipif(names.WORKFLOW is None, reason="the page of google-adk 1.x has no Stop button")
 @pytest.mark.timeout(300)
 def test_the_stop_button_of_adk_web_ends_the_run(warm, tmp_path):
-    arguments = ["-m", "google.adk.cli", "web", "--port", "0", "--session_service_uri", "memory://", str(AGENTS)]
+    arguments = ["-m", "google.adk.cli", "web", "--port", "0", "--session_service_uri", "memory://", patient(tmp_path)]
     with process(*arguments, cwd=tmp_path) as made, sync_api.sync_playwright() as playwright:
         url = made.hear(r"Uvicorn running on (http://\S+)")[1]
         browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)

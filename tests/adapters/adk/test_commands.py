@@ -1,6 +1,7 @@
 """`adk web` and `adk api_server`, unmodified, with one line in services.py; and the example app."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +15,28 @@ ROOT = Path(__file__).parents[3]
 AGENTS = ROOT / "examples/adk_app/agents"
 
 
+def patient(folder):
+    """Copy the agents of the example, and let the writer take a second for each word: no test has to be quick."""
+    agents = Path(shutil.copytree(AGENTS, folder / "agents"))
+    file = agents / "writer" / "agent.py"
+    text = file.read_text()
+    assert "sleep(0.05)" in text
+    file.write_text(text.replace("sleep(0.05)", "sleep(1)"))
+    return str(agents)
+
+
 @pytest.mark.parametrize("command", ["web", "api_server"])
 async def test_one_line_in_services_makes_the_commands_of_adk_stoppable(warm, tmp_path, command):
-    arguments = ["-m", "google.adk.cli", command, "--port", "0", "--session_service_uri", "memory://", str(AGENTS)]
+    arguments = [
+        "-m",
+        "google.adk.cli",
+        command,
+        "--port",
+        "0",
+        "--session_service_uri",
+        "memory://",
+        patient(tmp_path),
+    ]
     with process(*arguments, cwd=tmp_path) as made:
         made.hear("stoppable is active")
         url = made.hear(r"Uvicorn running on (http://\S+)")[1]
