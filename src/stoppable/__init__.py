@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Import the library when one of its names is first used: a command such as ``stoppable ls`` needs none of them.
+    """Import the library when one of its names is first used; a command such as ``stoppable ls`` needs none of them.
 
     Afterwards all names are here, and this is no longer called.
     """

@@ -1,4 +1,4 @@
-"""Every public name of ``stoppable``, which gets them from here when one of them is asked for first."""
+"""Every public name of ``stoppable``, imported when one of them is first used."""
 
 from stoppable import _engine  # noqa: F401 - the core does nothing to running code without it
 from stoppable._core.boundary import boundary, check, should_stop

@@ -1,7 +1,7 @@
 """The API key of a server, and how agents are kept from inheriting it.
 
-Whatever a run starts gets a copy of our environment. A key in there would let an agent's shell stop other runs and
-release its own hold, so the key is read once and removed.
+Processes of a run inherit the environment of the server. With the key, an agent's shell could stop other runs and
+release its own hold, so the key is read once and then removed from the environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _taken: list[str] = []
 
 
 def find() -> str | None:
-    """Return the key: of the environment, of the file it names, of a systemd credential, or what was taken."""
+    """Return the key: from the environment, the file it names, a systemd credential, or what ``taken`` removed."""
     key = os.environ.get(NAME)
     if key:
         return key
@@ -39,9 +39,9 @@ def find() -> str | None:
 
 @contextlib.contextmanager
 def taken() -> Iterator[str | None]:
-    """Yield the key, which is not in the environment of this process in the meantime; ``/proc`` never shows it again.
+    """Yield the key, and remove it from the environment for the block; ``/proc`` never shows it again.
 
-    Whoever looks for it with ``find`` still has it: a client, or a second server of this process.
+    ``find`` still returns it, for a client or a second server in this process.
     """
     key = find()
     if key is not None:
@@ -70,8 +70,8 @@ def _read(path: Path) -> str:
 def _blot_out(name: str) -> None:
     """Overwrite the value where the system put it when this process began.
 
-    To unset a variable leaves its text in place, where ``/proc/PID/environ`` shows it to all processes of the user.
-    What Python has of it is a copy.
+    Unsetting a variable leaves its text in memory, where ``/proc/PID/environ`` shows it to all processes of the user;
+    Python only has a copy of it.
     """
     import ctypes  # noqa: PLC0415 - only servers need it
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def dump(value: Any) -> Any:
-    """Return the JSON form of one of our records, or of a value in it."""
+    """Return the JSON form of a record, or of a value in it."""
     if isinstance(value, str):
         return value.value if isinstance(value, StrEnum) else value
     if value is None or isinstance(value, int | float):
@@ -36,14 +36,14 @@ def dump(value: Any) -> Any:
 
 
 def shallow(value: Any) -> Any:
-    """Return the JSON form of a record but for what is in it: for an encoder that asks again (``default=``)."""
+    """Return the JSON form of a record without converting its values; for an encoder's ``default=``."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {wire: getattr(value, name) for name, wire, _ in _fields(type(value))}
     return dict(value) if isinstance(value, Mapping) else list(typing.cast("typing.Iterable[Any]", value))
 
 
 def load(kind: type[T], data: Any) -> T:
-    """Return the record that a JSON form tells of; unknown names are ignored, so that newer writers can be read."""
+    """Return a record from its JSON form; unknown names are ignored, so that data of newer versions can be read."""
     found: T = _load(kind, data)
     return found
 
@@ -72,7 +72,7 @@ def _load(kind: Any, data: Any) -> Any:
 
 def _load_one_of(kinds: list[Any], data: Any) -> Any:
     *others, last = kinds
-    for kind in others:  # a word of one of several enums
+    for kind in others:  # a value of one of several enums
         with contextlib.suppress(ValueError):
             return _load(kind, data)
     return _load(last, data)
@@ -84,7 +84,7 @@ def _loaded(kind: type) -> tuple[tuple[str, str, Any, bool], ...]:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return whether a value of a type is its own JSON form: to find that out takes longer than all the rest."""
+    """Return whether values of a type are their own JSON form, so that converting them can be skipped."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return all(_is_plain(arg) for arg in typing.get_args(hint))
     return hint in (Any, str, int, float, bool, type(None))
@@ -102,12 +102,12 @@ def _camel(name: str) -> str:
 
 
 def plain(value: object, limit: int) -> tuple[Any, str | None]:
-    """Return the JSON form of whatever an agent gave us, or None and the reason why it has none.
+    """Return the JSON form of a value from an agent, or None and the reason why it has none.
 
-    Dates, enums, dataclasses, pydantic models, sets and bytes that are text have one. Nothing an agent returns can make
-    this raise, or take time and memory without bound.
+    Dates, enums, dataclasses, pydantic models, sets and bytes that are text have one. No value can make this raise, or
+    use unbounded time or memory.
     """
-    if (type(value) is str or type(value) is bytes) and len(value) > limit:  # said without making it larger still
+    if (type(value) is str or type(value) is bytes) and len(value) > limit:  # reported without copying it
         return None, f"{len(value):,} characters are over the limit of {limit:,} bytes"
     if _is_token(value, limit):
         return (value.copy() if isinstance(value, dict) else value), None
@@ -116,14 +116,14 @@ def plain(value: object, limit: int) -> tuple[Any, str | None]:
         return json.loads(text), None
     except _TooLong:
         return None, f"its JSON form is over the limit of {limit:,} bytes, or has no end"
-    except BaseException as error:  # a __repr__, a __iter__, a cycle, a sys.exit(): anything may be in there
+    except BaseException as error:  # it may contain anything: a __repr__ or __iter__ that raises, a cycle, a sys.exit()
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise  # it is not the value's: only here can it be the user's
+            raise  # not raised by the value: the user pressed Ctrl-C
         return None, _utf8(f"a value of type {name_of(value)} has no JSON form: {name_of(error)}: {_text(error)}"[:500])
 
 
 def _is_token(value: object, limit: int) -> bool:
-    """Return whether a value is its own JSON form at first sight: a text, or a few facts, as come fifty a second."""
+    """Return whether a value is obviously its own JSON form: a short text, or a few facts. A fast path for events."""
     share = limit // (2 * _FACTS)
     if share < _NUMBER or type(value) is not dict:
         return type(value) is str and _is_small(value, share)
@@ -143,13 +143,13 @@ def _is_small(item: Any, limit: int) -> bool:
 
 
 _FACTS = 8
-_NUMBER = 40  # bytes are more than the longest has, with what is around it
+_NUMBER = 40  # bytes: more than the longest form of a number, with separators
 
 
 def is_plain(value: object) -> bool:
-    """Return whether a value is made of JSON's own types, and of not too many: then ``plain`` is soon done with it.
+    """Return whether a value consists of a limited number of plain JSON values, so that ``plain`` is fast.
 
-    Nobody's code runs to find that out, nor then.
+    No code of the agent is called, neither here nor in ``plain``.
     """
     left, waiting = _FEW, [value]
     while waiting:
@@ -192,9 +192,10 @@ def _encode(value: object, limit: int) -> str:
 
 
 class _Scale:
-    """Adds up the least that values take in JSON, before they are written.
+    """Computes a lower bound of the JSON size of a value, before it is converted.
 
-    Ten lists of ten lists of ten … that are the same one are few objects, whose JSON is longer than any memory.
+    A list that contains the same list ten times, which contains the same list ten times …, is small in memory, but its
+    JSON is larger than any memory.
     """
 
     def __init__(self, limit: int) -> None:
@@ -216,7 +217,7 @@ class _Scale:
                     waiting += item.values()
                 elif kind is list or kind is tuple:
                     waiting += item
-                elif issubclass(kind, _CONTAINERS):  # of somebody who may have given it no end
+                elif issubclass(kind, _CONTAINERS):  # its own iterator, which may be endless
                     parts = item.items() if isinstance(item, dict) else item
                     waiting += itertools.islice(parts, max(left, 0) + 1)
             if left < 0 or len(waiting) > left + 2:
@@ -228,7 +229,7 @@ _CONTAINERS = (list, tuple, dict)
 
 
 def _utf8(text: str) -> str:
-    """Return a text without halves of surrogate pairs, as one has that was cut: nobody could store or send it."""
+    """Return a text without lone surrogates, which cannot be stored or sent; a text that was cut may have them."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -258,7 +259,7 @@ def name_of(value: object) -> str:
     try:
         return str(type(value).__name__)
     except BaseException:
-        return "unknown"  # a metaclass may make a name of it that raises
+        return "unknown"  # a metaclass may define a __qualname__ that raises
 
 
 def _text(error: BaseException) -> str:

@@ -41,7 +41,7 @@ class AgentStopped(BaseException):
     """
 
     by_force = False
-    """Whether INTERRUPT ended what it was raised in; otherwise the code came to a check or boundary by itself."""
+    """Whether INTERRUPT raised it inside an effect; otherwise a check or boundary raised it."""
 
     def __init__(self, target: str, reason: Reason) -> None:
         super().__init__(target, reason)

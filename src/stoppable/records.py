@@ -26,14 +26,14 @@ ERROR_LENGTH = 500  # in a list
 
 
 def check_key(key: object) -> None:
-    """Raise an error that says what the key of a conversation is."""
+    """Raise an error if a value is not a valid conversation key."""
     if key is not None and not isinstance(key, str):
         raise InvalidArgument(f"invalid key {str(key)[:40]!r}: use a string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopIntent:
-    """A stop as it was asked for: durable before anybody is told, its mode only rises (G6, G14)."""
+    """A stop as the store keeps it: durable before workers are notified, and its mode only rises (G6, G14)."""
 
     mode: Mode = Mode.GRACEFUL
     reason: Reason = field(default_factory=Reason)
@@ -51,7 +51,7 @@ class ErrorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRecord:
-    """How a run ended; ``omitted`` says why a result or partial is not kept here."""
+    """How a run ended; ``omitted`` says why a result or partial is missing."""
 
     status: Status
     reason: Reason | None = None
@@ -74,7 +74,7 @@ class RunRecord:
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
-    """Of the conversation that it is a turn of; other turns have the same. Not inherited."""
+    """The key of its conversation; all turns of a conversation have the same key. Not inherited."""
     status: Status = Status.PENDING
     worker: str = ""
     epoch: int = 1
@@ -83,20 +83,20 @@ class RunRecord:
     limits: Limits | None = None
     policy: Policy = field(default_factory=Policy)
     input: Any = None
-    """The arguments that it was started with, by name, as far as they were kept."""
+    """The arguments that it was started with, by name; ``omitted`` lists those that are missing."""
     omitted: Mapping[str, str] = field(default_factory=dict)
     """Why an argument is not in the input."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What it is in other systems, as noted with ``Run.annotate``."""
+    """Facts from ``Run.annotate``, such as ids in other systems."""
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
     ended_late: float | None = None
-    """When one that is lost was seen to end after all."""
+    """When a lost run was later seen to end."""
     stop: StopIntent | None = None
     stop_requested_at: float | None = None
     acknowledged: Mode | None = None
-    """The mode of the last stop whose gate is known to be closed."""
+    """The mode of the last acknowledged stop."""
     outcome: OutcomeRecord | None = None
     receipt: Receipt | None = None
     last_event: int = 0
@@ -114,7 +114,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Climb:
-    """A rung of the ladder, and when it is climbed, or was."""
+    """A rung of the ladder, and when it will be or was climbed."""
 
     rung: Rung
     at: float
@@ -137,17 +137,17 @@ class RunSummary:
     started_at: float | None
     ended_at: float | None
     ended_late: float | None
-    """When one that is lost was seen to end after all."""
+    """When a lost run was later seen to end."""
     mode: Mode | None
-    """Of its stop, if somebody asked for one."""
+    """The mode of its stop, if it was stopped."""
     reason: Reason | None
     stop_requested_at: float | None
     acknowledged_at: float | None
     delivered_at: float | None
     in_flight: tuple[str, ...] | None
-    """What is open in it, as far as whoever made the summary knows; None if that is not known."""
+    """Its open boundaries, or None if they are unknown."""
     ladder: tuple[Climb, ...]
-    """When the rungs of its stop are climbed, once that is known; those that were, once it is over."""
+    """When the rungs of its stop will be climbed; once it has ended, the rungs that were climbed."""
     rung: Rung | None
     clean: bool | None
     error: str | None
@@ -200,8 +200,7 @@ def _climbs(receipt: Receipt) -> tuple[Climb, ...]:
 _FIELDS = tuple(one.name for one in fields(RunRecord))
 _values_of = attrgetter(*_FIELDS)
 SETTERS: Mapping[str, Callable[[RunRecord, Any], None]] = {name: getattr(RunRecord, name).__set__ for name in _FIELDS}
-"""How the fields of a record that is being made are filled, in their order; its constructor takes much longer, and a
-bulk stop makes thousands."""
+"""Sets the fields of a new record, in order; much faster than the constructor, and a bulk stop makes thousands."""
 
 
 def changed(record: RunRecord, **changes: Any) -> RunRecord:
@@ -228,7 +227,7 @@ class EventType(StrEnum):
     TRUNCATED = "truncated"
     """The log is full: from here on only statuses are kept."""
     LATE = "late"
-    """Somebody reported about a run that is over; it changes nothing."""
+    """A report about a run that had ended; it changes nothing."""
     DONE = "done"
     """The last event of a run's life; carries its status."""
 
@@ -246,14 +245,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeEvent(Event):
-    """One line of the logs of a tree, in the order in which they came; ``place`` is where a reader goes on."""
+    """One event of a tree, in store order; ``place`` is where a reader resumes."""
 
     place: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """An event before the store has given it its place."""
+    """An event before the store has numbered it."""
 
     type: EventType
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -262,7 +261,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Which runs a bulk stop or a hold means: those that match everything given; all of them only if that is said."""
+    """The runs of a bulk stop or a hold: those that match all given criteria; every run only with ``all=True``."""
 
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -277,15 +276,15 @@ class Selector:
             )
         check_labels(self.labels)
         check_key(self.key)
-        object.__setattr__(self, "labels", dict(self.labels))  # what it means does not change with its caller's
+        object.__setattr__(self, "labels", dict(self.labels))  # a copy: the caller may change its own
 
     @property
     def is_conversation(self) -> bool:
-        """Whether it means the runs of one key, at most kept to an owner."""
+        """Whether it selects the runs of one key, with or without an owner."""
         return self.key is not None and self.name is None and not self.labels
 
     def matches(self, *, owner: str | None, labels: Mapping[str, str], name: str, key: str | None) -> bool:
-        """Return whether a run with these is meant."""
+        """Return whether a run with these properties matches."""
         return (
             (self.owner is None or self.owner == owner)
             and (self.name is None or self.name == name)
@@ -319,7 +318,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAnswer:
-    """What a stop that is durable now changed for one run that it named."""
+    """What a stored stop changed for one selected run."""
 
     record: RunRecord
     answer: Answer
@@ -327,12 +326,12 @@ class StopAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopResult:
-    """What one request meant, and the hold it placed."""
+    """What one stop request changed, and the hold it placed."""
 
     answers: tuple[StopAnswer, ...] = ()
     hold: Hold | None = None
     waits_until: float | None = None
-    """If it found no run and waits for one: until then."""
+    """If it found no run and waits for one: until when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,7 +196,7 @@ ENGINE_MUTANTS = (
         name="a run that was cut is not told so",
         breaks="G8",
         file="_engine/edge.py",
-        snippet="        run._deliver(raised=True)  # it was cut, though",
+        snippet="        run._deliver(raised=True)  # it was cut off, although",
         replacement="        #",
         caught_by=(UNIT + "test_edges.py::test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopped",),
     ),

@@ -1,1 +1,1 @@
-"""L0: what a stop is. Standard library only, never asyncio, never wall time."""
+"""What a stop is. Standard library only: no asyncio, no wall time."""

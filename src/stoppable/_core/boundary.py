@@ -1,4 +1,4 @@
-"""The points where a stop lands: boundaries and checks."""
+"""Boundaries and checks: the points where a stop takes effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stoppable.errors import AgentStopped, InvalidArgument
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_LOOKED_AT = 64  # of a crowd: the innermost one is among the last that came
+_LOOKED_AT = 64  # of many members: the innermost one is among the last that entered
 _get = context.current.get  # bound once: a check is one call of it
 
 
@@ -53,7 +53,7 @@ def _join_in_shield(scope: Scope, run: Run) -> participants.Participant | None:
     run._looked = True
     holder = participants.join(run)
     if holder is not None and isinstance(scope, shielded):
-        scope._protect(holder)  # a task that was started in the shield is held back too
+        scope._protect(holder)  # CANCEL also waits for a task that was started in the shield
     return holder
 
 
@@ -64,7 +64,7 @@ def boundary(kind: str, name: str | None = None) -> Boundary:
     entry if the run was stopped, and never on exit, so an answer that was paid for is kept (G11). While it is open, it
     is listed as in flight.
     """
-    # A function, because a constructor that is written in Python costs half as much again.
+    # A function, because a constructor written in Python would add half of the cost.
     entry = Boundary()
     entry.kind = kind
     entry.name = name
@@ -73,7 +73,7 @@ def boundary(kind: str, name: str | None = None) -> Boundary:
 
 
 class Boundary(Member):
-    """What ``boundary()`` makes."""
+    """What ``boundary()`` returns."""
 
     __slots__ = ("_fate", "_run", "holder", "kind", "name")
 
@@ -82,23 +82,23 @@ class Boundary(Member):
     kind: str
     name: str | None
     holder: participants.Participant | None
-    """Who is inside; set on entry."""
-    _run: Run | None  # the one it is open in
+    """The participant that is inside; set on entry."""
+    _run: Run | None  # the run in which it is open
     _fate: Fate
 
     @property
     def label(self) -> str:
-        """How it is listed: its kind, and its name if it has one."""
+        """The label under which it is listed: its kind, and its name if it has one."""
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for its effect, though it is not over: a stream whose consumer has a chunk in hand."""
+        """Whether its effect has not ended, but no code waits for it: a stream whose consumer processes a chunk."""
         return False
 
     @property
     def fate(self) -> Fate | None:
-        """What became of it, if it was open when a stop came."""
+        """What happened to it, if it was open when the run was stopped."""
         return getattr(self, "_fate", None)
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class Boundary(Member):
             return self._enter_elsewhere(run)
         main = run._main
         if main is None or not main.thread._is_owned() or main.task is not participants.current_task(main.loop):
-            # Rarely: nearly always it is the run's own task that enters, which is seen without a call.
+            # The rare case: nearly always the run's own task enters, which is recognized without a call.
             main = participants.join(run)
         self._run = run
         self.holder = main
@@ -129,14 +129,14 @@ class Boundary(Member):
             if run._closed:
                 if error is not None and self._goes_on(run):
                     return
-                self._note_fate(run, kind, error)  # before it is gone: that may be what the run waits for
+                self._note_fate(run, kind, error)  # before it is removed, because the run may wait for that
             del run._members[self]  # type: ignore[union-attr]
             if run._closed:
                 self._leave_closed(run, kind, error)
             if run._sink is not None:
                 run._sink.left(run, self)
 
-    # The two above once more, as coroutines: to call them from here would be a tenth of an `async with`.
+    # The same two as coroutines; calling them from here would cost a tenth of an `async with`.
 
     async def __aenter__(self) -> Self:
         run = _get()
@@ -176,7 +176,7 @@ class Boundary(Member):
                 run._sink.left(run, self)
 
     def _enter_elsewhere(self, scope: Scope) -> Self:
-        """Enter in a shield, which may be entered after the stop, or outside any run, which does nothing."""
+        """Enter in a shield, which is allowed after the stop, or outside any run, which does nothing."""
         if self._run is not None:
             raise InvalidArgument(f"{self!r} is already entered: call boundary(…) again for each `with`")
         run = scope._run_here()
@@ -190,7 +190,7 @@ class Boundary(Member):
         return self
 
     def _published(self, run: Run, scope: Scope) -> None:
-        """Count it, turn back if the gate is closed, and tell of it otherwise."""
+        """Count the boundary; withdraw it if the gate is closed, otherwise report it."""
         self._pass(run, scope)
         if run._sink is not None:
             run._sink.entered(run, self)
@@ -207,7 +207,7 @@ class Boundary(Member):
                 stop.note_after(entry)
 
     def _goes_on(self, run: Run, ending: participants.Participant | None = None) -> bool:
-        """Return whether whoever entered it has been cut while another is still at work for it: that one holds it."""
+        """Return whether the code that entered it was cut off while its holder still works for it."""
         for other in run._list(participants.Participant):
             if other.inside is self and other is not ending and other.alive():
                 self.holder = other
@@ -215,7 +215,7 @@ class Boundary(Member):
         return False
 
     def _ends_with(self, ending: participants.Participant, run: Run, error: BaseException | None) -> None:
-        """Leave it if whoever is about to end was the last one at work for it."""
+        """Leave the boundary if the participant that is about to end was the last one that works for it."""
         if self._run is None and self.holder is ending and not self._goes_on(run, ending):
             self._note_fate(run, None, error)
             run._withdraw(self)
@@ -229,10 +229,10 @@ class Boundary(Member):
     def _leave_closed(self, run: Run, kind: type[BaseException] | None, error: BaseException | None) -> None:
         self._note_fate(run, kind, error)
         if run._ended is not None:
-            run._settle()  # whoever was inside may have been all that the run waited for
+            run._settle()  # the run may have waited only for this
 
     def _skip(self) -> None:
-        """Withdraw before the effect; a stop whose snapshot has it lists it as skipped."""
+        """Withdraw before the effect begins; a stop whose snapshot contains it lists it as skipped."""
         run, self._run = self._run, None
         assert run is not None, "published in it"
         run._withdraw(self)
@@ -260,12 +260,12 @@ class Boundary(Member):
         return True
 
     def _take_up(self) -> None:
-        """Go on with a stream, in whatever task or thread reads it now, and in whatever run."""
+        """Continue a stream, in the task, thread and run that read it now."""
         scope = _get()
         run = self._run
         if run is not scope._run_here():
             if run is not None:
-                self.__exit__(None, None, None)  # it may be over: no stop would find the stream there
+                self.__exit__(None, None, None)  # that run may have ended: no stop would find the stream there
             if not self.enter_unpaid(scope):
                 scope._raise_stopped()
         elif run is not None:
@@ -291,7 +291,7 @@ def innermost(run: Run) -> Boundary | None:
 
 
 class _Unpaid(Boundary):
-    """What a decorated call returned and somebody may await or read: the call itself has been counted."""
+    """What a decorated call returned, to be awaited or read; the call itself has been counted."""
 
     __slots__ = ()
 
@@ -328,12 +328,12 @@ def _async_iteration(kind: str, name: str, function: Callable[..., Any], make: _
             try:
                 chunk = await anext(chunks)
                 while True:
-                    entry.holder = None  # between two chunks nobody is inside
+                    entry.holder = None  # between two chunks no code is inside
                     try:
                         sent = yield chunk
                     except GeneratorExit:
                         raise
-                    except BaseException as error:  # of a reader that is a context manager's block, for example
+                    except BaseException as error:  # of a consumer that is the block of a context manager, for example
                         chunk = await chunks.athrow(error)
                     else:
                         entry._take_up()
@@ -400,7 +400,7 @@ def _call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., A
             entry.__exit__(type(error), error, None)
             raise
         entry.__exit__(None, None, None)
-        if type(result) in _RETURNED:  # by a wrapper that is written for functions of every kind
+        if type(result) in _RETURNED:  # by a wrapper that supports all kinds of functions
             return _RETURNED[type(result)](kind, name, result)
         return result
 
@@ -425,7 +425,7 @@ _warned = False
 
 
 def _look_outside(scope: Scope, what: str) -> None:
-    """Warn once where code looks for a run that it has lost on the way: on a bare thread, or in a forked process."""
+    """Warn once if code has lost its run: on a bare thread, or in a forked process."""
     global _warned
     if _warned:
         return
@@ -445,5 +445,5 @@ def _look_outside(scope: Scope, what: str) -> None:
     _warned = True
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("stoppable."):
-        frame, level = frame.f_back, level + 1  # the warning is about the line that called us, however it did
+        frame, level = frame.f_back, level + 1  # the warning names the calling line outside of stoppable
     warnings.warn(told, RuntimeWarning, stacklevel=level)

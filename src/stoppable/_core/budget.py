@@ -1,4 +1,4 @@
-"""Counts what a run with its subtree uses, and stops it at its limits."""
+"""Counts what a run and its subtree use, and stops the run at its limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 Left: TypeAlias = tuple[int, int]
-"""How many boundaries may still be entered, and of what limit."""
+"""How many boundaries may still be entered, and the limit."""
 
 
 class Budget:
@@ -28,7 +28,7 @@ class Budget:
         self._outer = outer
         # next() of a count is atomic, so two threads never get the same number.
         self._counters: dict[str, Iterator[int]] = {kind: count(1) for kind in limits.boundaries}
-        self._spent: dict[str, int] = {}  # as far as is known: a thread may be about to say more
+        self._spent: dict[str, int] = {}  # approximate: another thread may be about to raise it
 
     def spend(self, kind: str) -> None:
         """Count one boundary; the first one over a limit stops the run that has the limit."""
@@ -45,7 +45,7 @@ class Budget:
         self._run.stop(reason=Reason.of(f"limit of {limit} {kind} boundaries", kind=ReasonKind.LIMIT))
 
     def left(self) -> dict[str, Left]:
-        """Return what may still be spent of each kind, here and further up the tree."""
+        """Return how many boundaries of each kind may still be entered, here and in every ancestor."""
         found: dict[str, Left] = {}
         budget: Budget | None = self
         while budget is not None:

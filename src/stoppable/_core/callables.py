@@ -1,4 +1,4 @@
-"""What is behind something that can be called."""
+"""Finds the function behind a callable."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def behind(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that runs in the end, also for an object that can be called: it tells of what kind it is."""
+    """Return the function that is finally called, also for a callable object; its kind (async, generator) counts."""
     inner = behind(function)
     return inner if inspect.isroutine(inner) else type(inner).__call__

@@ -1,4 +1,4 @@
-"""The monotonic clock of the process; tests put a fake one in its place."""
+"""The monotonic clock of the process; tests replace it with a fake one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 now: Callable[[], float] = time.monotonic
-"""Seconds on a clock that never goes back. Call it as ``clock.now()``, so that a test's clock is seen."""
+"""Seconds on a monotonic clock. Call it as ``clock.now()``, so that tests can replace it."""
 
 
 def use(tell: Callable[[], float]) -> Callable[[], float]:
-    """Put a clock in place and return the one that was there."""
+    """Replace the clock and return the previous one."""
     global now
     previous, now = now, tell
     return previous

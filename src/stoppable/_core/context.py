@@ -20,7 +20,7 @@ class Scope(Protocol):
 
     @property
     def _looked(self) -> bool:
-        """Set by every look, so that a stop knows whether there ever was one."""
+        """Set by every check, so that a stop knows whether the run has ever checked."""
         ...
 
     @_looked.setter
@@ -68,7 +68,7 @@ current: contextvars.ContextVar[Scope] = contextvars.ContextVar("stoppable", def
 
 
 def _leave_run() -> None:
-    # A forked process has a copy of the run, which no stop reaches, and of whatever it reports to.
+    # A forked process has a copy of the run and of its sink, and no stop reaches the copy.
     if current.get()._run_here() is not None:
         current.set(FORKED)
 
@@ -82,7 +82,7 @@ def current_run() -> Run | None:
 
 
 class detached:  # noqa: N801 - reads as a statement: `with detached():`
-    """Leave the run for a block: what is called or started inside may outlive it."""
+    """Leave the run for a block: work that is called or started inside may outlive the run."""
 
     __slots__ = ("_reset",)
 

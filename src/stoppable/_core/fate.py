@@ -1,4 +1,4 @@
-"""What became of an effect that was open when a stop came."""
+"""Decides the fate of an effect that was open when its run was stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fate_of(run: Run, error: BaseException | None) -> Fate:
-    """Say how an effect ended: by itself, by the stop, or by a rung, and by a rung only if it was that one."""
+    """Return how an effect ended: on its own, by the stop, or by a rung, but only if that rung really ended it."""
     if error is None:
         return Fate.FINISHED
     cause = _cause(error)
@@ -22,15 +22,15 @@ def fate_of(run: Run, error: BaseException | None) -> Fate:
     if cause is not None:
         return Fate.KILLED if run._rung is not None and run._rung >= Rung.KILL else Fate.CANCELLED
     if isinstance(error, GeneratorExit):
-        return Fate.CLOSED  # its reader left it
+        return Fate.CLOSED  # its consumer left it
     return Fate.INTERRUPTED if run._was_interrupted else Fate.FINISHED
 
 
 def _cause(error: BaseException) -> BaseException | None:
-    """Return the stop or the cancel that ended an effect: the error itself, or what was on its way out then."""
+    """Return the stop or cancel that ended an effect: the error itself, or the exception that was being handled."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, (AgentStopped, *participants.cancels)):
-        if isinstance(found, BaseExceptionGroup):  # of a task group: the stop, if that is all that its branches met
+        if isinstance(found, BaseExceptionGroup):  # an exception group: the stop, if the group contains nothing else
             causes = [_cause(inner) for inner in found.exceptions]
             if None not in causes:
                 return next((cause for cause in causes if isinstance(cause, AgentStopped)), causes[0])

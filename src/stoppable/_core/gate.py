@@ -1,9 +1,9 @@
 """The gate: what a stop must reach, and whether a run still lets anything in.
 
-Entering takes no lock. Whoever comes publishes itself among the members first and reads ``_closed`` afterwards;
-whoever closes sets ``_closed`` first and takes the snapshot afterwards. So either the newcomer sees the flag, or the
-snapshot has the newcomer, and nothing slips in unseen (G1). Putting a key into a dict, popping it and copying its keys
-are atomic in CPython; popping a member is the claim to it, which exactly one caller gets.
+Entering takes no lock. A new member first publishes itself among the members and then reads ``_closed``; closing first
+sets ``_closed`` and then takes the snapshot. So either the new member sees the flag, or the snapshot contains the
+member, and nothing enters unseen (G1). Adding a key to a dict, popping it and copying the keys are atomic in CPython;
+popping a member claims it, and exactly one caller succeeds.
 
 Everything rarer (a stop, its delivery, the end of a run) happens under ``lock``: one for the process, held for a few
 lines, never while calling out. It is re-entrant because a signal handler may stop a run while it interrupts a thread
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from stoppable._core.stop import Stop
 
 lock = threading.RLock()
-# A fork waits for whoever holds it: in the child nobody would ever give it back.
+# A fork waits for the lock: in the child, no thread would ever release it.
 os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 class Role(Enum):
-    """What a member is to the run; read in place of ``isinstance`` where a stop looks at every member of a tree."""
+    """The role of a member; faster than ``isinstance`` when a stop visits every member of a tree."""
 
     PARTICIPANT = "participant"
     REMOTE = "remote"
@@ -36,7 +36,7 @@ class Role(Enum):
 
 
 class Member:
-    """Whatever a run has besides its children; compared by identity."""
+    """Anything that a run has besides its children; compared by identity."""
 
     __slots__ = ()
 
@@ -49,12 +49,12 @@ M = TypeVar("M", bound=Member)
 class Gate:
     """The members of one run."""
 
-    # What a stop touches in every run of a tree, side by side in memory: that is most of what it costs.
+    # The fields that a stop touches in every run of a tree are adjacent in memory, which is most of its cost.
     __slots__ = ("_closed", "_members", "_stop")
 
     _closed: bool
-    _stop: Stop | None  # the first one: it keeps the reason
-    _members: dict[Member, bool] | None  # made for the first member: most of a large tree has none
+    _stop: Stop | None  # the first stop, which has the reason
+    _members: dict[Member, bool] | None  # created for the first member: most runs of a large tree have none
 
     def _admit(self, member: Member) -> None:
         """Publish a member; the caller reads ``_closed`` next."""
@@ -71,11 +71,11 @@ class Gate:
             return members
 
     def _withdraw(self, member: Member) -> bool:
-        """Take a member out; True for the one caller that did."""
+        """Remove a member; returns True to the one caller that removed it."""
         members = self._members
         return members is not None and members.pop(member, False)
 
     def _list(self, kind: type[M]) -> list[M]:
-        """Return the members of one kind that are here now."""
+        """Return the current members of one kind."""
         members = self._members
         return [member for member in list(members) if isinstance(member, kind)] if members else []

@@ -31,7 +31,7 @@ class Moment(Enum):
 
 
 class Hook(Member):
-    """Something to do at one moment of one run, at most once (G12); leaving it as a context manager removes it."""
+    """A callback at one moment of one run, at most once (G12); leaving it as a context manager removes it."""
 
     __slots__ = ("moment", "run")
 
@@ -42,17 +42,17 @@ class Hook(Member):
         self.moment: Moment = moment
 
     def call(self) -> None:
-        """Do it; must return at once and raise nothing."""
+        """Call it; must return at once and not raise."""
         raise NotImplementedError
 
     @classmethod
     def call_all(cls, hooks: Sequence[Hook]) -> None:
-        """Do it for hooks of this class that are due together."""
+        """Call hooks of this class that are due together."""
         for hook in hooks:
             hook.call()
 
     def remove(self) -> None:
-        """Forget it, unless it was already called."""
+        """Remove it, unless it was already called."""
         self.run._withdraw(self)
 
     def __enter__(self) -> Self:
@@ -63,7 +63,7 @@ class Hook(Member):
 
 
 class Callback(Hook):
-    """A hook that calls one of our own functions."""
+    """A hook that calls an internal function."""
 
     __slots__ = ("_function",)
 
@@ -86,16 +86,16 @@ class UserHook(Callback):
         self._context = contextvars.copy_context()
 
     def call(self) -> None:
-        """Call it where it was registered; what it raises is logged, so that one failing hook stops no other."""
+        """Call it in the context where it was registered; errors are logged, so that other hooks are still called."""
         try:
             self._context.run(self._call_detached)
         except BaseException:
-            # Of any kind: it is raised on a thread of ours, where nobody else could do anything about it.
+            # Any kind of exception: on this thread, no other code could handle it.
             _logger.exception("a hook of run %s failed", self.run.id)
 
     @classmethod
     def call_all(cls, hooks: Sequence[Hook]) -> None:
-        """Call them away from whoever stops: one may hang, and must hang nobody else."""
+        """Call them on other threads than the one that stops: a hook may hang, and must not block anything else."""
         participants.dispatch(hooks)
 
     def _call_detached(self) -> None:
@@ -117,7 +117,7 @@ def call_hooks(hooks: Sequence[Hook]) -> None:
 
 
 class NoHook:
-    """What registering outside a run gives: nothing to call, nothing to remove."""
+    """The result of registering a hook outside a run: does nothing."""
 
     def remove(self) -> None:
         """Do nothing."""
@@ -130,7 +130,7 @@ class NoHook:
 
 
 class EndHook(UserHook):
-    """A user's function that is called with the outcome of the run, when it has one."""
+    """A user's function that is called with the outcome of the run."""
 
     __slots__ = ()
 
@@ -138,11 +138,11 @@ class EndHook(UserHook):
         super().__init__(run, Moment.END, lambda: function(_outcome_of(run)))
 
     def due(self) -> None:
-        """Have it called, away from whoever ends the run."""
+        """Call it, on another thread than the one that ends the run."""
         self.call_all([self])
 
     def remove(self) -> None:
-        """Forget it, unless it was already called."""
+        """Remove it, unless it was already called."""
         self.run._forget(self.due)
 
 
@@ -154,8 +154,8 @@ def _outcome_of(run: Run) -> Outcome[Any]:
 def on_stop(callback: Callable[[], object]) -> Hook | NoHook:
     """Call ``callback`` when the current run is stopped; at once if it already was (G12).
 
-    It is called on a thread of stoppable, with the context variables of the code that registered it. An async function
-    becomes a task of the event loop that it was registered on. The run does not wait for it.
+    It is called on a separate thread, with the context variables of the code that registered it. An async function runs
+    as a task on the event loop on which it was registered. The run does not wait for it.
     """
     return _user_hook(Moment.STOP, callback)
 
@@ -163,7 +163,7 @@ def on_stop(callback: Callable[[], object]) -> Hook | NoHook:
 def on_interrupt(callback: Callable[[], object]) -> Hook | NoHook:
     """Call ``callback`` at the INTERRUPT rung, to close a stream or to call a provider's cancel (G12).
 
-    Threads and tasks are those of ``on_stop``.
+    It is called where an ``on_stop`` callback is.
     """
     return _user_hook(Moment.INTERRUPT, callback)
 
@@ -171,7 +171,7 @@ def on_interrupt(callback: Callable[[], object]) -> Hook | NoHook:
 def on_end(callback: Callable[[Outcome[Any]], object]) -> Hook | NoHook:
     """Call ``callback`` with the outcome when the current run has ended, in whatever way (G12).
 
-    It is also called if the code never ends and the run is ``lost``. Threads and tasks are those of ``on_stop``.
+    It is also called if the code never ends and the run is ``lost``. It is called where an ``on_stop`` callback is.
     """
     run = _run_for(callback)
     if run is None:

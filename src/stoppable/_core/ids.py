@@ -1,4 +1,4 @@
-"""Run ids: 128 random bits, so that nobody guesses the id of another's run."""
+"""Run ids: 128 random bits, so that ids of other runs cannot be guessed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _fresh: list[str] = []
 
 
 def new_id() -> str:
-    """Return a new id; asks the system for random bytes once for many."""
+    """Return a new id; reads random bytes from the system for many ids at once."""
     try:
         return _fresh.pop()
     except IndexError:

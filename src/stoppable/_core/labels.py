@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from stoppable.errors import InvalidArgument
 
 LABEL_LENGTH = 256
-"""Of the name of a label, of its value, and of an owner."""
+"""The maximum length of a label's name, of its value, and of an owner."""
 
 _LABELS = 32
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Raise an error that says what labels are."""
+    """Raise an error if labels are invalid."""
     if not isinstance(labels, Mapping) or len(labels) > _LABELS:
         raise InvalidArgument(f"too many labels, or not a mapping: use up to {_LABELS} pairs of strings")
     for text in (*labels.keys(), *labels.values()):

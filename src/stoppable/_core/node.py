@@ -1,4 +1,4 @@
-"""What every run has: its place in the tree, facts that were noted about it, and whoever waits for its end."""
+"""The parts of every run: its place in the tree, its metadata, and the callbacks at its end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Place(Gate):
-    """A parent, and the children as a chain: a stop walks it without a list per run, and a child leaves at once.
+    """A tree node with its children as a linked list: a stop needs no list per run, and a child is removed in O(1).
 
-    ``_previous`` of the first child is the last one. Whoever reads or changes the chain holds the lock.
+    ``_previous`` of the first child is the last child. Reading or changing the list requires the lock.
     """
 
     __slots__ = ("_first", "_next", "_previous", "parent")
@@ -24,7 +24,7 @@ class Place(Gate):
     parent: Run | None
     _first: Run | None  # its first child
     _next: Run | None  # the sibling after it
-    _previous: Run | None  # the sibling before it; None for one that is nobody's child
+    _previous: Run | None  # the sibling before it; None without a parent
 
     def _append(self, child: Run) -> None:
         """Add a child after the others."""
@@ -38,7 +38,7 @@ class Place(Gate):
             child._previous = last
 
     def _leave_parent(self) -> bool:
-        """Stop being a child; False if it was none."""
+        """Remove it from its parent; False if it has none."""
         with lock:
             if self._previous is None:
                 return False
@@ -46,7 +46,7 @@ class Place(Gate):
             return True
 
     def _unlink(self) -> None:
-        """Take it out of the chain that it is in."""
+        """Unlink it from its siblings."""
         before, after, parent = self._previous, self._next, self.parent
         assert before is not None, "it is one of the children"
         assert parent is not None, "it is one of the children"
@@ -62,7 +62,7 @@ class Place(Gate):
 
     @property
     def children(self) -> tuple[Run, ...]:
-        """The child runs that a stop of this one would reach now: those of which anything is alive, oldest first."""
+        """The child runs that are still alive, oldest first: a stop of this run would reach them."""
         return tuple(self._offspring())
 
     @property
@@ -72,7 +72,7 @@ class Place(Gate):
         return top
 
     def _lineage(self) -> Iterator[Run]:
-        """Yield it and the runs around it, the nearest one first."""
+        """Yield the run and its ancestors, nearest first."""
         run: Run | None = cast("Run", self)
         while run is not None:
             yield run
@@ -93,23 +93,23 @@ class Place(Gate):
 
 
 class Annotated(Place):
-    """What a run is in other systems, as far as somebody noted it."""
+    """The metadata of a run, such as its ids in other systems."""
 
     __slots__ = ("_metadata", "_sink")
 
-    _metadata: dict[str, object] | None  # made for the first fact: most runs have none
+    _metadata: dict[str, object] | None  # created for the first fact: most runs have none
     _sink: Sink | None
 
     @property
     def metadata(self) -> Mapping[str, object]:
-        """What was noted about this run with ``annotate``."""
+        """The facts that were added with ``annotate``."""
         return dict(self._metadata or ())
 
     def annotate(self, **metadata: object) -> None:
-        """Note facts about the run, such as the id it has in another system; they are kept with its record.
+        """Add facts about the run, such as its id in another system, to its record.
 
-        A name that is given again replaces its value. Works from any thread. After the end of the run it changes only
-        what this process knows.
+        A repeated name replaces the value. Works from any thread. After the end of the run, the facts change only in
+        this process.
         """
         with lock:
             self._metadata = {**(self._metadata or {}), **metadata}
@@ -118,7 +118,7 @@ class Annotated(Place):
 
 
 class Awaited(Annotated):
-    """How a run ended, and who is told that it did."""
+    """The outcome of a run, and the callbacks at its end."""
 
     __slots__ = ("_on_end", "_outcome")
 
@@ -126,13 +126,13 @@ class Awaited(Annotated):
     _on_end: list[Callable[[], None]]
 
     def _when_ended(self, wake: Callable[[], None]) -> None:
-        """Call one of our own functions at the end, or at once if the run has ended."""
+        """Call an internal function at the end, or at once if the run has ended."""
         self._on_end.append(wake)  # published first, checked then, as at the gate
         if self._outcome is not None and self._forget(wake):
             wake()
 
     def _forget(self, wake: Callable[[], None]) -> bool:
-        """Take back a function that waits for the end; True for the one caller that did."""
+        """Remove a callback; returns True to the one caller that removed it."""
         try:
             self._on_end.remove(wake)
         except ValueError:
@@ -145,5 +145,5 @@ class Awaited(Annotated):
             try:
                 wake = waiters.pop(0)
             except IndexError:
-                break  # the last one was taken back just now
+                break  # the last one was just removed
             wake()

@@ -13,12 +13,13 @@ T_co = TypeVar("T_co", covariant=True)
 class Outcome(NamedTuple, Generic[T_co]):
     """The terminal record of a run; written once and never changed (G2).
 
-    ``reason`` is why it was stopped, also when the stop came too late. ``rung`` is the highest one climbed. ``clean``
-    is True if every ``finally`` is known to have run to its end, False if one is known not to have, and None if that is
-    not known (G7). ``error`` is the body's own, also when it was raised while stopping (G8).
+    ``reason`` is why it was stopped, even if the stop came too late. ``rung`` is the highest rung that was climbed.
+    ``clean`` is True if every ``finally`` is known to have run to its end, False if one is known not to have, and None
+    if that is unknown (G7). ``error`` is the error that the body raised, including one that it raised while stopping
+    (G8).
     """
 
-    # A named tuple, because every run makes one: a frozen dataclass of eight fields takes five times as long.
+    # A named tuple, because every run creates one, and a frozen dataclass of eight fields is five times slower.
     status: Status
     reason: Reason | None = None
     rung: Rung | None = None

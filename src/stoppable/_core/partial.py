@@ -1,4 +1,4 @@
-"""What a run has so far."""
+"""The partial of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stoppable.errors import InvalidArgument
 
 
 class Partial:
-    """A value that was set, and what was appended to it since; appending is atomic."""
+    """A value that was set, and the items that were appended since; appending is atomic."""
 
     __slots__ = ("_base", "_chunks")
 
@@ -17,7 +17,7 @@ class Partial:
         self._chunks: list[object] = []
 
     def append(self, delta: object) -> None:
-        """Extend it: text by text, a list by one item."""
+        """Extend it: text is joined, any other value is added to a list."""
         base = self._base
         if base is not None and not isinstance(base, list) and not (isinstance(base, str) and isinstance(delta, str)):
             raise InvalidArgument(
@@ -27,7 +27,7 @@ class Partial:
         self._chunks.append(delta)
 
     def value(self) -> object:
-        """Return it whole: text if all of it is text, otherwise a list."""
+        """Return the whole value: text if all of it is text, otherwise a list."""
         chunks = list(self._chunks)
         base = self._base
         if not chunks:

@@ -37,15 +37,15 @@ class Participant(Member):
     owns it is the cheapest way to know a thread."""
 
     is_listed: ClassVar[bool] = True
-    """Whether the receipt of a lost run names it; otherwise a boundary that it holds does."""
+    """Whether the receipt of a lost run names it; otherwise the boundary that it holds is named."""
     inside: Boundary | None = None
-    """The boundary that it is a part of, though somebody else entered it and may leave it first: that one's effect."""
+    """The boundary that it works for, although other code entered it and may leave it first."""
     _opener: Participant | None = None
-    """Who is inside the boundary that it holds in its place, as a process does for the task that started it."""
+    """The participant for which it holds a boundary, such as the task that started a process."""
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Do what CANCEL or KILL means to participants of this class, each on behalf of the outermost stopped run."""
+        """Apply CANCEL or KILL to participants of this class, each on behalf of the outermost stopped run."""
         raise NotImplementedError
 
     def alive(self) -> bool:
@@ -53,32 +53,32 @@ class Participant(Member):
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return a line that names it and says where it stands, for the receipt of a lost run."""
+        """Return one line with its name and current position, for the receipt of a lost run."""
         raise NotImplementedError
 
     def stack(self) -> tuple[str, ...]:
-        """Return where it stands in full, innermost first, as far as that can be seen."""
+        """Return its stack, innermost frame first, if it can be seen."""
         return ()
 
     def left_behind(self) -> None:
-        """Note that the body of the run around its own has ended; whatever waits for that body ends now."""
+        """Note that the body of the surrounding run has ended; a participant that waits for that body ends now."""
 
     def shield_entered(self, shield: shielded) -> None:
-        """Hold CANCEL back until the shield is left, or until its time is over; only for those that obey CANCEL."""
+        """Delay CANCEL until the shield is left or expires; only for participants that react to CANCEL."""
 
     def shield_left(self, shield: shielded) -> None:
-        """Let a CANCEL through that was held back."""
+        """Send a delayed CANCEL."""
 
 
 class RemoteParticipant(Participant):
-    """A participant that holds a gate of its own, in another process or service, and must be told of every stop."""
+    """A participant with its own gate, in another process or service, which must receive every stop."""
 
     __slots__ = ()
 
     role = Role.REMOTE
 
     def tell(self, stop: Stop) -> None:
-        """Pass a stop on; returns at once, from any thread and from a signal handler."""
+        """Pass a stop on; returns at once, and is safe on any thread and in a signal handler."""
         raise NotImplementedError
 
 
@@ -122,18 +122,18 @@ participant: Callable[[], Participant | None] = _no_participant
 join: Callable[[Run], Participant | None] = _nobody
 """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
 attend: Callable[[Run], object] = _nobody
-"""Make the task or thread that executes the calling code one of the run's, until it has left that code."""
+"""Make the task or thread that executes the calling code a participant, until it leaves that code."""
 current_task: Callable[[Any], Any] = _nobody
 """Return the task that an event loop executes now."""
 climb: Callable[[Stop], None] = _no_climb
 """Start the ladder of a stop."""
 dispatch: Callable[[Sequence[Hook]], None] = _call_in_place
-"""Call hooks, away from whoever stops: a hook may hang."""
+"""Call hooks on other threads than the one that stops: a hook may hang."""
 in_loop: Callable[[Callable[..., object]], Callable[..., object]] = _no_loop
-"""Return a plain function that has an async one executed by the event loop of the caller."""
+"""Return a plain function that runs an async one on the event loop of the caller."""
 hold_back: Callable[[], Awaitable[None]] = _no_siblings
-"""Keep a branch that met the stop from unwinding its siblings while they finish what they are inside."""
+"""Delay a branch that noticed the stop, so that it does not unwind its siblings before they finish their calls."""
 library_threads: Callable[[Run], tuple[str, ...]] = _no_threads
 """Return the names of the threads that libraries started in a run and that are alive."""
 is_worker_thread: Callable[[], bool] = _is_worker_thread
-"""Whether runs are live and this thread is none of theirs: where lost context shows itself."""
+"""Whether runs are live but this thread belongs to none of them: a sign of lost context."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from stoppable._core.state import Mode, Rung
 from stoppable.errors import InvalidArgument
 
-_MOST = 31_536_000  # seconds are a year then: every wait can last so long, and every store can keep it
+_MOST = 31_536_000  # seconds, a year: every wait can take that long, and every store can keep it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,9 @@ class Policy:
     """How many seconds each rung of the ladder lasts.
 
     A graceful stop waits ``grace`` after SIGNAL, ``interrupt`` after INTERRUPT, ``cancel`` after CANCEL and ``kill``
-    after KILL. Harder modes skip the first waits; a cooperative stop never climbs. A run that never met a boundary or
-    check cannot notice the stop: it is cancelled after ``blind_grace``, unless the stop itself has a ``grace``.
+    after KILL. Harder modes skip the first waits; a cooperative stop never climbs. A run that has never reached a
+    boundary or check cannot notice the stop: it is cancelled after ``blind_grace``, unless the stop itself has a
+    ``grace``.
     """
 
     grace: float = 10.0
@@ -40,7 +41,7 @@ class Policy:
         gentle = mode is Mode.GRACEFUL
         at = self._gentle_wait(grace, is_blind=is_blind) if gentle else 0.0
         yield Rung.INTERRUPT, at
-        at += self.interrupt if gentle and not is_blind else 0.0  # one that never looked has nothing to interrupt
+        at += self.interrupt if gentle and not is_blind else 0.0  # a blind run has nothing to interrupt
         yield Rung.CANCEL, at
         at += 0.0 if mode is Mode.KILL else self.cancel
         yield Rung.KILL, at
@@ -74,14 +75,14 @@ class Limits:
 
 
 def check_given(limits: object, policy: object) -> None:
-    """Raise an error that says what limits and a policy are."""
+    """Raise an error if limits or a policy have the wrong type."""
     for name, value, kind in (("limits", limits, Limits), ("policy", policy, Policy)):
         if value is not None and not isinstance(value, kind):
             raise InvalidArgument(f"{name} is {value!r}: use stoppable.{kind.__name__}(…)")
 
 
 def seconds(value: float, name: str, unit: str = "seconds") -> float:
-    """Return a duration, or raise an error that says what a duration is."""
+    """Return a duration, or raise an error that says which values are valid."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
         raise InvalidArgument(f"{name} is {value!r:.40}: use a number of {unit} from 0 up to {_MOST:,}")
     return value

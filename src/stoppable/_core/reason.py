@@ -37,7 +37,7 @@ class Reason:
 
     @classmethod
     def of(cls, value: Reason | str | None, *, kind: ReasonKind = ReasonKind.USER, actor: str | None = None) -> Reason:
-        """Return a reason from what a caller gave: a text, a whole reason, which may name no actor, or nothing."""
+        """Return a reason from a text, a ``Reason`` or None; ``actor`` is used if the reason has none."""
         if value is not None and not isinstance(value, (str, Reason)):
             raise InvalidArgument(f"reason is {value!r}: use a string")
         if actor is not None and not isinstance(actor, str):

@@ -1,4 +1,4 @@
-"""Writes the receipt of a run from what its gate recorded."""
+"""Builds the receipt of a run from what its gate recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def write(run: Run, answer: Answer) -> Receipt:
-    """Return the receipt as it stands now; the nodes are told once the run has ended."""
+    """Return the current receipt; it has nodes once the run has ended."""
     stops = run._stops()
     outcome = run.outcome
     status = run.status
@@ -70,7 +70,7 @@ def _plan(policy: Policy, mode: Mode, grace: float | None, *, is_blind: bool) ->
 
 
 def _within(run: Run, stops: list[Stop]) -> Callable[[Run], bool]:
-    """Return what tells whether a node that a stop reached belongs to a run; in a large tree most have no children."""
+    """Return a predicate for the subtree of a run; fast for runs without children, as most are in a large tree."""
     has_children = any(node.parent is run for stop in stops for node in stop.nodes)
     return partial(_is_below, run) if has_children else partial(is_, run)
 
@@ -80,7 +80,7 @@ def _is_below(run: Run, node: Run) -> bool:
 
 
 def _entered_after(stops: list[Stop], is_within: Callable[[Run], bool]) -> tuple[str, ...]:
-    # By identity: each stop of a run notes the same entry.
+    # By identity: each stop of a run records the same entry.
     entries = {id(entry): entry for stop in stops if stop.after for entry in stop.after if is_within(entry[0])}
     return tuple(label for _, label in entries.values())
 
@@ -89,7 +89,7 @@ def _in_flight(run: Run, stops: list[Stop], is_within: Callable[[Run], bool]) ->
     """Return the boundaries of a subtree that were open at any of its stops."""
     found: dict[Boundary, Run] = {}
     for stop in stops:
-        if stop.target is run:  # all of them; to ask each would take most of the time of a stop of a large tree
+        if stop.target is run:  # all of them; checking each would take most of the time of a stop of a large tree
             found.update((boundary, node) for node, boundary in stop.in_flight)
         else:
             found.update((boundary, node) for node, boundary in stop.in_flight if is_within(node))
@@ -97,14 +97,14 @@ def _in_flight(run: Run, stops: list[Stop], is_within: Callable[[Run], bool]) ->
 
 
 def _labels(stops: list[Stop], in_flight: dict[Boundary, Run]) -> tuple[str, ...]:
-    """Return the names of those that were in flight, but for streams that nobody was reading at any of the stops."""
+    """Return the labels of boundaries in flight, except streams that were not being read at any of the stops."""
     idle = Counter(boundary for stop in stops if stop.idle for boundary in stop.idle)
     seen = Counter(boundary for stop in stops for _, boundary in stop.in_flight) if idle else idle
     return tuple(one.label for one in in_flight if not idle or idle[one] < seen[one])
 
 
 def _nodes(stops: list[Stop], in_flight: dict[Boundary, Run], is_within: Callable[[Run], bool]) -> Iterator[Node]:
-    # A dict, because a child that was born while its tree was being marked is noted twice.
+    # A dict, because a child that was added while its tree was being marked is recorded twice.
     for node in dict.fromkeys(node for stop in stops for node in stop.nodes if is_within(node)):
         yield Node(run_id=node.id, kind="run", name=node.name, fate=node.status)
     for node, (name, stack) in (pair for stop in stops for pair in stop.abandoned):

@@ -21,7 +21,7 @@ from stoppable._core.stop import CHANGES, Abandoned, Answer, Due, Receipt, Stop
 from stoppable._core.token import Token
 from stoppable.errors import AgentStopped
 
-# Bound once: before 3.12, reading a member off an enum takes longer than the call it is passed to.
+# Bound once: before 3.12, reading an enum member is slower than the call it is passed to.
 _PENDING, _RUNNING, _STOPPING = Status.PENDING, Status.RUNNING, Status.STOPPING
 _COMPLETED, _FAILED, _STOPPED, _LOST = Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST
 
@@ -82,14 +82,14 @@ class Run(Awaited):
         self._later: list[Stop] | None = None
         self._delivered_at: float | None = None
         self._looked = False  # at a check, ``should_stop()`` or a child; a boundary shows in the members
-        self._raised = False  # its code was told to stop, by AgentStopped or an answer: it may be unwinding
+        self._raised = False  # its code has noticed the stop, by AgentStopped or should_stop(), and may be unwinding
         self._clean: bool | None = True  # False once force has cut a clean-up, None if it may have
         self._was_interrupted = False  # hooks were called at INTERRUPT: they may have ended an effect
         self._rung: Rung | None = None
         self._climbs: tuple[tuple[Rung, float], ...] = ()
         self._ended: tuple[object, BaseException | None] | None = None
         self._outcome = None
-        self._library_threads: tuple[str, ...] = ()  # as a worker process told of them, or as they are at its end
+        self._library_threads: tuple[str, ...] = ()  # as the agent process reported them, or as they are at its end
         self._on_end = []
         self._budget: Budget | None = None
         if parent is None:
@@ -172,7 +172,7 @@ class Run(Awaited):
 
     @staticmethod
     def _tell(stops: Sequence[Stop]) -> list[Answer]:
-        """Carry out stops, each with its target, and say what each changed: all are marked before anybody is told."""
+        """Carry out stops, each with its target, and return what each changed; marks all before it calls hooks."""
         due = Due()
         told: list[Stop] = []
         answers: list[Answer] = []
@@ -193,7 +193,7 @@ class Run(Awaited):
         return answers
 
     def _request(self, stop: Stop) -> Answer:
-        """Say what a stop changes, given those before it."""
+        """Return what a stop changes, given earlier stops."""
         if self._outcome is not None or (self._ended is not None and self._delivered_at is None):
             return Answer.ALREADY_FINISHED
         if self._stop is None:
@@ -209,7 +209,7 @@ class Run(Awaited):
         return Answer.ALREADY_STOPPING
 
     def _mark(self, stop: Stop, due: Due) -> None:
-        """Close the gates of the whole subtree; note whom to tell then, outside the lock (G12)."""
+        """Close the gates of the whole subtree; collect hooks and remotes to notify later, outside the lock (G12)."""
         told = len(due.remotes)
         stop.look_at_target()
         self._note(stop)
@@ -217,7 +217,7 @@ class Run(Awaited):
         if self._members:
             self._reach_members(stop, due)
         nodes, later = stop.nodes, [] if self._first is None else [self._first]
-        # In one pass, each run before its children: a second look at ten thousand runs would cost as much again.
+        # In one pass, each run before its children: a second pass over ten thousand runs would double the cost.
         while later:
             run: Run | None = later.pop()
             while run is not None:
@@ -225,7 +225,7 @@ class Run(Awaited):
                 if not run._closed:
                     run._stop = stop
                     run._closed = True
-                elif run._outcome is None:  # one that is over stays as it is, but something of it may be alive
+                elif run._outcome is None:  # a run that has ended does not change, but a part of it may be alive
                     run._note(stop)
                 if run._members:
                     run._reach_members(stop, due)
@@ -240,7 +240,7 @@ class Run(Awaited):
         stop.acknowledge()
 
     def _reach_members(self, stop: Stop, due: Due) -> None:
-        # Its role says what a member is, which no checker knows: to ask for its class would take longer.
+        # The role identifies the class, which type checkers do not know; isinstance would be slower.
         for member in list(self._members or ()):
             role = member.role
             if role is _BOUNDARY:
@@ -256,7 +256,7 @@ class Run(Awaited):
         for run in nodes:
             nodes += run._offspring()
             for member in list(run._members or ()):
-                if member.role is _BOUNDARY:  # which no checker knows to be the class
+                if member.role is _BOUNDARY:  # type checkers do not know that the role implies the class
                     stop.note_in_flight(run, member)  # type: ignore[arg-type]
 
     def _note(self, stop: Stop) -> None:
@@ -268,13 +268,13 @@ class Run(Awaited):
     def _stops(self) -> list[Stop]:
         return [] if self._stop is None else [self._stop, *(self._later or ())]
 
-    # What its own code sees
+    # Delivery
 
     def _run_here(self) -> Run:
         return self
 
     def _answer(self) -> bool:
-        """Answer True to ``should_stop()``, which is a delivery; whoever was told takes part."""
+        """Return True from ``should_stop()``, which counts as a delivery; the caller takes part in the run."""
         participants.attend(self)
         self._deliver(raised=True)
         return True
@@ -287,7 +287,7 @@ class Run(Awaited):
         raise AgentStopped(self._stop.target.id, self._stop.reason)
 
     def _deliver(self, *, raised: bool = False) -> None:
-        """Note that the run's code learned of the stop; too late once its body has ended."""
+        """Record that the run's code has noticed the stop; has no effect once its body has ended."""
         with lock:
             if self._ended is None and self._stop is not None:
                 self._raised = self._raised or raised
@@ -297,7 +297,7 @@ class Run(Awaited):
     # The ladder
 
     def _climb(self, rung: Rung) -> bool:
-        """Note a rung; False if the run was already there. One that is over is climbed for what is left of it."""
+        """Record a rung; False if the run was already there. A run that has ended is climbed for its leftovers."""
         with lock:
             if self._rung is not None and self._rung >= rung:
                 return False
@@ -310,7 +310,7 @@ class Run(Awaited):
             return True
 
     def _note_clean(self, *, clean: bool | None) -> None:
-        """Note that a clean-up was cut (False), or may have been (None); better it never gets."""
+        """Record that a clean-up was cut short (False), or may have been (None); it never improves."""
         if clean is not True and self._clean is not False:
             self._clean = clean
 
@@ -322,7 +322,7 @@ class Run(Awaited):
         return list(dict.fromkeys(self._executing()))
 
     def _is_executed(self) -> bool:
-        """Whether any of its participants is alive; asked whenever one of what may be thousands ends."""
+        """Whether any of its participants is alive; called whenever one of possibly thousands ends."""
         return any(participant.alive() for participant in self._executing())
 
     def _executing(self) -> Iterator[participants.Participant]:
@@ -330,8 +330,8 @@ class Run(Awaited):
         if self._main is not None:
             yield self._main
         for member in list(self._members or ()):
-            # A thread of somebody else's pool takes part while it is inside: nobody says when it is done.
-            # Only a Boundary has that role, and it has a holder.
+            # A thread of a foreign pool takes part while it is inside a boundary: its end is not reported. Only a
+            # Boundary has that role, and it has a holder.
             who = member.holder if member.role is Role.BOUNDARY else member  # type: ignore[attr-defined]
             if isinstance(who, participants.Participant):
                 yield who
@@ -339,7 +339,7 @@ class Run(Awaited):
     # Hooks
 
     def _add_hook(self, hook: Hook) -> None:
-        """Call it at its moment, or at once if that has passed."""
+        """Call the hook at its moment, or at once if that has passed."""
         self._admit(hook)
         if self._is_past(hook.moment) and self._withdraw(hook):
             call_hooks([hook])
@@ -350,12 +350,12 @@ class Run(Awaited):
         return self._closed if moment is Moment.STOP else self._rung is not None
 
     def _take_hooks(self, moment: Moment) -> list[Hook]:
-        """Return the hooks that are due at a moment; each is given out once."""
+        """Return the hooks that are due at a moment; each is returned once."""
         hooks = [hook for hook in self._list(Hook) if hook.moment is moment and self._withdraw(hook)]
         self._was_interrupted = self._was_interrupted or (bool(hooks) and moment is Moment.INTERRUPT)
         return hooks
 
-    # Its beginning and end
+    # Begin and end
 
     def _begin(self, main: participants.Participant) -> None:
         self._main = main
@@ -369,7 +369,7 @@ class Run(Awaited):
             self.parent._settle()
 
     def _end(self, result: object, error: BaseException | None) -> None:
-        """Note that the body has ended; whether a stop was delivered before this moment decides the status (G8)."""
+        """Record that the body has ended; the status depends on whether a stop was delivered before (G8)."""
         with lock:
             self._main = None
             self._ended = (result, error)
@@ -382,7 +382,7 @@ class Run(Awaited):
             self.parent._settle()
 
     def _lose(self, abandoned: Sequence[Abandoned] | None = None) -> None:
-        """Give up: something of it may still be alive, and the receipt names it."""
+        """Give up on the run: a part of it may still be alive, and the receipt names that part."""
         if abandoned is None:
             alive = [participant for participant in self._participants() if participant.alive()]
             abandoned = [(other.describe(), other.stack()) for other in alive if other.is_listed]
@@ -390,22 +390,22 @@ class Run(Awaited):
             self.parent._settle()
 
     def _settle(self) -> None:
-        """Write the terminal status if it is true by now, here and then up the tree."""
+        """Write the terminal status if it is true now, for this run and then for its ancestors."""
         run: Run | None = self
         while run is not None and run._settle_here():  # a loop: a chain may be thousands of runs deep
             run = run.parent
 
     def _settle_here(self) -> bool:
-        """Conclude the run once its body has ended and nothing of the subtree is alive; True if that is news (G8)."""
+        """End the run if its body has ended and nothing of the subtree is alive; True if this ended it (G8)."""
         if self._ended is None:
             return False
         if self._outcome is not None:
             if self._previous is None and self._outcome.status is not _LOST:
-                return False  # no parent waits for what is left of it
+                return False  # no parent waits for its leftovers
             if self._is_unsettled():
                 return False
             if self._is_alive():
-                return True  # what was left of it has been given up
+                return True  # its leftovers were given up
             if self._outcome.status is _LOST and self._sink is not None:
                 self._sink.died(self)
             return self._leave_parent()
@@ -430,7 +430,7 @@ class Run(Awaited):
         return True
 
     def _write(self, status: Status) -> bool:
-        """Write the terminal status, if nobody has yet: the one place where a run ends (G2). Needs the lock."""
+        """Write the terminal status, unless it is set: the only place where a run ends (G2). Needs the lock."""
         if status not in self._where().followers:
             return False
         result, error = self._ended or (None, None)
@@ -445,12 +445,12 @@ class Run(Awaited):
         self._outcome = tuple.__new__(Outcome, fields)  # at half the cost of Outcome(…)
         self._closed = True
         if self._previous is not None and not (self._members or self._first or self._main):
-            self._unlink()  # nothing of it is left that a stop could reach
+            self._unlink()  # there is nothing left that a stop could reach
         return True
 
     def _announce(self) -> None:
-        """Leave the tree, and wake whoever waits for the end."""
-        # A task that its body did not wait for, or a thread, stays within reach of the stops of its ancestors.
+        """Leave the tree, and wake callers that wait for the end."""
+        # A task or thread that its body did not wait for can still be stopped through its ancestors.
         if self._previous is not None and not self._is_alive():
             self._leave_parent()
         if self._sink is not None:
@@ -460,7 +460,7 @@ class Run(Awaited):
     # The tree
 
     def _adopt(self, child: Run) -> None:
-        """Add a child; it is born stopped if this run was told to stop (G4)."""
+        """Add a child; if this run was stopped, the child is stopped before it begins (G4)."""
         self._looked = True
         with lock:
             self._append(child)
@@ -481,7 +481,7 @@ class Run(Awaited):
         return False
 
     def _is_unsettled(self) -> bool:
-        """Whether anything of the subtree may still execute that nobody has given up."""
+        """Whether anything of the subtree may still execute, apart from what was given up."""
         nodes: list[Run] = [self]
         for run in nodes:
             if run._outcome is None:

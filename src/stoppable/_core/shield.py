@@ -18,8 +18,8 @@ from stoppable.errors import InvalidArgument, StoppableError
 class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
     """Protect a clean-up: inside, ``should_stop()`` is False, boundaries may be entered, and CANCEL waits.
 
-    It protects for ``seconds`` from its entry, never beyond KILL, and with the code inside it the tasks and runs that
-    were started there, until it is left. It cannot span a ``yield``.
+    The protection lasts ``seconds`` from entry, until the block is left, and never beyond KILL. It also covers the
+    tasks and runs that are started inside. It cannot span a ``yield``.
     """
 
     __slots__ = ("_holders", "_is_left", "_outer", "_region", "_reset", "_run", "_seconds", "_until")
@@ -28,7 +28,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         self._seconds = seconds(seconds_, "seconds")
         self._run: Run | None = None
         self._reset: contextvars.Token[Scope] | None = None
-        self._region = self  # the block, for a scope that extends it over another run
+        self._region = self  # the original block, if this one extends it to another run
         self._outer: shielded | None = None  # the block around it
         self._is_left = False
         self._holders: list[participants.Participant] = []
@@ -69,21 +69,21 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         self.__exit__(kind, error, tb)
 
     def _over(self, run: Run) -> shielded:
-        """Return the same region as the scope of a run that was started inside it."""
+        """Return the same shield for a run that was started inside it."""
         inner = shielded(self._seconds)
         inner._region = self._region
         inner._run = run
         return inner
 
     def _protect(self, participant: participants.Participant) -> None:
-        """Hold CANCEL back from a participant, until the region is left."""
+        """Delay CANCEL for a participant until the shield is left."""
         for region in self._regions():
             if participant not in region._holders:
                 region._holders.append(participant)
                 participant.shield_entered(region)
 
     def _regions(self) -> Iterator[shielded]:
-        """Yield the blocks that protect here, innermost first: a task may outlive the one it was started in."""
+        """Yield the surrounding shields, innermost first: a task may outlive the shield in which it was started."""
         region: shielded | None = self._region
         while region is not None:
             if not region._is_left:
@@ -91,7 +91,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
             region = region._outer
 
     def _ends_at(self) -> float:
-        """Return when it protects no longer: at the end of its time, or at KILL."""
+        """Return when the protection ends: after its time, or at KILL."""
         run = self._run
         until = max((region._until for region in self._regions()), default=-math.inf)
         kill_at = None if run is None else run._kill_at()
@@ -114,7 +114,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         return self._run is not None and self._run._closed and not self._is_active()
 
     def _is_active(self) -> bool:
-        """Whether it still protects: not in a run that is over, when it was left, or after its time."""
+        """Whether it still protects: the run has not ended, and the time is not over."""
         return self._run is not None and self._run._outcome is None and clock.now() < self._ends_at()
 
     def _run_here(self) -> Run | None:

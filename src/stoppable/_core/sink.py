@@ -1,4 +1,4 @@
-"""Where a run tells what it does, to whoever keeps a record of it."""
+"""The sink: where runs report what they do."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
 
 
 class Sink:
-    """What a run with its subtree reports; called by the code of the run, so it returns at once and raises nothing."""
+    """Receives the reports of a run and its subtree, from the run's code: must return at once and not raise."""
 
     __slots__ = ()
 
     def began(self, run: Run) -> None:
-        """Note that the body of a run begins; it may be a child that was never heard of."""
+        """Record that the body of a run begins; it may be a child that was not reported before."""
 
     def stopping(self, stop: Stop) -> None:
-        """Note that a run was told to stop; also from a signal handler."""
+        """Record that a run was stopped; may be called in a signal handler."""
 
     def ended(self, run: Run) -> None:
-        """Note that a run has its outcome, before anybody who waits for it is woken; it may never have begun."""
+        """Record that a run has its outcome; called before waiting callers are woken. It may never have begun."""
 
     def died(self, run: Run) -> None:
-        """Note that nothing is left of a run that was given up; it may be said more than once."""
+        """Record that nothing is left of a lost run; may be called more than once."""
 
     def entered(self, run: Run, boundary: Boundary) -> None:
-        """Note that a boundary was entered."""
+        """Record that a boundary was entered."""
 
     def left(self, run: Run, boundary: Boundary) -> None:
-        """Note that a boundary was left."""
+        """Record that a boundary was left."""
 
     def partial(self, run: Run, value: object, *, appended: bool) -> None:
-        """Note that what the run has so far was replaced by a value, or extended by it."""
+        """Record that the partial of the run was replaced by a value, or extended by it."""
 
     def annotated(self, run: Run, metadata: dict[str, object]) -> None:
-        """Note facts about the run, which replace those of the same names."""
+        """Record facts about the run, which replace those of the same names."""
 
     def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
-        """Note what the run told of its progress."""
+        """Record progress of the run."""
 
 
 def emit(kind: str, /, **data: object) -> None:

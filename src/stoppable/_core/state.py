@@ -40,7 +40,7 @@ for _status, _followers in (
 
 
 class _Ranked(StrEnum):
-    """A StrEnum whose members are ordered as they are written, not by the alphabet."""
+    """A StrEnum whose members are ordered by definition, not alphabetically."""
 
     rank: int
 
@@ -81,7 +81,7 @@ class Mode(_Ranked):
 
 
 PRESSES = (Mode.GRACEFUL, Mode.IMMEDIATE, Mode.KILL)
-"""What Ctrl-C, a signal or a Stop button means the first time, the second and the third."""
+"""The modes of the first, second and third Ctrl-C, signal or press of a Stop button."""
 
 
 class Rung(_Ranked):

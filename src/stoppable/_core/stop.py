@@ -1,4 +1,4 @@
-"""One stop as the runs it reached remember it, and the receipt that says what became of them."""
+"""A stop request as the runs that it reached keep it, and its receipt."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Node:
     """A run, effect or participant that was alive when the run was stopped, and what happened to it.
 
     ``kind`` is ``run``, the kind of a boundary, or ``participant`` for one that could not be ended. The fate of a run
-    is its status. ``stack`` says where a thread or task that could not be ended stood, innermost first.
+    is its status. ``stack`` is the stack of a thread or task that could not be ended, innermost frame first.
     """
 
     run_id: str
@@ -75,13 +75,13 @@ class Receipt:
     delivered_at: float | None = None
     ended_at: float | None = None
     ended_late: float | None = None
-    """When a run that is lost was seen to end after all; only a store can say so."""
+    """When a lost run was later seen to end; only set by a store."""
     blind: bool = False
-    """Whether the run had never looked when it was told to stop: it is cancelled after ``blind_grace``."""
+    """Whether the run had reached no boundary or check when it was stopped: it is cancelled after ``blind_grace``."""
     library_threads: tuple[str, ...] = ()
-    """Threads of libraries that were started in the run and alive when it ended: no part of it, no stop waits for them.
+    """Library threads that were started in the run and alive when it ended; a stop does not wait for them.
 
-    Each with its module, the first twenty; the last one says how many more there are.
+    The first twenty, each with its module; then the number of the others.
     """
     ladder: tuple[Step, ...] = ()
     """The rungs that were climbed and, until it is final, those that will be."""
@@ -93,11 +93,11 @@ class Receipt:
 
 
 Abandoned: TypeAlias = tuple[str, tuple[str, ...]]
-"""The name and the stack of somebody who could not be ended."""
+"""The name and the stack of a participant that could not be ended."""
 
 
 class Stop:
-    """A stop request, and whom it reached."""
+    """A stop request, and what it reached."""
 
     __slots__ = (
         "_unacknowledged",
@@ -121,43 +121,43 @@ class Stop:
         self.mode: Mode = mode
         self.reason: Reason = reason
         self.grace: float | None = grace
-        self.is_blind: bool = False  # its target never looked, and the mode would wait for it to
+        self.is_blind: bool = False  # its target is blind, and the mode would wait for a check
         self.requested_at: float = clock.now()
         self.acknowledged_at: float | None = None
         self._waiters: tuple[Callable[[], None], ...] = ()
-        self._unacknowledged = 1  # this process, and every remote that was told
+        self._unacknowledged = 1  # this process, and every notified remote
         self.nodes: list[Run] = [target]
-        # Lists only where there is anything to note: most stops have nothing, and ten thousand at once would have the
-        # garbage collector look at everything there is.
+        # Lists are created only when needed: most stops need none, and ten thousand at once would make the garbage
+        # collector scan everything.
         self.in_flight: Sequence[tuple[Run, Boundary]] = ()
-        self.idle: Sequence[Boundary] = ()  # of those: streams that nobody was reading
+        self.idle: Sequence[Boundary] = ()  # of those: streams that were not being read
         self.after: Sequence[tuple[Run, str]] = ()
         self.abandoned: Sequence[tuple[Run, Abandoned]] = ()
 
     def note_in_flight(self, run: Run, boundary: Boundary) -> None:
-        """Note a boundary that was open when the stop came."""
+        """Record a boundary that was open at the stop."""
         with lock:
             self.in_flight = _and(self.in_flight, (run, boundary))
             if boundary.is_idle:
                 self.idle = _and(self.idle, boundary)
 
     def note_after(self, entry: tuple[Run, str]) -> None:
-        """Note a boundary that was entered after the stop; every stop of its run notes the same entry."""
+        """Record a boundary that was entered after the stop; every stop of its run records the same entry."""
         with lock:
             self.after = _and(self.after, entry)
 
     def note_abandoned(self, run: Run, name: Abandoned) -> None:
-        """Note somebody who could not be ended."""
+        """Record a participant that could not be ended."""
         with lock:
             self.abandoned = _and(self.abandoned, (run, name))
 
     def expect(self, remotes: int) -> None:
-        """Wait for so many more gates to close."""
+        """Expect more gates to close."""
         with lock:
             self._unacknowledged += remotes
 
     def acknowledge(self) -> None:
-        """Note that one more gate is closed; with the last one the stop is acknowledged."""
+        """Record that a gate is closed; with the last one the stop is acknowledged."""
         with lock:
             self._unacknowledged -= 1
             if self._unacknowledged:
@@ -176,13 +176,13 @@ class Stop:
         wake()
 
     def look_at_target(self) -> None:
-        """See whether its target never looked: it met no boundary or check, started no child and has no hook."""
+        """Find out whether the target is blind: it has reached no boundary or check, and has no child or hook."""
         is_waiting = self.mode is Mode.GRACEFUL and self.grace is None and self.target.started_at is not None
         self.is_blind = is_waiting and not self._has_looked()
 
     def look_again(self) -> bool:
-        """Return whether its target, which had never looked, has done so since: it can obey and gets its grace."""
-        # Not once it is over: its receipt is final, and what looked was something that it left behind.
+        """Return whether a blind target has reached a check since: then it gets the full grace."""
+        # Not after its end: the receipt is final, and the check was made by leftovers of the run.
         is_news = self.is_blind and self.target._outcome is None and self._has_looked()
         self.is_blind = self.is_blind and not is_news
         return is_news
@@ -196,7 +196,7 @@ class Stop:
 
     @property
     def kill_at(self) -> float | None:
-        """When KILL is due: no shield lasts longer."""
+        """When KILL is due; no shield lasts longer."""
         for rung, seconds in self.schedule():
             if rung is Rung.KILL:
                 return self.requested_at + seconds
@@ -211,7 +211,7 @@ def _and(noted: Sequence[T], entry: T) -> Sequence[T]:
 
 
 class Due:
-    """Whom stops must tell, once their whole subtrees are marked; each hook is ours to call."""
+    """The hooks and remotes that stops must notify after marking their subtrees; each hook was claimed."""
 
     __slots__ = ("hooks", "remotes")
 

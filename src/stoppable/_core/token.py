@@ -1,4 +1,4 @@
-"""The read-only view of whether a run has been told to stop."""
+"""The token: a read-only view of whether a run was stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Token:
     def should_stop(self) -> bool:
         """Return what ``stoppable.should_stop()`` returns inside the run; True counts as noticing the stop (delivery).
 
-        For code that holds the token and does not belong to the run, such as a callback on a foreign thread. Asking
+        For code that holds the token but does not belong to the run, such as a callback on a foreign thread. Calling it
         does not make the caller a part of the run.
         """
         if self._run._closed:

@@ -1,4 +1,4 @@
-"""L1: how a stop reaches running code: asyncio tasks, threads, and the one control thread that climbs the ladder."""
+"""How a stop reaches running code: asyncio tasks, threads, processes, and the control thread that climbs the ladder."""
 
 import asyncio
 

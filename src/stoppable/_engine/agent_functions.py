@@ -1,4 +1,4 @@
-"""What is known of an agent before it runs: its body, how that is written, and what its runs are called and allowed."""
+"""What is known of an agent before it runs: its function, the kind of that function, and the defaults of its runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BODY = "__stoppable_body__"
 
 
 class Kind(Enum):
-    """How an agent is written."""
+    """The kind of an agent function."""
 
     ASYNC = "async def"
     ASYNC_GENERATOR = "async def with yield"
@@ -28,17 +28,17 @@ class Kind(Enum):
     BLOCKING_GENERATOR = "def with yield"
 
 
-# Bound once: before 3.12, reading a member off an enum takes longer than a call.
+# Bound once: before 3.12, reading an enum member is slower than a call.
 _ASYNC = Kind.ASYNC
 
 
 def keep_body(agent: Callable[..., Any], body: Callable[..., Any]) -> None:
-    """Remember what is under ``@agent``."""
+    """Remember the function under ``@agent``."""
     setattr(agent, _BODY, body)
 
 
 def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what an agent executes: the function under ``@agent``, with what a partial or a method bound to it."""
+    """Return the function that an agent executes: the one under ``@agent``, with the arguments bound to it."""
     if isinstance(agent, FunctionType):
         body: Callable[..., Any] = agent.__dict__.get(_BODY, agent)
         return body
@@ -54,7 +54,7 @@ def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def kind_of(function: Callable[..., Any]) -> Kind:
-    """Return how an agent is written."""
+    """Return the kind of an agent function."""
     if isinstance(function, FunctionType) and function.__code__.co_flags & inspect.CO_COROUTINE:
         return _ASYNC  # nearly all of them
     if not callable(function):
@@ -72,7 +72,7 @@ _OPTIONS = "__stoppable_options__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The name, labels and policy of a run; what is None comes from the agent, then from the parent."""
+    """The name, labels and policy of a run; None means the agent's default, then the parent's."""
 
     name: str | None = None
     labels: Mapping[str, str] | None = None
@@ -85,7 +85,7 @@ class RunOptions:
         check_labels(self.labels or {})
 
     def over(self, defaults: RunOptions) -> RunOptions:
-        """Return these options, and the defaults where nothing was said; labels of both are kept."""
+        """Return these options, completed with defaults; labels are merged."""
         return RunOptions(
             name=self.name or defaults.name,
             labels={**(defaults.labels or {}), **(self.labels or {})},
@@ -99,7 +99,7 @@ NO_OPTIONS = RunOptions()
 def asked(
     agent: Callable[..., Any], name: str | None, labels: Mapping[str, str] | None, policy: Policy | None
 ) -> RunOptions:
-    """Return what a start asks for, over what its agent says."""
+    """Return the options of a start, completed with the agent's defaults."""
     own = options_of(agent)
     if name is None and labels is None and policy is None:
         return own
@@ -107,7 +107,7 @@ def asked(
 
 
 def options_of(agent: Callable[..., Any]) -> RunOptions:
-    """Return what ``@agent(…)`` says of every run of an agent, also through a partial or a method."""
+    """Return the options of ``@agent(…)``, also through a partial or a method."""
     while isinstance(agent, partial):
         agent = agent.func
     found: RunOptions = getattr(agent, _OPTIONS, NO_OPTIONS)
@@ -115,12 +115,12 @@ def options_of(agent: Callable[..., Any]) -> RunOptions:
 
 
 def keep_options(agent: Callable[..., Any], options: RunOptions) -> None:
-    """Remember what ``@agent(…)`` said."""
+    """Remember the options of ``@agent(…)``."""
     setattr(agent, _OPTIONS, options)
 
 
 def name_of(agent: Callable[..., Any]) -> str:
-    """Return the name that a run of an agent is listed under, unless its start gives another."""
+    """Return the default name of an agent's runs."""
     while isinstance(agent, partial):
         agent = agent.func
     return options_of(agent).name or getattr(agent, "__name__", None) or type(agent).__name__

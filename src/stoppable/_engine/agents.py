@@ -47,7 +47,7 @@ Isolation = Literal["auto", "process"]
 
 _NOT_GIVEN = object()
 
-# Bound once: before 3.12, reading a member off an enum takes longer than a call.
+# Bound once: before 3.12, reading an enum member is slower than a call.
 _ASYNC, _FAILED = Kind.ASYNC, Status.FAILED
 _GENERATORS = frozenset({Kind.ASYNC_GENERATOR, Kind.BLOCKING_GENERATOR})
 
@@ -94,7 +94,7 @@ def _async_agent(function: Callable[..., Any], options: RunOptions) -> Callable[
     async def call_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             return await function(*args, **kwargs)
-        # What drive() does, written out: every frame less lets a recursion go half as deep again.
+        # drive() inlined: with one frame less, a recursion can go half as deep again.
         try:
             edge = Edge(child_run(function, options))
             if edge.open():
@@ -107,7 +107,7 @@ def _async_agent(function: Callable[..., Any], options: RunOptions) -> Callable[
                     if error is not None or not edge.close_at_once(result):
                         await edge.close(result, error)
                 finally:
-                    error = None  # a traceback that holds the frame that holds the traceback
+                    error = None  # breaks a reference cycle between the traceback and its frame
             return edge.answer()
         except AgentStopped:
             await participants.hold_back()
@@ -122,7 +122,7 @@ def _async_generator_agent(function: Callable[..., Any], options: RunOptions) ->
             items = function(*args, **kwargs)
             try:
                 item = await anext(items)
-                while True:  # what `yield from` is to the other kind
+                while True:  # the counterpart of `yield from`
                     try:
                         sent = yield item
                     except BaseException as error:
@@ -151,7 +151,7 @@ def _async_generator_agent(function: Callable[..., Any], options: RunOptions) ->
 
 
 async def _ended_as_called(handle: RunHandle[Any]) -> None:
-    """Wait for the end of an agent that was called: an error of its body is raised as it is (docs/decisions/0005)."""
+    """Wait for the end of a called agent; an error of its body propagates unchanged (docs/decisions/0005)."""
     outcome = await handle.outcome()
     if outcome.status is _FAILED and outcome.error is not None:
         raise outcome.error
@@ -162,7 +162,7 @@ def _blocking_agent(function: Callable[..., Any], options: RunOptions) -> Callab
     def call_agent(*args: Any, **kwargs: Any) -> Any:
         if context.current_run() is None:
             return function(*args, **kwargs)
-        # What run_blocking() does, written out, for the same reason.
+        # run_blocking() inlined, for the same reason.
         edge = BlockingEdge(child_run(function, options))
         if edge.open():
             result, error = None, None
@@ -246,10 +246,10 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
 ) -> RunHandle[Any]:
     """Start an agent as a child of the current run, or as a new root, and return its handle at once.
 
-    Keyword arguments go through ``functools.partial``. An async agent gets a task, a blocking one a thread of its own,
-    and with ``isolation="process"`` either gets a worker process, which can always be ended. What a generator yields
-    comes from the handle's ``stream()``; it runs ahead of whoever reads that. ``labels`` are added to the parent's;
-    without a ``policy`` the parent's holds.
+    Pass keyword arguments with ``functools.partial``. An async agent runs as a task and a blocking one on a new thread;
+    with ``isolation="process"`` either runs in a separate process, which can always be ended. The items of a generator
+    come from the handle's ``stream()``; the generator does not wait for its consumer. ``labels`` are added to the
+    parent's; the default ``policy`` is the parent's.
     """
     body = body_of(agent)
     options = asked(agent, name, labels, policy)
@@ -311,12 +311,13 @@ async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
 ) -> Any:
     """Run an agent as a child of the current run and return its value; raises as ``RunHandle.result()`` does.
 
-    Outside a run it is a plain call, for a blocking agent on a thread. Somebody else's cancel stops the child.
+    Outside a run it is a plain call, for a blocking agent on a thread. If other code cancels the call, the child is
+    stopped.
     """
     body = body_of(agent)
     if kind_of(body) is not _ASYNC:
         handle = await spawn(agent, *args, name=name, labels=labels, policy=policy)
-        await handle.join()  # nobody else holds it
+        await handle.join()  # there is no other handle
         return await handle.result()
     options = asked(agent, name, labels, policy)
     if context.current_run() is None:
@@ -335,7 +336,7 @@ async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
 
 
 def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
-    """Start a body as a run, in a task or a thread of its own."""
+    """Start a body as a run, in a new task or thread."""
     channel = channel_for(run, body)
     if channel is not None:
         body = fed(channel, body)
@@ -345,7 +346,7 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
 
 
 def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., Any]) -> RunHandle[Any]:
-    """Start a body as a run in a worker process, which ``as_worker_body`` has looked at."""
+    """Start a body that ``as_worker_body`` has made as a run in an agent process."""
     channel = channel_for(run, body)
     if channel is None:
         perform = functools.partial(run_blocking, run, isolated, (None,), {})
@@ -355,18 +356,18 @@ def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., A
 
 
 def channel_for(run: Run, body: Callable[..., Any]) -> Channel[Any] | None:
-    """Return what the items of a run are read from, if its body is a generator."""
+    """Return the channel from which the items of a run are read, if its body is a generator."""
     return Channel(run) if kind_of(body) in _GENERATORS else None
 
 
 def fed(channel: Channel[Any], body: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that iterates a generator and hands its items to a channel, which ends with it."""
+    """Return a function that iterates over a generator and puts its items into a channel, then closes the channel."""
     pumping = pumped(body, channel.put)
     return channel.closed_after_async(pumping) if kind_of(pumping) is _ASYNC else channel.closed_after(pumping)
 
 
 def pumped(body: Callable[..., Any], put: Callable[[Any], object]) -> Callable[..., Any]:
-    """Return the function that iterates a generator and hands its items over; any other body as it is."""
+    """Return a function that iterates over a generator and puts its items into a channel; other bodies unchanged."""
     match kind_of(body):
         case Kind.ASYNC_GENERATOR:
             return functools.partial(pump, put, body)
@@ -377,9 +378,9 @@ def pumped(body: Callable[..., Any], put: Callable[[Any], object]) -> Callable[.
 
 
 def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
-    """Execute a run on a thread of its own, which sees the caller's context.
+    """Execute a run on a new thread, with the caller's context.
 
-    A daemon, never the default executor: ``asyncio.run`` would wait for it at its end.
+    A daemon thread, not the default executor, for which ``asyncio.run`` would wait at its end.
     """
     copied = contextvars.copy_context()
     thread = threading.Thread(target=copied.run, args=(call,), name=f"stoppable {run.name}", daemon=True)
@@ -404,12 +405,12 @@ def run_blocking(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwar
         try:
             edge.close(result, error)
         finally:
-            del error  # a traceback that holds the frame that holds the traceback
+            del error  # breaks a reference cycle between the traceback and its frame
     return edge
 
 
 def perform(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
-    """Do the same for a run that was started on its own: no caller is there to await what ``body`` may return."""
+    """Do the same for a spawned run, which has no caller that could await a returned coroutine."""
     return run_blocking(run, functools.partial(_result_of, body), args, kwargs)
 
 
@@ -449,6 +450,6 @@ def child_run(body: Callable[..., Any], options: RunOptions = NO_OPTIONS) -> Run
 
 
 def root_run(agent: Callable[..., Any]) -> Run:
-    """Return a run for an agent that is nobody's child, as the agent says it is listed and stopped."""
+    """Return a root run for an agent, with the agent's own options."""
     options = options_of(agent)
     return Run(name_of(agent), labels=options.labels, policy=options.policy)

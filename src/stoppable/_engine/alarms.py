@@ -1,4 +1,4 @@
-"""Waking whoever waits, as a task or as a thread, for what another thread does."""
+"""Wakes tasks and threads that wait for something that another thread does."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LOOK_SECONDS = 60.0
 
 
 class Alarm:
-    """Wakes the one thread that waits for it.
+    """Wakes the one thread that waits on it.
 
-    Re-entrant, which an event of ``threading`` is not: a signal handler may ring it on the very thread that waits.
+    Unlike ``threading.Event`` it is re-entrant: a signal handler may set it on the thread that waits.
     """
 
     __slots__ = ("_rings",)
@@ -26,7 +26,7 @@ class Alarm:
         self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def ring(self) -> None:
-        """Wake it, now or when it comes to wait; from any thread and from a signal handler."""
+        """Wake the thread, now or when it waits next; from any thread and from a signal handler."""
         self._rings.put(None)
 
     def wait(self) -> bool:
@@ -39,7 +39,7 @@ class Alarm:
 
 
 class Bell:
-    """Wakes whoever waits for something that another thread does: tasks of any loop, and threads."""
+    """Wakes tasks of any loop and threads that wait for a condition which another thread changes."""
 
     __slots__ = ("_wakers",)
 
@@ -47,13 +47,13 @@ class Bell:
         self._wakers: dict[object, Callable[[], object]] = {}
 
     def ring(self) -> None:
-        """Let everybody look again."""
+        """Make all waiters check their condition again."""
         if self._wakers:
             for wake in list(self._wakers.values()):
                 wake()
 
     async def wait(self, ready: Callable[[], bool], *, blocking: bool) -> None:
-        """Wait until something is so; ``blocking`` waits in place, on the calling thread."""
+        """Wait until a condition is true; ``blocking`` waits on the calling thread."""
         while not ready():
             waiter: asyncio.Future[None] | Alarm
             if blocking:
@@ -63,7 +63,7 @@ class Bell:
                 waiter = asyncio.get_running_loop().create_future()
                 self._wakers[waiter] = functools.partial(_wake, waiter)
             try:
-                # Published first, looked at afterwards: no change slips through between the two.
+                # Registered first, checked afterwards, so that no change is missed in between.
                 if ready():
                     return
                 if isinstance(waiter, Alarm):
@@ -78,7 +78,7 @@ def _wake(future: asyncio.Future[None]) -> None:
     if asyncio._get_running_loop() is future.get_loop():
         _resolve(future)
         return
-    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop was closed, and its tasks with it
         future.get_loop().call_soon_threadsafe(_resolve, future)
 
 
@@ -88,7 +88,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 def run_in_place(steps: Coroutine[Any, Any, T]) -> T:
-    """Drive a coroutine that waits in place to its end."""
+    """Run a coroutine that never suspends to its end."""
     try:
         steps.send(None)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""The same for blocking code: spawn, call and sleep without an event loop."""
+"""spawn, call and sleep for blocking code, without an event loop."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class BlockingHandle(Held, Generic[T_co]):
         return self.run.receipt
 
     def join(self) -> Outcome[T_co]:
-        """Wait for the end and return it, as if the run were a part of the caller: an interruption stops it.
+        """Wait for the end and return the outcome; if the caller is interrupted, the run is stopped too.
 
-        A KeyboardInterrupt or SystemExit is passed on as an immediate stop and raised at once.
+        A KeyboardInterrupt or SystemExit becomes an immediate stop and propagates at once.
         """
         try:
             return self.outcome()
@@ -84,9 +84,9 @@ class BlockingHandle(Held, Generic[T_co]):
             raise
 
     def stream(self, *, until: Until = "end") -> Iterator[Any]:
-        """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on.
+        """Yield the items of a generator agent; ends as ``result()`` does. Leaving early does not stop the run.
 
-        With ``until="body"`` it ends without an error as soon as the generator has, however long the run lives on.
+        With ``until="body"`` it ends without an error as soon as the generator has ended, even if the run goes on.
         """
         until_body = is_body(until)
         yield from stream_of(self.run, self._channel).read_blocking(until_body=until_body)
@@ -143,7 +143,7 @@ def spawn(  # type: ignore[misc]  # as in agents.py
 ) -> BlockingHandle[Any]:
     """Start an agent on a new thread, as a child of the current run or as a new root.
 
-    An async agent gets an event loop of its own there. What a generator yields comes from the handle's ``stream()``.
+    An async agent gets a new event loop there. The items of a generator come from the handle's ``stream()``.
     """
     body = body_of(agent)
     held = start_on_thread(child_run(body, asked(agent, name, labels, policy)), body, args)
@@ -151,7 +151,7 @@ def spawn(  # type: ignore[misc]  # as in agents.py
 
 
 def start_on_thread(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
-    """Start a body as a run on a thread of its own, with an event loop there if it needs one."""
+    """Start a body as a run on a new thread, with an event loop there if it needs one."""
     channel = channel_for(run, body)
     if channel is not None:
         body = fed(channel, body)
@@ -216,7 +216,7 @@ def call(  # type: ignore[misc]  # as in agents.py
     if context.current_run() is None and kind_of(body) is Kind.BLOCKING:
         return body(*args)
     held = spawn(agent, *args, name=name, labels=labels, policy=policy)
-    held.join()  # nobody else holds it
+    held.join()  # there is no other handle
     return held.result()
 
 

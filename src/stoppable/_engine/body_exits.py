@@ -1,4 +1,4 @@
-"""What a body's way out means: a stop, an outsider, an error of its own."""
+"""Classifies how a body ended: with a stop, a foreign exception, or an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS: dict[type[BaseException], ReasonKind] = {
 
 
 def is_ours(error: BaseException | None) -> bool:
-    """Return whether a cancel is one of ours, or was raised in the midst of one."""
+    """Return whether stoppable issued a cancel, or the cancel was raised while handling such a one."""
     while error is not None:
         if isinstance(error, CancelledError) and error.args and error.args[0] is tasks.OURS:
             return True
@@ -30,7 +30,7 @@ def is_ours(error: BaseException | None) -> bool:
 
 
 def others_cancel(error: BaseException | None) -> CancelledError | None:
-    """Return the cancel of somebody else that an exception came from or that it was raised in the midst of."""
+    """Return the foreign cancel that caused an exception, or during whose handling it was raised."""
     while error is not None:
         if isinstance(error, CancelledError) and not (error.args and error.args[0] is tasks.OURS):
             return error
@@ -42,7 +42,7 @@ Sorted = tuple[AgentStopped | None, BaseException | None, BaseException | None]
 
 
 def sort(error: BaseException | None, late: BaseException | None = None) -> Sorted:
-    """Split a body's exception, and what came after it, into a stop, an outsider and an error of its own."""
+    """Split a body's exception, and later ones, into a stop, a foreign exception and an error."""
     if late is not None:
         stop, outsider, rest = sort(error)
         late_stop, late_outsider, late_rest = sort(late)
@@ -71,7 +71,7 @@ def kind(outsider: BaseException) -> ReasonKind:
 
 
 def stray(stop: AgentStopped) -> Exception:
-    """Turn a stop that is none of this run's into an error: the run awaited code of another run."""
+    """Turn a stop of an unrelated run into an error: the body awaited code of another run."""
     error = RunStopped(stop.target, Outcome(status=Status.STOPPED, reason=stop.reason))
     error.__cause__ = stop
     return error

@@ -16,10 +16,11 @@ _BY_RUNG = {Rung.INTERRUPT: Fate.INTERRUPTED, Rung.CANCEL: Fate.CANCELLED, Rung.
 
 
 def enter(kind: str, name: str | None = None) -> Entered:
-    """Enter a boundary that ``leave()`` leaves, in any callback, task or thread; for code that has no block.
+    """Enter a boundary; ``leave()`` on the result leaves it, from any callback, task or thread.
 
-    It raises AgentStopped as ``boundary`` does. It is left automatically when the task that entered it, or the run,
-    ends: many frameworks have no callback for a cancelled call. Where you have a block, use ``boundary``.
+    Use it where the framework has only callbacks; otherwise use ``boundary``. It raises AgentStopped as ``boundary``
+    does. The boundary is left automatically when the task that entered it, or the run, ends, because many frameworks
+    have no callback for a cancelled call.
     """
     entry = Entered(kind, name)
     entry.__enter__()
@@ -45,7 +46,7 @@ class Entered(Boundary):
         if run is None:
             return
         holder = self.holder
-        self.holder: Participant | None = None  # the run waits for its tasks, not for a callback that may never come
+        self.holder: Participant | None = None  # the run waits for its tasks, not for a callback
         if isinstance(holder, TaskParticipant):
             task: Task[Any] = holder.task
             self._task = task
@@ -69,7 +70,7 @@ class Entered(Boundary):
         return super().fate
 
     def _with_task(self, task: Task[Any]) -> None:
-        # To ask a task for its exception would mark it as seen.
+        # Reading a task's exception would mark it as retrieved.
         self.leave(CancelledError() if task.cancelled() else task._exception)
 
     def _with_run(self) -> None:

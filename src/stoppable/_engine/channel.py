@@ -1,4 +1,4 @@
-"""Hands what a generator agent yields to one consumer, whatever executes the one and reads for the other."""
+"""Passes the items of a generator agent to one consumer, across tasks and threads."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """Items on their way.
+    """Queued items of a generator.
 
-    The generator runs ahead of its reader, so that a run whose stream nobody reads still ends.
+    The generator does not wait for its consumer, so that a run whose stream is not read still ends.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._items: deque[T] = deque()
         self._is_over = False  # with the run
-        self._is_complete = False  # with its body: nothing more comes
+        self._is_complete = False  # with its body: there are no more items
         self._bell = Bell()
         run._when_ended(self._close)
 
     def put(self, item: T) -> None:
-        """Hand an item over, also to whoever keeps a record of the run."""
+        """Put an item into the channel, and report it to the sink."""
         if self._run._sink is not None:
             self._run._sink.event(self._run, "item", {"value": item})
         self._items.append(item)
@@ -54,10 +54,10 @@ class Channel(Generic[T]):
             return bool(self._items) or self._is_over or (until_body and self._is_complete)
 
         await self._bell.wait(has_news, blocking=blocking)
-        return bool(self._items)  # all of them are there when it is over
+        return bool(self._items)  # all items are in the queue when it has ended
 
     def closed_after(self, body: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a blocking body after which nothing more comes."""
+        """Return a blocking body that closes the channel at its end."""
 
         def feed(*args: Any) -> Any:
             try:
@@ -68,7 +68,7 @@ class Channel(Generic[T]):
         return feed
 
     def closed_after_async(self, body: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an async body after which nothing more comes."""
+        """Return an async body that closes the channel at its end."""
 
         async def feed(*args: Any) -> Any:
             try:
@@ -88,9 +88,9 @@ class Channel(Generic[T]):
 
 
 class LazyChannel(Channel[T]):
-    """Holds an async generator back until its consumer asks for the next item, as a plain one would be.
+    """Makes an async generator lazy: it continues only when its consumer asks for the next item.
 
-    Both are tasks of one event loop, where a future is enough to wake the other, and cheaper than a bell.
+    Both are tasks of one event loop, so a future is enough to wake the other.
     """
 
     def __init__(self, run: Run) -> None:
@@ -100,7 +100,7 @@ class LazyChannel(Channel[T]):
         super().__init__(run)
 
     async def pump(self, function: Callable[..., AsyncGenerator[T, Any]], *args: Any, **kwargs: Any) -> None:
-        """Be the body of the run: iterate the generator and hand its items over, each when it is asked for."""
+        """Iterate over the generator, as the body of the run, and pass on each item when it is asked for."""
         executing = tasks.current()
         assert executing is not None, "in a task of its own"
         executing.reader_left = self._reader_left
@@ -136,14 +136,14 @@ class LazyChannel(Channel[T]):
 
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
-        with contextlib.suppress(asyncio.InvalidStateError):  # a signal handler's stop came in between, and did it
+        with contextlib.suppress(asyncio.InvalidStateError):  # a stop from a signal handler came in between, and did it
             future.set_result(None)
 
 
 async def pump(
     put: Callable[[T], object], function: Callable[..., AsyncGenerator[T, Any]], *args: Any, **kwargs: Any
 ) -> None:
-    """Be the body of a run: iterate an async generator. A stop lands between two items: it is closed (G11)."""
+    """Iterate over an async generator, as the body of a run. A stop between two items closes it (G11)."""
     async with contextlib.aclosing(function(*args, **kwargs)) as items:
         async for item in items:
             put(item)
@@ -153,7 +153,7 @@ async def pump(
 def pump_blocking(
     put: Callable[[T], object], function: Callable[..., Generator[T, Any, Any]], *args: Any, **kwargs: Any
 ) -> Any:
-    """Be the body of a run on a thread: iterate a generator, as ``pump`` does; return what it returns."""
+    """Iterate over a generator on a thread, as ``pump`` does; return its return value."""
     with contextlib.closing(function(*args, **kwargs)) as items:
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The one control thread of a process: a blocked event loop holds up neither a ladder nor a limit."""
+"""The control thread of a process, so that a blocked event loop delays neither a ladder nor a limit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _logger = logging.getLogger("stoppable")
 
 
 _CROWD = 1024
-_PATIENCE_SECONDS = 0.02  # with a hook, before another thread comes to those that wait
+_PATIENCE_SECONDS = 0.02  # seconds with one hook, before another thread calls the waiting ones
 TICK_SECONDS = 0.25
-"""The control thread sleeps no longer: what it was given without being woken is looked at by then."""
+"""The longest sleep of the control thread; timers that were added without waking it are seen by then."""
 
 
 class Timer:
-    """A callback that is due at a time; cancelling it twice, or too late, does nothing."""
+    """A callback at a time; cancelling it twice, or too late, does nothing."""
 
     __slots__ = ("callback", "when")
 
@@ -36,15 +36,15 @@ class Timer:
         self.callback: Callable[[], object] | None = callback
 
     def collected(self) -> bool:
-        """Return whether it is still wanted, now that the thread puts it in its place."""
+        """Return whether the timer still has to be scheduled."""
         return self.callback is not None
 
     def is_cancelled(self) -> bool:
-        """Return whether nothing would be called."""
+        """Return whether the timer was cancelled or has fired."""
         return self.callback is None
 
     def cancel(self) -> None:
-        """Forget the callback."""
+        """Cancel the timer."""
         self.callback = None
 
     def fire(self) -> None:
@@ -55,17 +55,17 @@ class Timer:
 
 
 class Control:
-    """Calls what is due, in order, on a thread of its own; ``threaded=False`` leaves that to ``run_due()``.
+    """Fires timers in order on its thread; with ``threaded=False``, ``run_due()`` does.
 
-    The thread is woken only for what is due before it would wake by itself. So a stop whose first rung is seconds away
-    wakes nobody, and if its run has ended by the time that the thread looks, its ladder has cost next to nothing.
+    The thread is woken only for timers that are due before it would wake anyway. A stop whose first rung is seconds
+    away does not wake it, and if the run has ended by the time the thread wakes, the ladder has cost almost nothing.
     """
 
     def __init__(self, *, threaded: bool = True) -> None:
         self._threaded = threaded
         self._thread: threading.Thread | None = None
         self._starting = threading.RLock()
-        # Both are reentrant: a signal handler may set a timer while this very thread is setting one.
+        # Both are reentrant: a signal handler may set a timer while its thread is setting one.
         self._inbox: collections.deque[Timer] = collections.deque()
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wakes_at = math.inf  # by itself; while the thread is about to look, everything rings
@@ -76,11 +76,11 @@ class Control:
 
     @property
     def is_driven(self) -> bool:
-        """Whether somebody calls ``run_due()`` as time goes by: a test, in which nothing is put off to save time."""
+        """Whether a test drives the clock with ``run_due()``; then nothing is deferred."""
         return not self._threaded
 
     def ensure_started(self) -> None:
-        """Start the thread, if it has not been."""
+        """Start the thread, unless it runs."""
         if self._threaded and self._thread is None:
             with self._starting:
                 if self._thread is None:
@@ -101,7 +101,7 @@ class Control:
             if timer.when <= clock.now():
                 self.run_due()
         elif timer.when < self._wakes_at:
-            # Given first, looked at afterwards: a thread that has not answered the last ring will collect this too.
+            # Added first, checked afterwards: a thread that is already being woken will see this timer too.
             if self._bell.empty():
                 self._bell.put(None)
             self.ensure_started()
@@ -109,7 +109,7 @@ class Control:
     def call_later_in(
         self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[..., object], *args: object
     ) -> Timer | asyncio.TimerHandle:
-        """Call ``callback`` on the thread of a loop, which keeps its own time unless a test drives the clock."""
+        """Call ``callback`` on the thread of a loop, with the loop's own timer unless a test drives the clock."""
         if self._threaded:
             return loop.call_later(seconds, callback, *args)
         return self.call_at(clock.now() + seconds, lambda: loop.call_soon_threadsafe(callback, *args))
@@ -120,7 +120,7 @@ class Control:
         return self._heap[0][0] if self._heap else None
 
     def run_due(self) -> None:
-        """Call everything that is due by now."""
+        """Fire all timers that are due."""
         if self._is_running_due:  # a callback set a timer that is due at once: the loop below will come to it
             return
         self._is_running_due = True
@@ -129,7 +129,7 @@ class Control:
                 timer = heapq.heappop(self._heap)[2]
                 try:
                     timer.fire()
-                except BaseException:  # whatever it is, nobody's stop would work without this thread
+                except BaseException:  # any error: no stop would work without this thread
                     _logger.exception("the control thread failed")
         finally:
             self._is_running_due = False
@@ -143,7 +143,7 @@ class Control:
                     self._let_go()
 
     def _let_go(self) -> None:
-        """Drop the timers that were cancelled: a limit may be hours away, and the runs that had one are over."""
+        """Drop cancelled timers: a limit may be hours away, although its run has ended."""
         self._heap = [entry for entry in self._heap if not entry[2].is_cancelled()]
         heapq.heapify(self._heap)
         self._crowd = max(_CROWD, 2 * len(self._heap))
@@ -174,14 +174,14 @@ def ensure_started() -> None:
 
 
 def use(control: Control) -> Control:
-    """Put a control in place and return the one that was there."""
+    """Replace the control of this process and return the previous one."""
     global _control
     previous, _control = _control, control
     return previous
 
 
 def dispatch(hooks: Sequence[Hook]) -> None:
-    """Call users' hooks away from whoever stops: one that hangs holds up no stop, ladder or other hook."""
+    """Call users' hooks on separate threads, so that one that hangs delays no stop, ladder or other hook."""
     if _control._threaded:
         _Crew(hooks).grow()
     else:
@@ -190,9 +190,9 @@ def dispatch(hooks: Sequence[Hook]) -> None:
 
 
 class _Crew:
-    """Threads that call the hooks of one stop: one, as long as it gets on, and more whenever none of them does.
+    """Threads that call the hooks of one stop: one while it makes progress, more whenever none does.
 
-    A thread for each of some thousand hooks would keep everybody else from running for seconds.
+    A thread for each of thousands of hooks would starve all other threads for seconds.
     """
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
@@ -201,14 +201,14 @@ class _Crew:
         self._left = -1
 
     def grow(self) -> None:
-        """Double the threads unless hooks were called since the last look; from any thread and a signal handler."""
+        """Double the threads unless there was progress since the last call; from any thread and a signal handler."""
         left = len(self._hooks)
         if left != self._left:
             self._left = left
             more = 0 if self._threads else 1
         else:
             more = min(left, self._threads or 1)
-        with contextlib.suppress(RuntimeError):  # the system has no more to give: those that are there go on
+        with contextlib.suppress(RuntimeError):  # the system has no more threads: the existing ones go on
             for _ in range(more):
                 threading.Thread(target=self._call_all, name="stoppable-hooks", daemon=True).start()
                 self._threads += 1

@@ -15,9 +15,9 @@ _LINE = "_stoppable_line"
 
 
 def with_one_line(error: E, name: str, *, killed: bool = False) -> E:
-    """Return an exception that, if nobody catches it, ends the process without a traceback.
+    """Return an exception that ends the process without a traceback if it is not caught.
 
-    It is an exception like any other otherwise. Whoever has an ``excepthook`` keeps it for all others.
+    Otherwise it is an ordinary exception. An existing ``excepthook`` still handles all other exceptions.
     """
     if isinstance(error, RunLost):
         line = f"{name} was stopped by Ctrl-C; something of it may still be alive"
@@ -32,7 +32,7 @@ def with_one_line(error: E, name: str, *, killed: bool = False) -> E:
 
 
 class _Hook:
-    """Shows the exceptions that nobody catches."""
+    """An excepthook for uncaught exceptions."""
 
     def __init__(self) -> None:
         self._others = sys.excepthook

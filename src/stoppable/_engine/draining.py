@@ -18,18 +18,18 @@ from stoppable._engine.threads import ThreadParticipant
 _LOOK_SECONDS = 0.01
 
 _waiting: set[TaskParticipant] = set()
-"""The branches that met a stop and wait for others."""
+"""The branches that noticed a stop and wait for others."""
 _looks: dict[tuple[asyncio.AbstractEventLoop, Run], asyncio.Future[bool]] = {}
-"""Whether it is over, for those who wait in a run: one of them looks for all, as there may be thousands."""
+"""Futures that say whether the wait is over; one branch checks for all, because there may be thousands."""
 
 
 async def drained() -> None:
     """Wait until no other branch of the current run is inside a boundary, while the grace of its stop lasts.
 
-    For a branch that met the stop where nothing could wait, in ``check()`` or a plain ``with boundary(…)``, and is
-    about to raise it into a task group, which cancels its siblings at once, paid calls included (N12): ``except
-    AgentStopped: await drained(); raise``. What the branch itself is a part of is not waited for. Returns at once if
-    the run was not told to stop, and at the INTERRUPT rung at the latest, so that it prolongs no stop (G6).
+    Use it in parallel branches: ``except AgentStopped: await drained(); raise``. A task group cancels the siblings of a
+    branch that raises, including calls that were paid for (N12); an awaited boundary waits automatically, but
+    ``check()`` and a plain ``with boundary(…)`` cannot. Boundaries around the calling branch do not count. Returns at
+    once if the run was not stopped, and at the INTERRUPT rung at the latest, so it never prolongs a stop (G6).
     """
     run, me = context.current_run(), tasks.current()
     if run is not None and me is not None:
@@ -37,9 +37,9 @@ async def drained() -> None:
 
 
 async def hold_back() -> None:
-    """Do the same on behalf of a branch that meets the stop where it awaits something of ours.
+    """Do the same for a branch that notices the stop while it awaits a function of stoppable.
 
-    Not for the run's own task: only its clean-up may know how to end what still runs, and it has the grace for that.
+    Not for the run's main task: its clean-up may be needed to end what still runs, and has the grace for that.
     """
     run, me = context.current_run(), tasks.current()
     if run is not None and me is not None and me is not run._main and not me.task.cancelling():
@@ -53,21 +53,21 @@ async def _drain(run: Run, me: TaskParticipant) -> None:
     _waiting.add(me)
     try:
         while not await _is_over(run, until):
-            pass  # whoever looked has been cancelled
+            pass  # the branch that checked was cancelled
     finally:
         _waiting.discard(me)
 
 
 async def _is_over(run: Run, until: float) -> bool:
-    """Wait for the calls of others, and return True; or False if somebody else waited for them and gave up."""
+    """Wait for the calls of other branches and return True, or False if the branch that checks for all gave up."""
     loop = asyncio.get_running_loop()
     look = _looks.get((loop, run))
     if look is not None:
-        await asyncio.wait([look])  # a cancel of this branch is none of the look's
+        await asyncio.wait([look])  # a cancel of this branch must not cancel the check
         return look.result()
     look = _looks[loop, run] = loop.create_future()
     try:
-        # A look now and then: leaving a boundary wakes no one, so that it stays cheap.
+        # Polls: leaving a boundary does not wake this, to keep boundaries cheap.
         while _may_wait(run) and clock.now() < until and _is_another_inside(run):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
         look.set_result(True)
@@ -83,7 +83,7 @@ def _may_wait(run: Run) -> bool:
 
 
 def _is_another_inside(run: Run) -> bool:
-    """Return whether a call is in flight, in a run or below it, that is not just waiting for those who wait here."""
+    """Return whether a call is in flight, in a run or below it, apart from boundaries around waiting branches."""
     around = _around_those_who_wait()
     nodes = [run]
     for node in nodes:
@@ -94,9 +94,9 @@ def _is_another_inside(run: Run) -> bool:
 
 
 def _is_call(holder: object, around: set[Task[Any]]) -> bool:
-    """Return whether whoever is inside a boundary makes a call that an unwinding branch could cut.
+    """Return whether a boundary is a call that an unwinding branch could cut off.
 
-    A thread or a process that lives beside the branches is none: nothing unwinds it, and it may wait for the clean-up.
+    A separate thread or process is not: nothing unwinds it, and it may wait for the clean-up.
     """
     if isinstance(holder, ThreadParticipant):
         return holder._thread is not threading.current_thread()
@@ -104,7 +104,7 @@ def _is_call(holder: object, around: set[Task[Any]]) -> bool:
 
 
 def _around_those_who_wait() -> set[Task[Any]]:
-    """Return the tasks of those who wait, and of those that they were started by: what these are inside waits too."""
+    """Return the waiting tasks and the tasks that started them, whose boundaries wait too."""
     found: set[Task[Any]] = set()
     for waiter in list(_waiting):
         participant: TaskParticipant | None = waiter

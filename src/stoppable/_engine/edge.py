@@ -27,18 +27,18 @@ _COMPLETED = Status.COMPLETED
 
 
 class _Edge:
-    """The entry to and the exit from one run, whatever executes it.
+    """The entry and exit of a run, whatever executes it.
 
     ``open`` and ``close`` bracket the body; between them the calling code belongs to the run. ``close`` writes the
-    outcome and raises only what is not ours to keep: somebody else's cancel, a KeyboardInterrupt, a SystemExit, a
-    GeneratorExit. ``answer`` gives the outcome to whoever awaits the run.
+    outcome and raises only foreign exceptions: a cancel by other code, a KeyboardInterrupt, a SystemExit, a
+    GeneratorExit. ``answer`` returns or raises what the caller of the run gets.
     """
 
     __slots__ = ("_issued", "_others", "_passing", "_reset", "participant", "run")
 
     participant: tasks.TaskParticipant  # only in a task, as the two below it
-    _issued: int  # cancels of ours that were on their way out when the run was opened: those of a run around it
-    _others: int  # cancels of somebody else then
+    _issued: int  # our cancels that were pending when the run was opened: those of an outer run
+    _others: int  # foreign cancels at that time
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -51,50 +51,50 @@ class _Edge:
         return self._reset is not None
 
     def _open_in(self, participant: tasks.TaskParticipant) -> None:
-        """Note which cancels the task had before: the run pays back only those that come while it is open."""
+        """Record the cancels of the task so far: the run takes back only those that come while it is open."""
         self.participant = participant
         self._issued = issued = participant.issued
         self._others = participant.task.cancelling() - issued
 
     def _without_ours(self, outsider: BaseException | None) -> BaseException | None:
-        """Return what is left of an outsider once our cancels were paid back: somebody else's (G9)."""
+        """Return the foreign exception that remains after our cancels were taken back (G9)."""
         if not isinstance(outsider, CancelledError):
             return outsider
         run = self.run
         if self._is_others(outsider):
             run._note_clean(clean=None)  # it may have come while ours was unwinding the body
             return outsider
-        run._deliver(raised=True)  # it was cut, though it may have been born stopped and never looked
+        run._deliver(raised=True)  # it was cut off, although it may have been stopped before it began
         if outsider.__context__ is not None:
             run._note_clean(clean=None)  # in an except or a finally
         return None
 
     def _is_taken_back(self, outsider: BaseException | None) -> bool:
-        """Return whether the body took our cancel back with ``uncancel()``, and somebody else's came after that.
+        """Return whether the body called ``uncancel()`` for our cancel, and a foreign cancel came after that.
 
-        The count then looks as if it were ours. Only the message tells, which an exception keeps that is raised anew.
+        The count then looks as if the cancel were ours; only the message of the exception tells them apart.
         """
         if not isinstance(outsider, CancelledError) or self.participant.others_now() > self.participant.others:
             return False
         return not is_ours(outsider)
 
     def _is_others(self, cancel: CancelledError) -> bool:
-        """Return whether somebody else has cancelled the task besides us.
+        """Return whether other code has cancelled the task as well.
 
-        Since we did, or before: but then a count alone proves nothing, because a TaskGroup may have left one behind
-        (before 3.13, where a child fails while it waits).
+        After our cancel the count proves it. Before it does not: until 3.13, a TaskGroup whose child fails while it
+        waits leaves a cancel behind.
         """
         count = self.participant.others_now()
         return count > self.participant.others or (count > self._others and others_cancel(cancel) is not None)
 
     def _hidden(self, error: BaseException | None) -> CancelledError | None:
-        """Return somebody else's cancel that our stop hides: it was raised while that unwound the body."""
+        """Return a foreign cancel that our stop hides: the stop was raised while the cancel unwound the body."""
         return others_cancel(error) if self.participant.others_now() > self._others else None
 
     def _close(
         self, result: object, stop: AgentStopped | None, outsider: BaseException | None, rest: BaseException | None
     ) -> None:
-        """End the run with what its body ended with."""
+        """End the run according to how its body ended."""
         run = self.run
         if stop is not None and not any(stop.target == ancestor.id for ancestor in run._lineage()):
             rest = rest or stray(stop)
@@ -107,23 +107,23 @@ class _Edge:
         run._end(result, rest)
 
     def _left_behind(self, error: BaseException | None) -> Iterator[Run]:
-        """Yield the children to wait for, one after the other, as long as there are any; an error stops them first.
+        """Yield the children to wait for, one after the other; after an error, stop them first.
 
-        What must outlive the run is started in ``detached()``; anything else would be out of reach of its Stop.
+        Work that must outlive the run is started in ``detached()``; all other children must stay reachable by a stop.
         """
         for child in self.run._offspring():
             if child._main is not None:
                 child._main.left_behind()
         if isinstance(error, (AgentStopped, *OUTSIDERS)):
-            return  # a stop is on its way to them, or will be, and the ladder waits for them
+            return  # a stop reaches them anyway, and the ladder waits for them
         while children := _live_below(self.run):
             for child in children if error is not None else ():
                 child.stop(reason=Reason.of(f"its parent failed: {error!r}", kind=ReasonKind.PARENT))
             yield children[0]
 
     def _leave(self) -> None:
-        # Left in another context than it was entered in, as async fixtures and generators do, the run ends all the
-        # same: the other context goes away by itself.
+        # If it is left in another context than it was entered in, as in async fixtures and generators, the run still
+        # ends; the other context is simply dropped.
         if self._reset is not None:
             try:  # noqa: SIM105 - contextlib.suppress would cost a tenth of a whole run
                 context.current.reset(self._reset)
@@ -131,7 +131,7 @@ class _Edge:
                 pass
 
     def answer(self) -> Any:
-        """Return the value, or raise what whoever awaits the run must see."""
+        """Return the value, or raise the error for the code that awaits the run."""
         outcome = self.run._outcome
         if outcome is not None and outcome.status is _COMPLETED:
             return outcome.result
@@ -139,9 +139,9 @@ class _Edge:
             assert outcome.error is not None, "a failed run has an error"
             raise outcome.error
         outer = context.current.get()
-        here = outer._run_here()  # none around a run whose parent was given: there nobody may see an AgentStopped
+        here = outer._run_here()  # the caller is not in a run, so it must not get an AgentStopped
         if here is not None and self._passing is not None and self._passing.target != self.run.id:
-            here._deliver(raised=True)  # it crosses into that run's code
+            here._deliver(raised=True)  # it propagates into that run's code
             raise self._passing
         return raise_ended(self.run, outer)
 
@@ -161,7 +161,7 @@ class Edge(_Edge):
         return self._open(participant)
 
     def resume(self) -> None:
-        """Go on in the current task with a run that has begun elsewhere."""
+        """Continue a run in the current task that has begun elsewhere."""
         participant = tasks.current()
         assert participant is not None, "a coroutine is awaited in a task"
         self._open_in(participant)
@@ -169,7 +169,7 @@ class Edge(_Edge):
         self._reset = context.current.set(self.run)
 
     def close_at_once(self, result: object) -> bool:
-        """End a run that nobody has stopped and that has nothing to wait for; False if it is not that simple."""
+        """End a run that was not stopped and has nothing to wait for; False if it needs the full exit."""
         if self.run._first or self.run._closed:
             return False
         self._leave()
@@ -185,7 +185,7 @@ class Edge(_Edge):
         return edge
 
     async def close(self, result: object, error: BaseException | None) -> None:
-        """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
+        """End the run; returns once its status is terminal, or raises a foreign exception at once."""
         if self.run._ended is None:
             late = await self._children_gone(error) if self.run._first else None
             self._leave()
@@ -200,7 +200,7 @@ class Edge(_Edge):
             await self._stragglers_gone()
 
     async def _children_gone(self, error: BaseException | None) -> BaseException | None:
-        """Wait for the children that the body left behind; return what came meanwhile."""
+        """Wait for the children that the body left behind; return the exception that came meanwhile."""
         try:
             for child in self._left_behind(error):
                 await ended(child)
@@ -211,12 +211,12 @@ class Edge(_Edge):
         return None
 
     async def _own_cancels_taken_out(self, outsider: BaseException | None) -> BaseException | None:
-        """Pay back the cancels we issued; what is left of the outsider is somebody else's (G9)."""
+        """Take back the cancels that stoppable issued, and return the foreign exception that remains (G9)."""
         participant = self.participant
         if self._is_taken_back(outsider):
             participant.issued = self._issued
         if not participant.is_cancelled_for(self.run, self._issued):
-            return outsider  # also one of ours, if this run is no part of the stopped one: it goes on to that
+            return outsider  # also our cancel, if this run is not part of the stopped one: it propagates to that
         if participant.pay_back(self._issued) > isinstance(outsider, CancelledError):
             # One of ours may not have arrived yet. Before 3.13, uncancel() does not take it back, and it would hit
             # the caller's next await: let it arrive here.
@@ -238,12 +238,12 @@ class Edge(_Edge):
 
 
 class BlockingEdge(_Edge):
-    """The edge of a run whose body is blocking code, on whatever thread."""
+    """The edge of a run whose body is blocking code, on any thread."""
 
     __slots__ = ()
 
     def open(self, participant: Participant | None = None) -> bool:
-        """Begin the run, on the current thread unless told who executes it; False if it was stopped before it began."""
+        """Begin the run, by default on the current thread; False if it was stopped before it began."""
         participant = participant or tasks.current() or threads.current()
         if isinstance(participant, tasks.TaskParticipant):
             self._open_in(participant)
@@ -253,7 +253,7 @@ class BlockingEdge(_Edge):
         return opened
 
     def close(self, result: object, error: BaseException | None) -> None:
-        """End the run; returns once its status is terminal, or raises somebody else's exception at once."""
+        """End the run; returns once its status is terminal, or raises a foreign exception at once."""
         participant = self.run._main
         executing = tasks.current()
         may_wait = executing is None
@@ -265,7 +265,7 @@ class BlockingEdge(_Edge):
         if executing is not None and executing is participant:
             outsider = self._own_cancels_taken_out(outsider) or self._hidden(error)
         elif may_wait and isinstance(outsider, CancelledError) and self._was_cancelled():
-            outsider = None  # ours, by way of a loop that the body runs: nobody else can cancel a thread
+            outsider = None  # ours, from a loop that the body runs: other code cannot cancel a thread
             self.run._deliver(raised=True)
         self._close(result, stop, outsider, rest)
         if outsider is not None:
@@ -274,7 +274,7 @@ class BlockingEdge(_Edge):
             wait_for_end(self.run)
 
     def suspend(self, waiting: Participant) -> None:
-        """Leave a run that is not over: another edge goes on with it."""
+        """Leave a run that has not ended; another edge continues it."""
         self._leave()
         if isinstance(self.run._main, threads.ThreadParticipant):
             self.run._main.leave_edge()
@@ -293,7 +293,7 @@ class BlockingEdge(_Edge):
         return None
 
     def _own_cancels_taken_out(self, outsider: BaseException | None) -> BaseException | None:
-        """Do what ``Edge`` does, for a block that awaits: when it ends, what we issued has arrived in it."""
+        """Do what ``Edge`` does for an async block; when it ends, all cancels that stoppable issued have arrived."""
         if self._is_taken_back(outsider):
             self.participant.issued = self._issued
         if not self.participant.is_cancelled_for(self.run, self._issued):
@@ -314,7 +314,7 @@ def _begin(run: Run, participant: Participant) -> contextvars.Token[Scope] | Non
         if run._outcome is not None:
             return None  # it was given up before it began
         if isinstance(outer, shielded) and outer._is_active() and outer._run_here() is run.parent:
-            inner = outer._over(run)  # a clean-up may start runs of its own
+            inner = outer._over(run)  # a clean-up may start runs
             outer._protect(participant)
         elif run._closed:
             run._skip()
@@ -324,7 +324,7 @@ def _begin(run: Run, participant: Participant) -> contextvars.Token[Scope] | Non
 
 
 def raise_ended(run: Run, outer: Scope) -> Never:
-    """Raise what an awaiter of a stopped run gets: its own stop if it has one, otherwise RunStopped or RunLost."""
+    """Raise what the caller of a stopped run gets: its own stop if it has one, otherwise RunStopped or RunLost."""
     if outer._closed:
         outer._raise_stopped()
     # Blocking code on an event loop's thread cannot wait for what is left of the run: it is told "stopping".
@@ -349,13 +349,13 @@ async def drive(
             if error is not None or not edge.close_at_once(result):
                 await edge.close(result, error)
         finally:
-            error = None  # a traceback that holds the frame that holds the traceback
+            error = None  # breaks a reference cycle between the traceback and its frame
 
 
 async def _drive_own(
     run: Run, loop: AbstractEventLoop, function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any
 ) -> None:
-    """Execute a body as a run, in a task that was made for it: nearly always there is no edge to see to."""
+    """Execute a body as a run, in a task that was made for it; the fast path without a full edge."""
     try:
         await _PAUSE
     except BaseException as gone:
@@ -378,14 +378,14 @@ async def _drive_own(
             if run._ended is None or run._outcome is None:
                 await Edge.of_own_task(run, participant).close(result, error)
     finally:
-        error = None  # a traceback that holds the frame that holds the traceback
+        error = None  # breaks a reference cycle between the traceback and its frame
         participant.leave()
 
 
 def in_task(
     run: Run, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Task[Any]:
-    """Execute a body as a run, in a task of its own."""
+    """Execute a body as a run, in a new task."""
     loop = asyncio.get_running_loop()
     give_executor(loop)
     body = _drive_own(run, loop, function, args, kwargs)
@@ -398,7 +398,7 @@ def in_task(
 
 
 def _in_task_of_factory(run: Run, loop: AbstractEventLoop, body: Coroutine[Any, Any, None]) -> Task[Any]:
-    """Do the same where somebody's factory makes the task: it may await the coroutine, which must not have begun."""
+    """Do the same with a custom task factory, which may need a coroutine that has not begun."""
 
     def done(_: Task[Any]) -> None:
         if run.started_at is None and run._outcome is None:  # its task was dropped before its first step
@@ -412,7 +412,7 @@ def _in_task_of_factory(run: Run, loop: AbstractEventLoop, body: Coroutine[Any, 
 
 
 class _Pause(tuple[None]):
-    """To await it is to suspend once; made of what there is in C, because every task of a run begins with it."""
+    """An awaitable that suspends once; uses C code, because every task of a run begins with it."""
 
     __slots__ = ()
 
@@ -423,7 +423,7 @@ _PAUSE = _Pause([None])
 
 
 def _is_plain_stop(error: BaseException, run: Run, participant: tasks.TaskParticipant) -> bool:
-    """Return whether a body ended with its own stop, which has been delivered, and nobody has cancelled its task."""
+    """Return whether a body ended with its own delivered stop, and its task was not cancelled."""
     return (
         isinstance(error, AgentStopped)
         and error.target == run.id
@@ -434,7 +434,7 @@ def _is_plain_stop(error: BaseException, run: Run, participant: tasks.TaskPartic
 
 
 def _live_below(run: Run) -> list[Run]:
-    """Return the nearest descendants that are not over: a child on a loop's thread ends before its own children."""
+    """Return the nearest live descendants: a child on a loop's thread ends before its own children."""
     found: list[Run] = []
     nodes = run._offspring()
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Objects of agent frameworks as agents, through whatever adapter is installed for them."""
+"""Turns objects of agent frameworks into agents, with the installed adapters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ GROUP = "stoppable.agents"
 def recognised(value: Any, name: str | None = None) -> Callable[..., Any] | None:
     """Return the agent that an adapter makes of an object, or None if there is no adapter for it.
 
-    An adapter is for the objects whose class, or a class that it inherits from, is defined in the package that its
-    entry point is named after. Nothing is imported to find out.
+    An adapter handles objects whose class, or one of its base classes, is defined in the package that its entry point
+    is named after. Finding the adapter imports nothing.
     """
     if isinstance(value, FunctionType | type):
         return None

@@ -1,4 +1,4 @@
-"""Generator agents of blocking code, called inside a run: whoever reads one executes it, an item at a time."""
+"""Blocking generator agents inside a run: the consumer's thread executes them, one item at a time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from stoppable._engine.source_lines import place
 class Steps(Participant):
     """A generator that is a child run, for a ``yield from``.
 
-    Its code has a context of its own, as an async generator agent has through its task, so that the run does not leak
-    into its reader at a ``yield``. Between two items nobody executes it: a stop lands when the next one is asked for,
-    and closes it. No force hits its reader on its behalf (G13), which is why it is a participant of its own kind.
+    Its code runs in a separate context, like an async generator agent in its task, so that the run does not leak into
+    the consumer at a ``yield``. Between two items no code executes it: a stop takes effect when the next item is asked
+    for, and closes it. It is a separate kind of participant, so that force against it never hits its consumer (G13).
     """
 
     __slots__ = ("_context", "_edge", "_generator", "_is_over", "loop", "task", "thread")
@@ -51,14 +51,14 @@ class Steps(Participant):
         return self._step(self._generator.throw, *error)
 
     def close(self) -> None:
-        """End it because nobody reads it any more: a stop of kind ``disconnect``."""
+        """End it because its consumer left: a stop of kind ``disconnect``."""
         if self._is_over:
             return
         with contextlib.suppress(GeneratorExit):
             self._context.run(self._take, self._shut)
         outcome = self._edge.run.outcome
         if outcome is not None and outcome.status is Status.FAILED:
-            self._edge.answer()  # an error of its clean-up is the reader's, as that of any generator
+            self._edge.answer()  # an error of its clean-up propagates to the consumer, as with any generator
 
     def _step(self, resume: Callable[..., Any], *args: Any) -> Any:
         if not self._is_over:
@@ -115,6 +115,6 @@ class Steps(Participant):
         return f"{where} (generator {self._edge.run.name})" if where else f"generator {self._edge.run.name}"
 
     def left_behind(self) -> None:
-        """End with the run around it: it may be kept by a variable, or by a traceback, and nobody reads it any more."""
+        """End with the surrounding run: a variable or a traceback may keep it alive, but it is no longer read."""
         with contextlib.suppress(Exception):  # its own errors are in its outcome; or another thread is in it just now
             self.close()

@@ -1,4 +1,4 @@
-"""Makes the methods of an object that somebody else wrote boundaries."""
+"""``guard``: turns methods of existing objects and classes into boundaries."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _MARK = "__stoppable_guard__"
 
 
 def guard(obj: T, kind: str, *methods: str, name: str | Callable[[Any], str] | None = None) -> T:
-    """Make methods of an object or a class boundaries, in place, and return it; guarding again changes nothing.
+    """Make methods of an object or class boundaries, in place, and return the object; guarding again changes nothing.
 
     A method may be named by a path: ``guard(client, "llm", "chat.completions.create")``. The boundary covers the call,
-    what a coroutine awaits included. A stream that is returned stops between chunks, as with ``stream()``, and is in
-    flight while it is read; apart from that it is what the method returned. ``name`` is how the boundary is listed, or
-    a function that tells it of the object whose method is called.
+    including what a coroutine awaits. A returned stream stops between chunks, as with ``stream()``, and is in flight
+    while it is read; otherwise it behaves like the original. ``name`` is the name under which the boundary is listed,
+    or a function that returns it for the object whose method is called.
 
-    Of an object, only this one is guarded: not its class, and not the copies that ``with_options()`` or ``copy.copy()``
-    make of it. Of a class, every object is guarded whose class does not replace the method.
+    Guarding an object guards only that object, not its class, and not copies made with ``with_options()`` or
+    ``copy.copy()``. Guarding a class guards all its objects, and those of subclasses that do not override the method.
     """
     if not methods:
         raise InvalidArgument(f"name the methods to guard after the kind: {_named(obj)} has {_names(obj)}")
     if name is not None and not (isinstance(name, str) or callable(name)):
         raise InvalidArgument(f"name is {name!r:.40}: use a string, or a function of the object")
-    targets = [_find(obj, path) for path in methods]  # all of them, before anything is changed
+    targets = [_find(obj, path) for path in methods]  # find all of them before anything is changed
     for target in [target for target in targets if not target.is_guarded(kind)]:
         _guard_one(obj, kind, target, name)
     return obj
@@ -65,7 +65,7 @@ class _Target:
         return True
 
     def label(self, name: str | Callable[[Any], str] | None) -> Callable[[tuple[Any, ...]], str]:
-        """Return what tells how a call with these arguments is listed."""
+        """Return a function that returns the name under which a call is listed."""
         if isinstance(name, str):
             return lambda _: name
         if isinstance(self.owner, type):
@@ -76,13 +76,13 @@ class _Target:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What a guarded method remembers: a copied object has the attribute, but it calls the original."""
+    """The state of a guarded method; a copied object has the attribute, but would call the original."""
 
     owner: Any
     kind: str
 
     def covers(self, owner: Any) -> bool:
-        """Return whether the methods of an object or of a class go through this guard."""
+        """Return whether an object or class is the one that was guarded, not a copy."""
         if not isinstance(self.owner, type) or self.owner is owner:
             return self.owner is owner
         return issubclass(owner, self.owner) if isinstance(owner, type) else isinstance(owner, self.owner)
@@ -110,7 +110,7 @@ def _named(obj: object) -> str:
 
 
 def _names(obj: object) -> str:
-    """Name what an object has, without touching it: a property may do anything."""
+    """List the methods of an object without reading attributes: a property may have side effects."""
     names = [name for name in dir(obj) if not name.startswith("_")]
     methods = [name for name in names if callable(inspect.getattr_static(obj, name, None))]
     return ", ".join(methods or names) or "no methods"
@@ -137,7 +137,7 @@ def _guard_one(obj: Any, kind: str, target: _Target, name: str | Callable[[Any],
 
 
 def _own_method(target: _Target) -> Callable[..., Any]:
-    """Return the method of a copied object itself, in place of the original's that was copied into it."""
+    """Return the copied object's own method, instead of the guarded one that was copied into it."""
     vars(target.owner).pop(target.name)
     method: Callable[..., Any] = getattr(target.owner, target.name)
     return method
@@ -147,7 +147,7 @@ def _set(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
     try:
         setattr(owner, name, wrapper)
     except (AttributeError, TypeError, ValueError):
-        # Models that refuse fields they do not know, and frozen ones, have a dictionary all the same.
+        # Models that refuse unknown fields, and frozen ones, still have a __dict__.
         object.__setattr__(owner, name, wrapper)
 
 
@@ -175,7 +175,7 @@ def _guarded(kind: str, label: Callable[[tuple[Any, ...]], str], method: Callabl
         with _left_on_error(entry):
             result = method(*args, **kwargs)
         if inspect.iscoroutine(result):
-            entry.leave()  # nobody may ever await it: it is listed when somebody does
+            entry.leave()  # it may never be awaited: it is listed only while it is awaited
             return _awaited(GuardedEntry(kind, name), result, kwargs)
         return _handed_out(entry, result, kwargs)
 
@@ -223,7 +223,7 @@ async def _awaited(entry: Entry, coroutine: Coroutine[Any, Any, Any], kwargs: di
 
 
 class _left_on_error:  # noqa: N801 - reads as a statement
-    """Leaves the gate if the call fails; if not, a stream may take the place over."""
+    """Leaves the gate if the call fails; otherwise a returned stream may take over the boundary."""
 
     __slots__ = ("_entry",)
 
@@ -239,7 +239,7 @@ class _left_on_error:  # noqa: N801 - reads as a statement
 
 
 def _handed_out(entry: Entry, result: Any, kwargs: dict[str, Any]) -> Any:
-    """Return what a guarded call returns; a stream takes the place in flight over from the call."""
+    """Return the result of a guarded call; a stream takes over the boundary from the call."""
     if entry._run is None or isinstance(result, Chunks) or not _is_stream(entry.kind, result, kwargs):
         entry.leave()
         return result
@@ -252,7 +252,7 @@ def _handed_out(entry: Entry, result: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _is_stream(kind: str, result: object, kwargs: dict[str, Any]) -> bool:
-    """Tell a stream from other things that can be iterated and closed: a file, a cursor, a response."""
+    """Return whether a value is a stream, and not another closable iterable such as a file, cursor or response."""
     if isinstance(result, GeneratorType | AsyncGeneratorType):
         return True
     if not (is_blocking(result) or is_async(result)) or not (hasattr(result, "close") or hasattr(result, "aclose")):
@@ -262,7 +262,7 @@ def _is_stream(kind: str, result: object, kwargs: dict[str, Any]) -> bool:
 
 
 class _PassThrough(Chunks[Any]):
-    """Everything but the iteration is what the method returned, its class included."""
+    """A proxy that changes only the iteration of what the method returned; it even has the same class."""
 
     __slots__ = ()
 

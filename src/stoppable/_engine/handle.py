@@ -1,4 +1,4 @@
-"""What holds a run from outside it."""
+"""Handles of runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ACKNOWLEDGE_SECONDS = 1.0
 
 
 class Held:
-    """What both kinds of handle tell without waiting."""
+    """What async and blocking handles have in common."""
 
     __slots__ = ("run",)
 
@@ -70,7 +70,7 @@ class RunHandle(Held, Generic[T_co]):
     ) -> Receipt:
         """Stop the run and its subtree; ``outcome()`` waits for the end.
 
-        Every gate is closed when it returns. One that is in another process is waited for a second at most: then
+        When it returns, every gate is closed. It waits at most one second for gates in another process; after that
         ``acknowledged_at`` is None.
         """
         receipt = self.run.stop(mode, reason, actor, grace)
@@ -79,7 +79,7 @@ class RunHandle(Held, Generic[T_co]):
         await acknowledged(self.run, _ACKNOWLEDGE_SECONDS)
         return write(self.run, receipt.answer)
 
-    # Both are one coroutine, not one around another.
+    # One coroutine each, not nested ones.
 
     def outcome(self) -> Coroutine[Any, Any, Outcome[T_co]]:
         """Wait for the end and return it; never raises because the run was stopped."""
@@ -88,7 +88,7 @@ class RunHandle(Held, Generic[T_co]):
     def result(self) -> Coroutine[Any, Any, T_co]:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost.
 
-        An awaiter that is itself inside the stopped subtree gets AgentStopped.
+        Inside the stopped subtree it raises AgentStopped.
         """
         return ended(self.run, _value_of)
 
@@ -97,10 +97,10 @@ class RunHandle(Held, Generic[T_co]):
         return self.run.receipt
 
     async def join(self) -> Outcome[T_co]:
-        """Wait for the end and return it, as if the run were a part of the caller: a cancel from outside stops it.
+        """Wait for the end and return the outcome; if the caller is cancelled, the run is stopped too.
 
-        For a caller that alone holds the run and awaits it in another task, as a framework's wrapper does. The cancel
-        is passed on as an immediate stop and raised at once; the ladder sees to the run (G9).
+        For a caller that is the only consumer of the run, such as a wrapper of a framework. The cancel becomes an
+        immediate stop and propagates at once; the ladder ends the run (G9).
         """
         try:
             return await self.outcome()
@@ -109,9 +109,9 @@ class RunHandle(Held, Generic[T_co]):
             raise
 
     async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:
-        """Yield what a generator agent yields; ends as ``result()`` does. For one reader, who may leave: it runs on.
+        """Yield the items of a generator agent; ends as ``result()`` does. Leaving early does not stop the run.
 
-        With ``until="body"`` it ends without an error as soon as the generator has, however long the run lives on.
+        With ``until="body"`` it ends without an error as soon as the generator has ended, even if the run goes on.
         """
         until_body = is_body(until)
         async for item in stream_of(self.run, self._channel).read(until_body=until_body):
@@ -121,7 +121,7 @@ class RunHandle(Held, Generic[T_co]):
 
 
 def seen(run: Run) -> Outcome[Any]:
-    """Return how a run ended; a caller whose own stop ended it has had that stop delivered."""
+    """Return how a run ended; if the caller's own stop ended it, that stop counts as delivered."""
     outcome = run._outcome
     assert outcome is not None, "it has ended"
     here = context.current_run()
@@ -148,7 +148,7 @@ def is_body(until: str) -> bool:
 
 
 def stream_of(run: Run, channel: Channel[Any] | None) -> Channel[Any]:
-    """Return the channel of a generator agent; raise a clear error for any other."""
+    """Return the channel of a generator agent, or raise a clear error for other agents."""
     if channel is None:
         raise InvalidArgument(f"{run.name} is not a generator agent: use result()")
     return channel

@@ -16,7 +16,7 @@ _running: set[Task[None]] = set()  # asyncio itself keeps only a weak reference 
 
 
 def in_loop(function: Callable[..., Any]) -> Callable[..., object]:
-    """Return a plain function that has an async one executed by the event loop of the caller."""
+    """Return a plain function that runs an async one on the event loop of the caller."""
     loop = asyncio._get_running_loop()
     if loop is None:
         raise InvalidArgument(

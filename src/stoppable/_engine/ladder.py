@@ -1,4 +1,4 @@
-"""Climbs the rungs of a stop while anything it reached is alive."""
+"""The ladder: climbs the rungs of a stop while anything that it reached is alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoppable._engine import control
 
 
 class Ladder(control.Timer):
-    """One stop on its way up. Several may climb the same run; a rung is climbed once, so the earliest time counts."""
+    """The ladder of one stop. Several may climb the same run; each rung is climbed once, at the earliest time."""
 
     __slots__ = ("_climbed", "_rung", "_stop")
 
@@ -26,7 +26,7 @@ class Ladder(control.Timer):
         stop = self._stop
         if stop is None:
             return
-        # A generator that is kept for the next rung would be one more for the garbage collector, and mostly for none.
+        # No generator is kept for the next rung: it would be one more object for the garbage collector, mostly unused.
         step = next(islice(stop.schedule(), self._climbed, None), None)
         if step is not None:
             self._climbed += 1
@@ -35,22 +35,22 @@ class Ladder(control.Timer):
             control.get().add(self)
 
     def collected(self) -> bool:
-        """Return whether there is anything to climb for: mostly, what a stop reached has ended by then."""
+        """Return whether anything is still alive; usually everything that the stop reached has ended by then."""
         if self._stop is None or not self._stop.target._is_alive():
             return False
         self._stop.target._when_ended(self._let_go)
         return True
 
     def is_cancelled(self) -> bool:
-        """Return whether it climbs no further."""
+        """Return whether the ladder has ended."""
         return self._stop is None
 
     def cancel(self) -> None:
-        """Climb no further."""
+        """End the ladder."""
         self._stop = None
 
     def fire(self) -> None:
-        """Climb a rung, unless nothing is left to climb for."""
+        """Climb a rung, unless nothing is alive any more."""
         if self._stop is None:
             return
         if self._rung is Rung.INTERRUPT and self._stop.look_again():
@@ -60,12 +60,12 @@ class Ladder(control.Timer):
             self._climb(self._stop, self._rung)
 
     def _let_go(self) -> None:
-        # Lets go of the tree at once, instead of when the rung would have been due.
+        # Releases the tree at once, instead of when the next rung would be due.
         if self._stop is not None and not self._stop.target._is_alive():
             self.cancel()
 
     def _climb(self, stop: Stop, rung: Rung) -> None:
-        # Also one that is over may have left a task or a thread behind, or a child that this stop reached.
+        # A run that has ended may also have left a task, a thread or a child behind.
         alive = [run for run in dict.fromkeys(stop.nodes) if run.outcome is None or run._is_alive()]
         if not alive:
             return
@@ -91,7 +91,7 @@ class Ladder(control.Timer):
                 outermost.setdefault(type(participant), {}).setdefault(participant, run)
         for kind, targets in outermost.items():
             kind.climb(rung, targets)
-        # A participant that can no longer do anything (its event loop was closed) is not coming to say so.
+        # A participant whose event loop was closed can no longer report its end.
         for run in runs:
             run._settle()
 

@@ -1,4 +1,4 @@
-"""Event loops that we own."""
+"""Event loops that stoppable runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLOSING_SECONDS = 2.0
 
 
 def run_in_new_loop(main: Callable[[], Coroutine[Any, Any, T]], cut: Callable[[], object] = lambda: None) -> T:
-    """Run a coroutine to its end on a loop of its own, whose default executor takes the run along.
+    """Run a coroutine to its end on a new loop, whose default executor passes the run on to its threads.
 
     Unlike ``asyncio.run`` it does not wait for tasks, generators and threads that cannot be ended; ``cut`` is called if
     there are such tasks.
@@ -28,7 +28,7 @@ def run_in_new_loop(main: Callable[[], Coroutine[Any, Any, T]], cut: Callable[[]
 
 
 def give_executor(loop: asyncio.AbstractEventLoop) -> None:
-    """Give a loop that has no executor one whose calls take part: nobody would know of them otherwise."""
+    """Give a loop without an executor one whose calls take part in the run."""
     if getattr(loop, "_default_executor", loop) is None:
         loop.set_default_executor(LoopExecutor())
 

@@ -20,9 +20,9 @@ from stoppable.errors import InvalidArgument, StoppableError
 class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job") as run:`
     """Make a block a run: a child of the current run, or a new root.
 
-    With ``parent`` it is a child of that run, for code that was called without the context of the run it works for: on
-    a foreign thread, or in a callback of a framework. If that run was told to stop, the block does not begin.
-    At its end it raises RunStopped or RunLost if the run was stopped; an error of the block passes unchanged.
+    With ``parent`` it is a child of that run, for code that is called without the context of its run: on a foreign
+    thread, or in a callback of a framework. If that run was stopped, the block does not begin. At its end it raises
+    RunStopped or RunLost if the run was stopped; an error of the block propagates unchanged.
     """
 
     __slots__ = ("_edge", "_limits", "_make")
@@ -54,7 +54,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         self._prepare(make, limits)
 
     def _prepare(self, make: Callable[[], Run], limits: Limits | None) -> None:
-        # Called on entry: a run that nobody begins would keep its parent waiting.
+        # Called on entry: a run that never begins would keep its parent waiting.
         self._make: Callable[[], Run] | None = make
         self._limits = limits
 
@@ -99,7 +99,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         run = self._edge.run
         outcome = run.outcome
         if outcome is not None and outcome.error is error is not None and not run.token.stopped:
-            return False  # the block's own error goes on, with its traceback as it is
+            return False  # the block's own error propagates with its traceback
         self._edge.answer()
         return True
 
@@ -108,10 +108,9 @@ _DRIVERS = ("contextlib", "stoppable._engine.channel", "stoppable._engine.genera
 
 
 def refuse_generators(frame: FrameType | None, what: str) -> None:
-    """Refuse a block in a generator that is read: its reader would be in the run between two items (PEP 568).
+    """Refuse a block in a generator that other code iterates over: that code would be in the run (PEP 568).
 
-    And what another task reads of it would not be. A generator that is a context manager is a block like any other,
-    and one that is an agent has a context of its own.
+    Generators that are context managers are fine, and generator agents have their own context.
     """
     while frame is not None and frame.f_globals.get("__name__") == "contextlib":
         frame = frame.f_back  # an exit stack
@@ -132,7 +131,7 @@ _COROUTINE = inspect.CO_ITERABLE_COROUTINE
 
 
 class edge_around(open_run):  # noqa: N801 - as above
-    """Make a block the body of a run that was made before."""
+    """Make a block the body of an existing run."""
 
     __slots__ = ()
 
@@ -145,7 +144,7 @@ def limit_time(run: Run, limits: Limits | None) -> None:
     if limits is not None and limits.seconds is not None:
         reason = f"limit of {limits.seconds} seconds"
         timer = control.get().call_at(clock.now() + limits.seconds, lambda: _stop_at_limit(run, reason))
-        run._when_ended(timer.cancel)  # which lets go of the run
+        run._when_ended(timer.cancel)  # which releases the run
 
 
 def _stop_at_limit(run: Run, reason: str) -> None:

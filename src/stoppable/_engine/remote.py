@@ -48,7 +48,7 @@ class RemoteNode:
     def identify(self, **ref: object) -> None:
         """Record the address of the remote work once it is known; a stop that came earlier is passed on now.
 
-        It is noted in the record of the run (``Run.annotate``), so that the remote can be found after a crash.
+        It is written to the record of the run (``Run.annotate``), so that the remote work can be found after a crash.
         """
         self.run.annotate(**ref)
         self._seat.line.open()
@@ -167,21 +167,22 @@ class _Seat(RemoteParticipant):
 
 
 class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as node:`
-    """Make work that another service executes a node of the tree: a child run whose end only that service knows.
+    """Make work in another service a node of the tree: a child run that ends when that service says so.
 
-    ``tell`` passes a stop on: it is called with a ``RemoteStop`` when the run is told to stop, again for every harder
-    mode and when the ladder climbs (CANCEL as ``immediate``, KILL as ``kill``), again if it raised, and again once the
-    block was left, until it says the end. It returns what the remote said of its end, or None if the remote was told
-    and its end is yet to come; raising means that it could not be told. An async one is called on the event loop of the
-    block, a plain one on a thread of ours.
+    ``tell`` passes a stop on to the service. It is called with a ``RemoteStop`` when the run is stopped, again in every
+    harder mode and when the ladder climbs (CANCEL as ``immediate``, KILL as ``kill``), again if it raised, and again
+    after the block is left, until it reports the end. It returns the fate of the remote work, or None if the service
+    has received the stop and the work goes on; if the service could not be reached, it raises. An async function is
+    called on the event loop of the block, a plain one on a separate thread.
 
-    ``ref`` is how the remote is addressed. If that is known only later, leave it out and call ``node.identify(…)``:
-    nothing is told before.
+    ``ref`` is the address of the remote work. If you learn it only later, leave it out and call ``node.identify(…)``:
+    ``tell`` is not called before that.
 
-    Whoever learns of the end says so with ``node.ended(fate)``. Leaving the block without an error means that the
-    remote finished. Left by an error, the remote is told to stop, immediately. What was told to stop is waited for
-    until it has ended, or until the ladder ends: then the run is ``lost``, and the fate of the node is ``abandoned`` if
-    the remote had been told, otherwise ``unreachable``. A rung that was climbed here says nothing about the remote.
+    Report the end with ``node.ended(fate)``. Leaving the block without an error means that the remote work finished. If
+    an error leaves the block, the remote work is stopped in ``immediate`` mode. After a stop, the block waits until the
+    remote work has ended, or until the ladder ends: then the run is ``lost``, and the fate of the node is ``abandoned``
+    if the service received the stop, otherwise ``unreachable``. A rung that was climbed here says nothing about the
+    remote work.
     """
 
     __slots__ = ("_edge", "_ref", "_seat", "_tell")

@@ -43,9 +43,9 @@ def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # 
     """Run an agent and return its value; for scripts.
 
     Ctrl-C once is a graceful stop, twice an immediate one. The third press is a kill and raises KeyboardInterrupt at
-    once, whatever the agent does; should it swallow even that, a fourth ends the process. Raises RunStopped, RunFailed
-    or RunLost. A script that does not catch what Ctrl-C made of its run ends with one line and exit code 130.
-    Inside a run it is ``sync.call``: a child, which is stopped with it.
+    once, whatever the agent does; if the agent swallows even that, a fourth ends the process. Raises RunStopped,
+    RunFailed or RunLost. If Ctrl-C stopped the run and the script does not catch the error, it ends with one line and
+    exit code 130. Inside a run it is ``sync.call``: the agent is a child run.
     """
     if asyncio._get_running_loop() is not None:
         raise StoppableError("run() blocks and is for scripts: inside async code use `await stoppable.call(…)`")

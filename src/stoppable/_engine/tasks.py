@@ -197,13 +197,13 @@ class TaskParticipant(Participant):
         return self.issued > before and self._unwinding is not None and run._is_within(self._unwinding)
 
     def shield_entered(self, shield: shielded) -> None:
-        """Hold CANCEL back."""
+        """Delay CANCEL."""
         if self._shields is None:
             self._shields = []
         self._shields.append(shield)
 
     def shield_left(self, shield: shielded) -> None:
-        """Let a CANCEL through that was held back."""
+        """Send a delayed CANCEL."""
         if self._shields:
             self._shields.remove(shield)
         run, self._held_back = self._held_back, None
@@ -336,7 +336,7 @@ def join(run: Run) -> Participant | None:
 
 
 def attend(run: Run) -> None:
-    """Make the task or thread that executes the calling code one of the run's, until it has left that code."""
+    """Make the task or thread that executes the calling code a participant, until it leaves that code."""
     if not isinstance(join(run), TaskParticipant):
         threads.attend(run)
 

@@ -138,7 +138,7 @@ class ThreadParticipant(Participant):
         return self._thread.is_alive()
 
     def describe(self) -> str:
-        """Name the author's own line, then the thread."""
+        """Return the user's own line, then the thread."""
         return describe_thread(self._thread)
 
     def stack(self) -> tuple[str, ...]:
@@ -213,10 +213,10 @@ def current() -> ThreadParticipant:
 
 
 def bind(function: Callable[P, T]) -> Callable[P, T]:
-    """Bind a function to the current run, so that it belongs to the run on any thread or executor.
+    """Bind a function to the current run, so that it takes part in the run on any thread or executor.
 
-    While it runs there, it belongs to the run: it sees the token, and the run is not ``stopped`` before it returns.
-    Called after the stop it raises AgentStopped and does nothing. Outside a run it is the function itself.
+    The function sees the run's token, and the run is not ``stopped`` before it returns. If it is called after the stop,
+    it raises AgentStopped and does nothing. Outside a run, ``bind`` returns the function unchanged.
     """
     if not callable(function):
         raise InvalidArgument(f"{function!r} cannot be bound: pass a function")
@@ -253,8 +253,9 @@ def _visit(inside: Boundary | None, function: Callable[..., T], args: tuple[Any,
 async def to_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Run blocking code on a thread that belongs to the run, and wait for it.
 
-    A stop lets it finish; at CANCEL the waiting ends and the thread, which nothing can end, keeps the run ``stopping``
-    until it returns or the run is ``lost``. Threads are daemons: ``asyncio.run`` does not wait for one that hangs.
+    A graceful stop lets it finish. At CANCEL the waiting ends; the thread cannot be ended, so the run stays
+    ``stopping`` until it returns or the run is ``lost``. The threads are daemons: ``asyncio.run`` does not wait for one
+    that hangs.
     """
     try:
         return await _to_thread(functools.partial(function, *args, **kwargs))
@@ -278,7 +279,7 @@ async def _to_thread(call: Callable[[], T]) -> T:
             result = copied.run(call)
         except BaseException as caught:
             error = caught
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop was closed, and its tasks with it
             loop.call_soon_threadsafe(_hand_over, future, result, error)
 
     pool.submit(work)

@@ -41,7 +41,7 @@ async def ended(run: Run, answer: Callable[[Run], T] = _outcome_of) -> T:  # typ
                 try:  # noqa: SIM105 - contextlib.suppress would cost as much as the rest
                     future.set_result(None)
                 except RuntimeError:
-                    pass  # the loop was closed: nobody waits any more
+                    pass  # the loop was closed, and its tasks with it
 
         run._when_ended(wake)
         try:
@@ -153,7 +153,7 @@ def _wake_all(loop: asyncio.AbstractEventLoop, futures: Sequence[asyncio.Future[
         _resolve_all(futures)
         return
     # Through the self-pipe, also on the loop's thread: a signal handler may stop a run while the loop is in select().
-    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop was closed, and its tasks with it
         loop.call_soon_threadsafe(_resolve_all, futures)
 
 

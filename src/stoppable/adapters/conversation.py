@@ -79,7 +79,7 @@ class Conversation:
         raise NotImplementedError("it is asked for tasks whose id is known")
 
     async def _tell(self, stop: RemoteStop) -> Fate | None:
-        """Pass a stop on, and return what the other agent says became of the task."""
+        """Pass a stop on, and return the fate of the task as the other agent reports it."""
         raise NotImplementedError("it is told of tasks whose id is known")
 
     def _is_answer(self, error: Exception) -> bool:  # noqa: ARG002 - protocols differ in it

@@ -142,7 +142,7 @@ def call(agent: Agent, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     except TypeError as error:
         raise CommandError(f"{name_of(agent)} cannot take these arguments: {error}") from None
     except ValueError:
-        pass  # one written in C that does not tell
+        pass  # written in C, without a signature
     return args, kwargs
 
 

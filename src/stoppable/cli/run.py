@@ -64,7 +64,7 @@ def run(
     console = _Console(as_json=as_json)
     # A module may print while it is imported; nothing that an agent starts inherits the key.
     with console.output(), _api_key.taken():
-        instrument()  # before the agent is imported, which may say otherwise
+        instrument()  # before the agent is imported, which may undo it
         agent = load.agent(target)
     args, kwargs = load.call(agent, options.arguments(given))
     start = functools.partial(

@@ -1,4 +1,4 @@
-"""What an answer means: the errors of the library come back as themselves."""
+"""Reads responses of the server, and raises the errors that they contain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NotStopped(StoppableError):
 
 
 SHAPE_ERRORS = (LookupError, TypeError, ValueError, AttributeError)
-"""What reading something as what it is not may raise."""
+"""The errors that reading malformed data may raise."""
 
 _SAID: Mapping[str, type[StoppableError]] = {
     "agent_not_found": AgentNotFound,
@@ -37,7 +37,7 @@ _SAID: Mapping[str, type[StoppableError]] = {
     "store_unavailable": StoreError,
     "worker_fenced": StoreError,
 }
-"""The errors whose message says it all, by their code."""
+"""The errors that need only a message, by code."""
 
 _NOT_OURS = "this does not look like a stoppable server: check STOPPABLE_URL"
 
@@ -51,7 +51,7 @@ def parsed(status: int, content: bytes) -> Any:
 
 
 def read(status: int, content: bytes, made: Callable[[Any], T]) -> T:
-    """Return what is made of JSON, or raise an error that says what to check."""
+    """Return what ``made`` makes of the JSON, or raise an error that says what to check."""
     body = parsed(status, content)
     try:
         return made(body)
@@ -77,8 +77,8 @@ def hold(body: Mapping[str, Any]) -> Hold:
 
 
 def check(subject: str, status: int, content: bytes) -> None:
-    """Raise the error that an answer tells of, if it does; ``subject`` is the id that the request was about."""
-    if status < HTTPStatus.MULTIPLE_CHOICES:  # nothing was done by a server that sends us elsewhere
+    """Raise the error in a response, if any; ``subject`` is the id that the request was about."""
+    if status < HTTPStatus.MULTIPLE_CHOICES:  # a server that redirects has done nothing
         return
     try:
         body = json.loads(content)["error"]

@@ -102,7 +102,7 @@ class AsyncClient:
         isolation: str | None = None,
         on_disconnect: str | None = None,
     ) -> AsyncClientRun:
-        """Start an agent of the server and return a handle of the run, which goes on whatever becomes of the handle.
+        """Start an agent of the server and return a handle of the run; the run goes on even if the handle is dropped.
 
         Raises RunHeld while a hold matches it, and RunConflict if the id is taken.
         """
@@ -120,7 +120,7 @@ class AsyncClient:
         return AsyncClientRun(self, record.id, record)
 
     def handle(self, run_id: str) -> AsyncClientRun:
-        """Return a handle of any run of the server, without asking whether there is one with this id."""
+        """Return a handle of any run of the server; does not check that the run exists."""
         return AsyncClientRun(self, run_id)
 
     @contextlib.asynccontextmanager
@@ -182,7 +182,7 @@ class AsyncClient:
     ) -> Receipt:
         """Stop a run and its subtree; when this returns, the stop is in the store (G14).
 
-        With ``wait`` it returns when the run is over, or after so many seconds.
+        With ``wait`` it waits up to that many seconds for the end.
         """
         return await self._do(self._calls.stop(run_id, mode, reason, grace, wait, if_unknown_hold=if_unknown_hold))
 
@@ -206,7 +206,7 @@ class AsyncClient:
         """Stop every run that matches all given criteria; ``dry_run`` only lists them, ``hold`` also refuses new ones.
 
         With a ``key`` it stops a conversation: its live runs or, if there is none and ``if_unknown_hold`` is not False,
-        the next one. With ``wait`` it returns when all are over, or after so many seconds.
+        the next one. With ``wait`` it waits up to that many seconds until all have ended.
         """
         selector = Selector(owner=owner, labels=labels or {}, name=agent, key=key, all=all)
         call = self._calls.stop_where(
@@ -292,7 +292,7 @@ class AsyncClient:
                     if response.status_code == HTTPStatus.OK:
                         following.opened()
                         # To its end, which follows the last event: a generator of httpx that is left in the middle is
-                        # closed by a task of its own, for which the loop may not live long enough.
+                        # closed by a separate task, and the loop may end before that.
                         async for data in response.aiter_bytes():
                             for event in following.feed(data):
                                 yield event

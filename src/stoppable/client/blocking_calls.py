@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class BlockingCalls:
-    """Starts, stops and looks at runs of a server; a subclass sends the requests and follows what happens."""
+    """Starts, stops and reads runs of a server; a subclass sends the requests and follows streams."""
 
     def __init__(self, url: str | None, timeout: float, retry_seconds: float) -> None:
         self.url: str = server_url(url)
@@ -88,7 +88,7 @@ class BlockingCalls:
         isolation: str | None = None,
         on_disconnect: str | None = None,
     ) -> ClientRun:
-        """Start an agent of the server and return a handle of the run, which goes on whatever becomes of the handle.
+        """Start an agent of the server and return a handle of the run; the run goes on even if the handle is dropped.
 
         Raises RunHeld while a hold matches it, and RunConflict if the id is taken.
         """
@@ -106,7 +106,7 @@ class BlockingCalls:
         return ClientRun(self, record.id, record)
 
     def handle(self, run_id: str) -> ClientRun:
-        """Return a handle of any run of the server, without asking whether there is one with this id."""
+        """Return a handle of any run of the server; does not check that the run exists."""
         return ClientRun(self, run_id)
 
     @contextlib.contextmanager
@@ -170,7 +170,7 @@ class BlockingCalls:
     ) -> Receipt:
         """Stop a run and its subtree; when this returns, the stop is in the store (G14).
 
-        With ``wait`` it returns when the run is over, or after so many seconds.
+        With ``wait`` it waits up to that many seconds for the end.
         """
         return self._do(self._calls.stop(run_id, mode, reason, grace, wait, if_unknown_hold=if_unknown_hold))
 
@@ -194,7 +194,7 @@ class BlockingCalls:
         """Stop every run that matches all given criteria; ``dry_run`` only lists them, ``hold`` also refuses new ones.
 
         With a ``key`` it stops a conversation: its live runs or, if there is none and ``if_unknown_hold`` is not False,
-        the next one. With ``wait`` it returns when all are over, or after so many seconds.
+        the next one. With ``wait`` it waits up to that many seconds until all have ended.
         """
         selector = Selector(owner=owner, labels=labels or {}, name=agent, key=key, all=all)
         call = self._calls.stop_where(

@@ -1,4 +1,4 @@
-"""Every call of the HTTP interface as a plan: what to send, when to send it again, what the answer means.
+"""Every call of the HTTP interface as a plan: what to send, when to retry, and how to read the response.
 
 A plan is a generator that yields a Request, or a number of seconds to wait, and is sent the Reply, or thrown the
 connection error. It does no input or output, so the async and the blocking client are thin shells around the same
@@ -45,12 +45,12 @@ TRY_AGAIN = {
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 }
-"""Answers of a server, or of a proxy before it, that may be better in a moment."""
+"""Responses of a server, or of a proxy in front of it, after which a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, as either shell sends it."""
+    """One request, for either client."""
 
     method: str
     path: str
@@ -72,16 +72,16 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def header(self, name: str) -> str:
-        """Return a header, or an empty text."""
+        """Return a header, or an empty string."""
         return next((value for key, value in self.headers.items() if key.lower() == name), "")
 
     def read(self, made: Callable[[Any], T]) -> T:
-        """Return what is made of the body, or raise an error that says that this is no server of ours."""
+        """Return what ``made`` makes of the body, or raise an error: this may not be a stoppable server."""
         return answers.read(self.status, self.content, made)
 
 
 class Disconnected(Exception):
-    """The connection could not be made, or broke before the whole answer was there."""
+    """The connection could not be made, or broke before the response was complete."""
 
 
 Plan: TypeAlias = Generator["Request | float", Reply, T]
@@ -97,7 +97,7 @@ class Calls:
     # Sending
 
     def send(self, request: Request) -> Plan[Reply]:
-        """Send a request until it is answered, or the time is over."""
+        """Send a request until it is answered or the retry time is over."""
         pauses = self.pauses()
         while True:
             try:
@@ -115,7 +115,7 @@ class Calls:
             yield pause
 
     def pauses(self) -> Iterator[float]:
-        """Yield how long to wait before each new try, longer each time, until the time is over."""
+        """Yield how long to wait before each retry, longer each time, until the retry time is over."""
         deadline, pause = clock.now() + self._retry_seconds, _FIRST_PAUSE
         while clock.now() < deadline:
             yield random.uniform(pause / 2, pause)  # noqa: S311 - spreads clients, guards nothing
@@ -149,7 +149,7 @@ class Calls:
         return reply.read(partial(_json.load, Receipt))
 
     def list(self, wanted: Wanted) -> Plan[Summaries]:
-        """Return the runs that match, newest first, each in short."""
+        """Return summaries of the matching runs, newest first."""
         reply = yield from self.send(Request(method="GET", path="/runs", params=wanted.params()))
         return reply.read(_summaries)
 
@@ -159,7 +159,7 @@ class Calls:
         return reply.read(lambda body: tuple(one["name"] for one in answers.listed(body, "agents")))
 
     def agent_infos(self) -> Plan[tuple[AgentInfo, ...]]:
-        """Return the agents that can be started, with what each takes."""
+        """Return the agents that can be started, with their input schemas."""
         reply = yield from self.send(Request(method="GET", path="/agents"))
         return reply.read(lambda body: tuple(AgentInfo.of(one) for one in answers.listed(body, "agents")))
 
@@ -250,13 +250,13 @@ class Calls:
                 return
             except HoldNotFound:
                 if was_unclear:
-                    return  # the try that broke off has done it
+                    return  # the interrupted attempt has released it
                 raise
             except RunNotFound:  # no path of the server takes this id
                 raise HoldNotFound(hold_id) from None
 
     def audit(self, after: int, limit: int) -> Plan[tuple[AuditEntry, ...]]:
-        """Return who stopped, held and released what; a part without entries for the caller is not the end."""
+        """Return the audit; a page without entries for the caller is not the end."""
         found: list[AuditEntry] = []
         size = limit
         while True:
@@ -269,19 +269,19 @@ class Calls:
             after, size = following, _LARGEST_PAGE
 
     def events(self, run_id: str, after: int) -> Request:
-        """Return the request for what happened after an event."""
+        """Return the request for the events after a sequence number."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
         return Request(method="GET", path=f"{_run(run_id)}/events", headers=headers, subject=run_id)
 
     def changes(self, after: int | None) -> Request:
-        """Return the request for what changed after a place, or from now on."""
+        """Return the request for changes after a place, or from now on."""
         resume = {} if after is None else {"Last-Event-ID": str(after)}
         return Request(method="GET", path="/events", headers={"Accept": "text/event-stream", **resume})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What may be said about a run when it is started."""
+    """The options of a start."""
 
     run_id: str
     owner: str | None = None
@@ -358,12 +358,12 @@ def _bulk_stop(body: Any) -> BulkStop:
 
 
 def _audit_page(body: Any) -> tuple[list[AuditEntry], int | None]:
-    """Return the entries of a part of the audit, and where the next one begins."""
+    """Return the entries of a page of the audit, and where the next page begins."""
     return [_json.load(AuditEntry, one) for one in answers.listed(body, "entries")], body["after"]
 
 
 def _run(run_id: str) -> str:
-    if not run_id.strip("."):  # as a part of a path it would mean something else
+    if not run_id.strip("."):  # in a path it would have another meaning
         raise RunNotFound(run_id)
     return f"/runs/{_quoted(run_id)}"
 
@@ -379,7 +379,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 def _selector(selector: Selector) -> dict[str, Any]:
     wire = to_json(selector)
     wire["agent"] = wire.pop("name")
-    return _given(wire)  # an empty name too: without it the selector would mean more runs
+    return _given(wire)  # including an empty name: without it the selector would match more runs
 
 
 def _retry_after(reply: Reply) -> float:

@@ -1,4 +1,4 @@
-"""What a server tells of its runs as they change."""
+"""Changes of runs, from the server's stream."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Change:
 
     run: RunSummary | None = None
     in_flight: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    """By the ids of live runs; None if that is not known."""
+    """The open boundaries of live runs, by run id; None if unknown."""
     is_all: bool = False
-    """Whether a live run that is not named in ``in_flight`` has nothing in flight."""
+    """Whether live runs that ``in_flight`` does not name have nothing in flight."""
     is_reset: bool = False
     """Whether something may have been missed: list the runs now."""
 
 
 def change_of(fields: Mapping[str, str]) -> Change | None:
-    """Return what a message tells, or None for one about the stream itself or of a newer version."""
+    """Return the change in a message, or None if it is about the stream itself or from a newer version."""
     try:
         data = json.loads(fields.get("data", "null"))
         match fields.get("event"):

@@ -1,4 +1,4 @@
-"""What goes wrong between a client and a server; everything else is raised as the supervisor raises it."""
+"""Errors between a client and a server; all others are those of the supervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows a run, or all of them, over connections that break; the shells only move the bytes."""
+"""Follows a run, or all runs, over connections that may break; the clients only move the bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stoppable.records import Event, RunRecord
 
 
 class Connection:
-    """A stream of a server that may break off, and the patience of its reader."""
+    """A stream of a server that may break off, and how long its reader retries."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -23,7 +23,7 @@ class Connection:
         self._detail = ""
         self._opened_at: float | None = None
         self.is_quiet: bool = True
-        """Whether the last connection brought nothing: then only the record can say whether there is more to come."""
+        """Whether the last connection brought nothing: then only the record says whether more will come."""
 
     def _begin(self) -> None:
         self.is_quiet = True
@@ -31,13 +31,13 @@ class Connection:
         self._detail = "the stream ended early"
 
     def opened(self) -> None:
-        """Take in that the answer is a stream."""
+        """Note that the response is a stream."""
         self._opened_at = clock.now()
 
     def _got_on(self) -> None:
         if self.is_quiet:
             self.is_quiet = False
-            self._pauses = self._calls.pauses()  # the time for tries begins anew
+            self._pauses = self._calls.pauses()  # the retry time begins anew
 
     def broke(self, detail: str) -> None:
         """Note why a connection ended."""
@@ -50,9 +50,9 @@ class Connection:
         return False
 
     def pause(self) -> float:
-        """Return how long to wait before the next connection, or raise if there is no sense in one."""
+        """Return how long to wait before the next connection, or raise if the retry time is over."""
         if self._opened_at is not None and clock.now() - self._opened_at > LONGEST_PAUSE:
-            self._pauses = self._calls.pauses()  # it lasted, though nothing was told
+            self._pauses = self._calls.pauses()  # it lasted, though no event came
         pause = next(self._pauses, None)
         if pause is None:
             raise ServerUnreachable(self._calls.url, self._detail)
@@ -73,31 +73,31 @@ class Following(Connection):
         return self._reader.done or self._is_over
 
     def request(self) -> Request:
-        """Begin a connection where the last one broke off."""
+        """Return the request that resumes where the last connection broke off."""
         self._begin()
         self._reader.reconnect()
         return self._calls.events(self._reader.run_id, self._reader.after)
 
     def refused(self, status: int, content: bytes) -> None:
-        """Take in an answer that is no stream; raises unless it may be one later."""
+        """Handle a response that is not a stream; raises unless a retry may succeed."""
         if status == HTTPStatus.NO_CONTENT:
             self._is_over = True
         elif not self._is_for_later(status):
             answers.check(self._reader.run_id, status, content)
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Take in bytes and yield the events that are new."""
+        """Process received bytes and yield the new events."""
         for event in self._reader.feed(data):
             self._got_on()
             yield event
 
     def is_behind(self, record: RunRecord) -> bool:
-        """Return whether a run has told, or may yet tell, more than was read."""
+        """Return whether a run has, or may still get, more events than were read."""
         return not record.over or record.last_event > self._reader.after
 
 
 class FollowingAll(Connection):
-    """One reader of what changes in any run, and its place in the store."""
+    """One reader of the changes of all runs, and its place in the store."""
 
     def __init__(self, calls: Calls, after: int | None) -> None:
         super().__init__(calls)
@@ -105,18 +105,18 @@ class FollowingAll(Connection):
         self._decoder = Decoder()
 
     def request(self) -> Request:
-        """Begin a connection where the last one broke off."""
+        """Return the request that resumes where the last connection broke off."""
         self._begin()
         self._decoder = Decoder()
         return self._calls.changes(self._after)
 
     def refused(self, status: int, content: bytes) -> None:
-        """Take in an answer that is no stream; raises unless it may be one later."""
+        """Handle a response that is not a stream; raises unless a retry may succeed."""
         if not self._is_for_later(status):
             answers.check("", status, content)
 
     def feed(self, data: bytes) -> Iterator[Change]:
-        """Take in bytes and yield what they tell."""
+        """Process received bytes and yield the changes."""
         for fields in self._decoder.feed(data):
             change = change_of(fields)
             if change is not None:

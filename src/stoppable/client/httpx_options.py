@@ -1,4 +1,4 @@
-"""What both clients tell httpx."""
+"""The httpx options of both clients."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, An
         "base_url": url,
         "headers": authorization(api_key),
         "timeout": seconds(timeout, "timeout"),
-        # Every run that is followed has a connection, and none of them may keep a stop waiting.
+        # Every followed run uses a connection, and none of them may delay a stop.
         "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
-        # Reading the certificates takes longer than a stop; without TLS nobody needs them.
+        # Loading the certificates takes longer than a stop, and plain HTTP does not need them.
         "verify": url.startswith("https"),
         "trust_env": not is_loopback(url),  # it names proxies
     }
@@ -40,5 +40,5 @@ def request_options(request: Request, timeout: float) -> dict[str, Any]:
 
 
 def stream_options(request: Request, timeout: float) -> dict[str, Any]:
-    """Return the arguments for a request whose answer goes on and on."""
+    """Return the arguments for a request whose response is a stream."""
     return request_options(request, timeout) | {"timeout": httpx.Timeout(timeout, read=_STREAM_SILENCE)}

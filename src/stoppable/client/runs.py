@@ -1,4 +1,4 @@
-"""A run of a server, as a client holds it."""
+"""Handles of runs of a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.2
 LAST_WORD_SECONDS = 5.0
 """How long leaving a block may take to stop its run."""
 
-_UNCLEAR = (ServerUnreachable, ServerError, StoreError)  # a proxy that answers 504 has passed it on
+_UNCLEAR = (ServerUnreachable, ServerError, StoreError)  # a proxy that answers 504 has forwarded the request
 
 
 class AsyncClientRun:
@@ -40,7 +40,7 @@ class AsyncClientRun:
 
     @property
     def last_record(self) -> RunRecord | None:
-        """What the server last told of the run, without asking again: of a start, how it began."""
+        """The record that the server sent last, without asking again; after a start, the record of the new run."""
         return self._record
 
     async def stop(
@@ -51,24 +51,24 @@ class AsyncClientRun:
         grace: float | None = None,
         wait: float | None = None,
     ) -> Receipt:
-        """Stop the run with its subtree; with ``wait`` this returns when it is over, or after so many seconds."""
+        """Stop the run and its subtree; with ``wait``, wait up to that many seconds for the end."""
         return await self._client.stop(self.id, mode, reason, grace=grace, wait=wait)
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """Yield what happened and happens in the run, until it is over."""
+        """Yield the events of the run, past and live, until it ends."""
         return self._client.events(self.id, after)
 
     async def record(self) -> RunRecord:
-        """Return what is kept of the run; raises RunNotFound if there is none with this id."""
+        """Return the record of the run, or raise RunNotFound."""
         self._record = await self._client.get(self.id)
         return self._record
 
     async def receipt(self) -> Receipt | None:
-        """Return what became of its stops so far, or None if nobody stopped it."""
+        """Return the receipt of its stops so far, or None if it was not stopped."""
         return await self._client.receipt(self.id)
 
     async def wait(self, seconds: float | None = None) -> RunRecord:
-        """Wait for the end, or so many seconds, and return what is kept of the run then; ``over`` says which it was."""
+        """Wait for the end, at most that many seconds, and return the record; ``over`` says if the run has ended."""
         import asyncio  # noqa: PLC0415 - commands do without it
 
         try:
@@ -112,7 +112,7 @@ class ClientRun:
 
     @property
     def last_record(self) -> RunRecord | None:
-        """What the server last told of the run, without asking again: of a start, how it began."""
+        """The record that the server sent last, without asking again; after a start, the record of the new run."""
         return self._record
 
     def stop(
@@ -123,24 +123,24 @@ class ClientRun:
         grace: float | None = None,
         wait: float | None = None,
     ) -> Receipt:
-        """Stop the run with its subtree; with ``wait`` this returns when it is over, or after so many seconds."""
+        """Stop the run and its subtree; with ``wait``, wait up to that many seconds for the end."""
         return self._client.stop(self.id, mode, reason, grace=grace, wait=wait)
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """Yield what happened and happens in the run, until it is over."""
+        """Yield the events of the run, past and live, until it ends."""
         return self._client.events(self.id, after)
 
     def record(self) -> RunRecord:
-        """Return what is kept of the run; raises RunNotFound if there is none with this id."""
+        """Return the record of the run, or raise RunNotFound."""
         self._record = self._client.get(self.id)
         return self._record
 
     def receipt(self) -> Receipt | None:
-        """Return what became of its stops so far, or None if nobody stopped it."""
+        """Return the receipt of its stops so far, or None if it was not stopped."""
         return self._client.receipt(self.id)
 
     def wait(self, seconds: float | None = None) -> RunRecord:
-        """Wait for the end, or so many seconds, and return what is kept of the run then; ``over`` says which it was."""
+        """Wait for the end, at most that many seconds, and return the record; ``over`` says if the run has ended."""
         if seconds is None:
             return self._ended()
         deadline = clock.now() + seconds
@@ -174,7 +174,7 @@ def _outcome(record: RunRecord) -> OutcomeRecord:
 
 
 def result_of(record: RunRecord) -> Any:
-    """Return the value of a run that is over, or raise what whoever awaits it gets."""
+    """Return the value of a run that has ended, or raise RunStopped, RunFailed or RunLost."""
     from stoppable.supervisor.serialization import outcome_of  # noqa: PLC0415 - it brings the engine
 
     outcome = outcome_of(record)
@@ -190,7 +190,7 @@ def result_of(record: RunRecord) -> Any:
 
 
 def may_have_started(error: BaseException) -> bool:
-    """Return whether a start that ended like this may have been heard: then it must be taken back."""
+    """Return whether a start that failed like this may have reached the server: then the run must be stopped."""
     return isinstance(error, _UNCLEAR) or not isinstance(error, Exception)
 
 
@@ -200,5 +200,5 @@ def left_because(error: BaseException) -> str:
 
 
 def pause(seconds: float) -> None:
-    """Wait on a thread; not the stop-aware sleep, since telling of a stop must work while one is under way."""
+    """Sleep on a thread; not ``sync.sleep``, because sending a stop must work while the own run is being stopped."""
     threading.Event().wait(seconds)

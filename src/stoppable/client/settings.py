@@ -15,7 +15,7 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def server_url(url: str | None) -> str:
-    """Return the base URL that was given, or STOPPABLE_URL, or the address that ``stoppable serve`` takes by itself."""
+    """Return the given base URL, or STOPPABLE_URL, or the default address of ``stoppable serve``."""
     found = (url or os.environ.get("STOPPABLE_URL") or DEFAULT_URL).rstrip("/")
     if not _is_address(found):
         raise InvalidArgument(f"{found!r} is not the URL of a server: use one like {DEFAULT_URL}")
@@ -31,7 +31,7 @@ def _is_address(url: str) -> bool:
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether a URL means this machine, which no proxy can reach."""
+    """Return whether a URL names this machine, which a proxy cannot reach."""
     return urlsplit(url).hostname in _LOOPBACK
 
 
@@ -50,12 +50,12 @@ def headers_of(request: Request) -> dict[bytes, bytes]:
 
 
 def _header(text: str) -> bytes:
-    """Return a value of a header in any script; without this check it would be taken for a broken connection."""
+    """Return a header value; an invalid one would otherwise look like a broken connection."""
     if text != text.strip() or not text.isprintable():
         raise InvalidArgument("the key cannot be sent in a header: remove white space around it and line breaks")
     return text.encode()
 
 
 def explained(error: Exception) -> str:
-    """Return what a connection died of, in a few words."""
+    """Return why a connection failed, in a few words."""
     return str(error).strip() or type(error).__name__

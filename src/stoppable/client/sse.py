@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes, and where a reader stands in a run's log."""
+"""Parses server-sent events, and tracks the position in a run's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoppable.records import Event, EventType
 class Decoder:
     """Turns bytes, cut anywhere, into the fields of whole messages.
 
-    Lines end with LF or CRLF and nothing else: a text may well contain U+2028, where ``str.splitlines`` would cut it.
+    Lines end only with LF or CRLF: a text may contain U+2028, at which ``str.splitlines`` would split it.
     """
 
     def __init__(self, longest: int = 64_000_000) -> None:
@@ -24,9 +24,9 @@ class Decoder:
         self._fields: dict[str, str] = {}
 
     def feed(self, data: bytes) -> Iterator[Mapping[str, str]]:
-        """Take in what arrived and yield the messages that are complete."""
+        """Process received bytes and yield the complete messages."""
         self._buffer += data
-        if b"\n" in data:  # looking through a long line again with each piece of it would take for ever
+        if b"\n" in data:  # searching a long line again with each piece of it would be quadratic
             *lines, self._buffer = self._buffer.split(b"\n")
             for line in lines:
                 yield from self._take(line)
@@ -50,7 +50,7 @@ class Decoder:
 
 
 class Reader:
-    """Where somebody stands in the events of a run: no event is told twice, and none is left out."""
+    """Parses the events of a run and tracks the position, so that no event is repeated or missed."""
 
     def __init__(self, run_id: str, after: int) -> None:
         self.run_id = run_id
@@ -59,11 +59,11 @@ class Reader:
         self._decoder = Decoder()
 
     def reconnect(self) -> None:
-        """Forget half a message: the next connection begins after the last whole one."""
+        """Discard an incomplete message; the next connection begins after the last complete one."""
         self._decoder = Decoder()
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Take in what arrived and yield the events that are new."""
+        """Process received bytes and yield the new events."""
         for fields in self._decoder.feed(data):
             if not fields.get("id", "").isdecimal():
                 continue  # a marker of the connection, not an event of the run

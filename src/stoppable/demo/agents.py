@@ -56,7 +56,7 @@ async def research(topic: str = "stopping AI agents") -> str:
 
 @stoppable.agent
 async def thread_tool(rounds: int = 60) -> int:
-    """Call a blocking tool on a thread, which sees the stop and leaves its loop by itself."""
+    """Call a blocking tool on a thread, which notices the stop and leaves its loop."""
     return await stoppable.to_thread(_crunch, rounds)
 
 
@@ -73,7 +73,7 @@ def _crunch(rounds: int) -> int:
 
 @stoppable.agent
 async def process_tree(seconds: int = 300) -> str:
-    """Start a process that starts two more, one of them in a session of its own: all of them die with the run."""
+    """Start a process that starts two more, one of them in another session: all of them end with the run."""
     nap = f"import time; time.sleep({seconds})"
     code = (
         "import subprocess, sys\n"
@@ -108,7 +108,7 @@ async def _nap() -> None:
 
 @stoppable.agent
 def blocked_thread(seconds: float = 120.0) -> str:
-    """Block a thread in C code, which nobody can end: a stop says `lost`, and its receipt names the line."""
+    """Block a thread in C code, which cannot be ended: the run is `lost`, and its receipt names the line."""
     with stoppable.boundary("tool", "block"):
         time.sleep(seconds)  # noqa: TID251 - the very thing it shows
     return "woke up"

@@ -52,7 +52,7 @@ def _step(event: Event) -> int | None:
 
 
 def wrong(records: Mapping[str, RunRecord], scenario: Scenario) -> list[str]:
-    """Return what is not as it must be, in a sentence each."""
+    """Return the expectations that do not hold, one sentence each."""
     found = [
         f"{label} is {records[label].status}, not {status}"
         for label, status in EXPECTED.items()

@@ -1,4 +1,4 @@
-"""Stop any run over HTTP: an app of its own, a router for yours, and ``serve``."""
+"""Stop any run over HTTP: a standalone app, a router for your app, and ``serve``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is calling, from which page, what they may do, and what they may see of other owners' runs (nothing)."""
+"""Access control: who is calling, from which origin, and what the caller may do and see."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ EVERYTHING = frozenset(Scope)
 class Principal:
     """A caller of the server.
 
-    With an ``owner`` the caller sees, starts and stops that owner's runs alone, and all others do not exist for it.
-    ``sees_all=True`` instead means every run; one with neither is refused, so that a missing claim of a token does not
-    open everything. ``actor`` is what receipts and the audit say about who did it. ``scopes`` may be one
-    string with spaces between them, as a token has it.
+    With an ``owner`` the caller sees, starts and stops only that owner's runs. With ``sees_all=True`` it sees every
+    run. A principal with neither is refused, so that a missing claim in a token does not grant access to everything.
+    ``actor`` is the name in receipts and in the audit. ``scopes`` may be one string with spaces, as in an OAuth token.
     """
 
     owner: str | None = None
@@ -59,7 +58,7 @@ class Principal:
             raise InvalidArgument("give a principal an owner or sees_all=True, not both")
 
     def sees(self, owner: str | None) -> bool:
-        """Return whether this caller may see what belongs to an owner."""
+        """Return whether this caller may see the runs of an owner."""
         return self.sees_all or self.owner == owner
 
     def sees_run(self, record: RunRecord | RunSummary) -> bool:
@@ -83,7 +82,7 @@ def admit(request: Request, found: Any) -> None:
 
 
 def caller_of(request: Request, scope: Scope) -> Principal:
-    """Return who is calling, if that one may do this."""
+    """Return the caller of a request, or raise a 403 if a scope is missing."""
     found: Principal = request.state.stoppable_principal
     found.require(scope)
     return found
@@ -92,7 +91,7 @@ def caller_of(request: Request, scope: Scope) -> Principal:
 _SHORTEST = 8
 
 Identify: TypeAlias = Callable[[Request], Principal]
-"""Says who made a request, or raises the Problem that refuses it."""
+"""Returns the caller of a request, or raises the Problem that refuses it."""
 
 
 def everybody() -> Identify:
@@ -102,7 +101,7 @@ def everybody() -> Identify:
 
 
 def holder_of(key: str) -> Identify:
-    """Return the principal of whoever sends the key as a bearer token."""
+    """Return the check for a server with a key, which callers send as a bearer token."""
     if len(key) < _SHORTEST:
         raise InvalidArgument(f"the API key is too short: use {_SHORTEST} characters or more")
     if key != key.strip() or not key.isprintable():
@@ -112,7 +111,7 @@ def holder_of(key: str) -> Identify:
 
     def found(request: Request) -> Principal:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        # Digests have one length, so the comparison tells nothing about the key.
+        # Digests have the same length, so the comparison reveals nothing about the key.
         if scheme.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip().encode("latin-1")), wanted):
             raise Problem(
                 401,
@@ -133,7 +132,7 @@ _DIRECTORIES = re.compile(r'File "[^"\n]*[/\\]([^"\n/\\]+)"')
 
 
 async def visible_record(supervisor: Supervisor, caller: Principal, record: RunRecord) -> RunRecord:
-    """Return a record as its owner may see it: tracebacks without the directories of the server."""
+    """Return a record without what the caller may not see; tracebacks lose the directories of the server."""
     if caller.sees_all:
         return record
     outcome = record.outcome
@@ -149,7 +148,7 @@ async def visible_record(supervisor: Supervisor, caller: Principal, record: RunR
 async def visible_receipt(supervisor: Supervisor, caller: Principal, receipt: Receipt) -> Receipt:
     """Return a receipt without the nodes of other owners' runs.
 
-    What is in flight has no owner on it, so it is told of the nodes that are left.
+    Labels in flight have no owner, so they are taken from the remaining nodes.
     """
     if caller.sees_all or not (receipt.nodes or receipt.in_flight or receipt.entered_after or receipt.library_threads):
         return receipt
@@ -176,17 +175,17 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 METHODS = ("GET", "POST", "DELETE")
 TAKEN = ("Authorization", "Content-Type", "Last-Event-ID", "Idempotency-Key")
-"""The headers of a request that a page of another origin may send."""
+"""The request headers that a page of another origin may send."""
 EXPOSED = ("Stoppable-Run-Id", "Location")
-"""Those of a response that it may read."""
+"""The response headers that it may read."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def check_origin(method: str, headers: Headers, allowed: Collection[str], *, also_looking: bool = False) -> None:
-    """Refuse a change that a page of another origin asks for, and if it is said, also a look.
+    """Refuse changes requested by pages of another origin, and with ``reads`` also reads.
 
-    Browsers say where a request comes from and no page can forge that; other clients say nothing.
+    Browsers send the origin of a request, which a page cannot forge; other clients do not.
     """
     if method in _SAFE and not also_looking:
         return
@@ -202,7 +201,7 @@ def check_origin(method: str, headers: Headers, allowed: Collection[str], *, als
 
 
 def check_host(headers: Headers, allowed: Collection[str]) -> None:
-    """Refuse a host name that is not ours: a page whose name was pointed at us later (DNS rebinding) sends its own."""
+    """Refuse unknown host names: after DNS rebinding, a page sends its own host name."""
     if host_name(headers.get("host", "")) not in allowed:
         raise Problem(
             403,
@@ -228,7 +227,7 @@ def share(headers: Headers, response: Response, allowed: Collection[str]) -> Non
 
 
 def preflight(allowed: Collection[str]) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers a browser that asks whether a page of another origin may make a request."""
+    """Return the response to a CORS preflight request."""
 
     async def answer(request: Request) -> Response:
         response = Response(status_code=204)

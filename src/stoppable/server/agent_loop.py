@@ -1,4 +1,4 @@
-"""An event loop for agents on a thread of its own, so that an agent that blocks holds up nobody's Stop."""
+"""An event loop for agents on a separate thread, so that an agent that blocks does not delay stops."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CLOSE_SECONDS = 2.0
 
 
 class AgentLoop:
-    """An event loop for async agents, apart from the server's; ``lifespan`` is entered on it before the first agent.
+    """A separate event loop for async agents; ``lifespan`` is entered on it before the first agent.
 
-    That is where pools and clients belong that the agents share: they live on this loop, not on that of the server.
+    Create pools and clients that the agents share in ``lifespan``: they then belong to this loop, not to the server's.
     """
 
     def __init__(self, lifespan: Lifespan | None = None) -> None:
@@ -37,25 +37,25 @@ class AgentLoop:
         return self._opened.result(0)
 
     def call(self, function: Callable[[T], object], argument: T) -> None:
-        """Call a function on the loop, once it has time, and do not wait for it.
+        """Schedule a function call on the loop, without waiting for it.
 
-        It sees the context variables of the lifespan, and none of the request that asks for it: those would be kept
-        for as long as the run lasts.
+        The function sees the context variables of the lifespan, not those of the calling request, which would otherwise
+        stay alive as long as the run.
         """
         self.loop.call_soon_threadsafe(function, argument, context=self._context.copy())
 
     def open(self) -> None:
-        """Start the loop and enter the lifespan; blocks until that is done and raises what it raises."""
+        """Start the loop and enter the lifespan; blocks until that is done, and raises what the lifespan raises."""
         self._opened = Future()
         self._thread = threading.Thread(target=self._work, name="stoppable-agents", daemon=True)
         self._thread.start()
         self._opened.result()
 
     def close(self) -> None:
-        """Leave the lifespan and end the loop; a blocked loop is left behind after some seconds."""
+        """Leave the lifespan and end the loop; gives up on a blocked loop after some seconds."""
         if self._thread is None:
             return
-        with contextlib.suppress(RuntimeError):  # it has ended by itself
+        with contextlib.suppress(RuntimeError):  # it has already ended
             self.loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(CLOSE_SECONDS)
         self._thread = None
@@ -79,7 +79,7 @@ class AgentLoop:
 
 
 def _run(loop: asyncio.AbstractEventLoop, living: Coroutine[Any, Any, None]) -> None:
-    """Run a loop until something ends; an agent that exits, which ends a loop at once, ends nobody else's run."""
+    """Run a loop until a future is done; an agent that calls ``sys.exit()`` does not end the loop of the others."""
     task = loop.create_task(living)
     while True:
         try:

@@ -23,9 +23,9 @@ _Kind = inspect.Parameter
 
 
 class Signature:
-    """The parameters of an agent. One without annotation, or whose type has no JSON form, takes anything.
+    """The parameters of an agent; one without annotation, or whose type has no JSON form, accepts anything.
 
-    An input is checked and not changed: the agent gets the JSON values themselves.
+    An input is checked but not converted: the agent gets the JSON values.
     """
 
     __slots__ = ("_adapters", "_parameters", "_schema")
@@ -33,7 +33,7 @@ class Signature:
     def __init__(self, body: Callable[..., Any]) -> None:
         try:
             self._parameters = dict(inspect.signature(body).parameters)
-        except ValueError:  # one written in C that does not tell
+        except ValueError:  # written in C, without a signature
             self._parameters = {}
         self._adapters: dict[str, TypeAdapter[Any]] = {}
         for name, parameter in self._parameters.items():
@@ -50,7 +50,7 @@ class Signature:
         return self._schema
 
     def check(self, arguments: Any) -> None:
-        """Refuse an input of another type than the agent takes: an object by its names, all else as the first one."""
+        """Refuse an input that does not fit the parameters: an object by name, other values as the first argument."""
         if isinstance(arguments, dict):
             given = arguments
         else:
@@ -95,7 +95,7 @@ def _adapter_of(body: Callable[..., Any], parameter: inspect.Parameter) -> TypeA
             return None
         made: TypeAdapter[Any] = TypeAdapter(hint)
         made.json_schema()
-    except Exception:  # whatever may stand there: a name that is not there any more, a class without a JSON form
+    except Exception:  # an annotation may be anything: a name that no longer exists, a class without a JSON form
         return None
     return made
 
@@ -127,7 +127,7 @@ def _errors(adapter: TypeAdapter[Any], value: Any) -> list[tuple[str, str]]:
         if isinstance(value, float) and value.is_integer():  # JSON has one kind of numbers
             return _errors(adapter, int(value))
         return [(_place(one), one["msg"]) for one in error.errors(include_input=False, include_url=False)]
-    except Exception as error:  # a validator of the agent's own
+    except Exception as error:  # a validator of the agent
         return [("", f"it could not be checked: {type(error).__name__}")]
     return []
 
@@ -149,7 +149,7 @@ class Registry(Mapping[str, Agent]):
         for name, agent in _named(agents):
             if name in self._agents and self._agents[name] is not agent:
                 raise InvalidArgument(f"two agents have the name {name!r}: give a dict with a name for each")
-            kind_of(body_of(agent))  # refuses what is no agent
+            kind_of(body_of(agent))  # refuses what is not an agent
             self._agents[name] = agent
             self._signatures[name] = Signature(body_of(agent))
 
@@ -178,7 +178,7 @@ class Registry(Mapping[str, Agent]):
         return agent, (arguments,)
 
     def described(self) -> list[dict[str, Any]]:
-        """Return what each agent is called, takes and says about itself."""
+        """Return the name, input and description of each agent."""
         return [
             {
                 "name": name,
@@ -192,7 +192,7 @@ class Registry(Mapping[str, Agent]):
 
 
 NOTHING: Any = object()
-"""No input at all, which is not the same as null."""
+"""The absence of an input, which is not the same as null."""
 
 
 def _check(name: str, agent: Agent, keywords: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ def _check(name: str, agent: Agent, keywords: dict[str, Any]) -> None:
     except TypeError as error:
         raise InvalidArgument(f"{name} cannot be called like that: {error}"[:500]) from None
     except ValueError:
-        pass  # one written in C that does not tell
+        pass  # written in C, without a signature
 
 
 def _named(agents: Agents) -> Iterator[tuple[str, Agent]]:
@@ -221,7 +221,7 @@ def _parameters(body: Agent) -> Iterator[dict[str, Any]]:
     try:
         parameters = inspect.signature(body).parameters.values()
     except ValueError:
-        return  # one written in C that does not tell
+        return  # written in C, without a signature
     for parameter in parameters:
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             continue

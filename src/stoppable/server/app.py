@@ -59,8 +59,8 @@ def router(
 ) -> APIRouter:
     """Return routes to include in a FastAPI app, under any prefix.
 
-    ``principal`` is a dependency of that app which returns a Principal from whatever authentication it has. Async
-    agents run on the loop of the app. The app opens the supervisor itself, in its lifespan.
+    ``principal`` is a FastAPI dependency that returns a Principal, based on your app's authentication. Async agents run
+    on the app's loop. The app has to open the supervisor itself, in its lifespan.
     """
     if principal is None:
         raise TypeError("a router needs a principal: a dependency that returns whose runs the caller may see")
@@ -70,7 +70,7 @@ def router(
         return inner
     outer = APIRouter()
     outer.include_router(inner)
-    # A browser sends these without credentials, so they stand before the principal.
+    # A browser sends these without credentials, so they come before the principal.
     for path in dict.fromkeys(route.path for route in inner.routes if isinstance(route, APIRoute)):
         outer.add_api_route(path, preflight(frozenset(allowed_origins)), methods=["OPTIONS"], include_in_schema=False)
     return outer
@@ -79,7 +79,7 @@ def router(
 def routes(
     backend: Backend, principal: PrincipalDependency, allowed_origins: Collection[str], *, tells_origins: bool = False
 ) -> APIRouter:
-    """Return the routes of a backend, behind a principal; they may tell browsers themselves which origins may read."""
+    """Return the routes of a backend, behind a principal; with ``allowed_origins`` they answer CORS requests."""
 
     async def remember(request: Request, found: Any = Depends(principal)) -> None:  # noqa: B008 - FastAPI's way
         admit(request, found)
@@ -91,7 +91,7 @@ def routes(
 
 
 def add_routes(made: APIRouter, backend: Backend) -> None:
-    """Add the routes of a backend; the framework tries them in this order, and a stop is what must be fast."""
+    """Add the routes of a backend; stops come first, because the framework tries routes in this order."""
     StopRoutes(backend).add_to(made)
     RunRoutes(backend).add_to(made)
 
@@ -114,12 +114,12 @@ def create_app(
 ) -> FastAPI:
     """Return an ASGI app that starts, shows and stops runs.
 
-    It opens the supervisor when it starts, unless that is open, and closes what it opened when it ends. Without a key
-    or a principal it answers to local host names only, and to ``allowed_hosts``. With an ``agent_loop`` async agents
-    run there instead of on the loop of the app.
+    It opens the supervisor when it starts, unless it is open already, and closes what it opened when it ends. Without a
+    key or a principal it answers only requests to local host names and to ``allowed_hosts``. With an ``agent_loop``,
+    async agents run there instead of on the app's loop.
 
-    ``routers`` are routes of yours, behind the same authentication: whoever may call ours may call them, and
-    ``Host.caller`` says who it is. ``services`` are entered when the app starts and left when it ends.
+    ``routers`` add your own routes behind the same authentication; ``Host.caller`` returns the caller. ``services`` are
+    entered when the app starts and left when it ends.
     """
     if principal is not None and api_key is not None:
         raise InvalidArgument("give a principal or an api_key, not both: the principal may check a key itself")
@@ -135,9 +135,9 @@ def create_app(
         version=stoppable.__version__,
         description=_DESCRIPTION,
         lifespan=lambda _: living(backend),
-        docs_url=None,  # its scripts would come from somewhere else
+        docs_url=None,  # its scripts would come from another origin
         redoc_url=None,
-        redirect_slashes=False,  # where to, a client would say in its Host
+        redirect_slashes=False,  # the target would depend on the client's Host header
     )
     app.state.backend = backend
     is_open = principal is None and api_key is None
@@ -172,7 +172,7 @@ def create_app(
 
 @contextlib.asynccontextmanager
 async def living(backend: Backend) -> AsyncIterator[None]:
-    """Open what a server needs, unless it is open, and close it again."""
+    """Open the supervisor, the agent loop and the services, and close them at the end."""
     async with contextlib.AsyncExitStack() as stack:
         if backend.agent_loop is not None:
             await to_thread(backend.agent_loop.open)
@@ -189,7 +189,7 @@ async def living(backend: Backend) -> AsyncIterator[None]:
 def _admission(
     identify: Identify | None, principal: PrincipalDependency | None, origins: Collection[str]
 ) -> Callable[..., Any]:
-    """Return the dependency that lets a caller of ours into routes that are not ours."""
+    """Return the dependency that authenticates callers of your own routes."""
 
     async def known(request: Request, found: Any = Depends(principal)) -> None:  # noqa: B008 - FastAPI's way
         check_origin(request.method, request.headers, origins)
@@ -213,11 +213,11 @@ def _document_key(app: FastAPI) -> None:
 
 def _add_health(app: FastAPI, backend: Backend) -> None:
     async def healthz() -> Response:
-        """Say that the server answers."""
+        """Report that the server answers."""
         return json_response({"status": "ok"})
 
     async def readyz() -> Response:
-        """Say whether the store answers and new runs are taken."""
+        """Report whether the store answers and the server accepts new runs."""
         if await backend.is_ready():
             return json_response({"status": "ready"})
         return Problem(503, "not_ready", "the store does not answer, or the server is shutting down").to_response()
@@ -229,7 +229,7 @@ def _add_health(app: FastAPI, backend: Backend) -> None:
 
 
 def _methods(path: str, routes: Sequence[BaseRoute]) -> str:
-    """Return the methods that a path takes; the framework names those of one of its routes alone."""
+    """Return all methods of a path; the framework lists only those of one route."""
     found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
     return ", ".join(sorted({method for route in found for method in route.methods or ()}))
 

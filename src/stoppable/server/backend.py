@@ -1,4 +1,4 @@
-"""What the routes of one server share, and what routers and services of your own may use of it."""
+"""What the routes of one server share, and what your own routers and services may use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _logger = logging.getLogger("stoppable.server")
 
 
 def _launch(prepared: Prepared[Any]) -> None:
-    """Let a run begin that is in the store; if it cannot, its record says so."""
+    """Start a run that is in the store; if it cannot begin, its record says so."""
     try:
         prepared.launch()
     except Exception:
@@ -47,27 +47,27 @@ class Backend:
     is_draining: bool = False
     streams: Streams = field(init=False)
     _isolated: set[str] = field(default_factory=set)
-    """Live runs with a process of their own, and some that are over."""
+    """Live runs with ``isolation="process"``, and some that have ended."""
 
     def __post_init__(self) -> None:
         self.streams = Streams(self.supervisor, self.limits)
 
     async def record(self, run_id: str, caller: Principal) -> RunRecord:
-        """Return a run that exists for the caller."""
+        """Return a run that the caller may see, or raise RunNotFound."""
         record = await self.supervisor.get(run_id)
         if not caller.sees_run(record):
             raise RunNotFound(run_id)
         return record
 
     async def start(self, name: str, arguments: Any, options: StartOptions) -> tuple[str, bool]:
-        """Start an agent, and return its run's id and whether it is new; does not wait for the loop of the agents."""
+        """Start an agent, and return the id of its run and whether it is new; does not wait for the agent loop."""
         agent, args = self.registry.bound(name, arguments)
         return await self.start_agent(agent, args, options)
 
     async def start_agent(
         self, agent: Callable[..., Any], args: tuple[Any, ...], options: StartOptions
     ) -> tuple[str, bool]:
-        """Start any agent where those of this server are executed."""
+        """Start any agent where this server runs its agents."""
         if self.is_draining or self.supervisor.is_draining:
             raise Problem(503, "shutting_down", "the server is shutting down: use another one", {"Retry-After": "5"})
         self._check_quota(options)
@@ -81,7 +81,7 @@ class Backend:
         return prepared.id, prepared.is_new
 
     def _check_quota(self, options: StartOptions) -> None:
-        """Refuse one run too many of an owner; those of this process count, whoever started them."""
+        """Refuse a run above the owner's quota, which counts the live runs of this process."""
         owner = options.get("owner")
         if owner is None:
             return
@@ -100,17 +100,17 @@ class Backend:
                 raise Problem(429, "quota_exceeded", message, {"Retry-After": "5"})
 
     async def drain(self) -> None:
-        """Take no new runs, stop those of this process, then end the streams that are left."""
+        """Refuse new runs, stop those of this process, then end the remaining streams."""
         self.is_draining = True
         await self.supervisor.drain()
         self.streams.drain()
 
     def hurry(self, mode: Mode) -> float:
-        """Stop the runs of this process, and return the seconds until each has its end; also from a signal handler."""
+        """Stop the runs of this process, and return the seconds after which all have ended; signal-safe."""
         return self.supervisor.shut_down(mode)
 
     async def is_ready(self, seconds: float = 2.0) -> bool:
-        """Return whether the store can be read and written and new runs are taken."""
+        """Return whether the store can be read and written, and the server accepts new runs."""
         if self.is_draining or not self.supervisor.is_current:
             return False
         try:
@@ -134,14 +134,14 @@ class Host:
 
     @property
     def limits(self) -> ServerLimits:
-        """How much this server takes from anybody."""
+        """The limits of this server."""
         return self._backend.limits
 
     async def start(self, agent: Callable[..., Any], *args: Any, **options: Unpack[StartOptions]) -> RunHandle[Any]:
-        """Start an agent where this server executes its agents: an async one on the loop for agents.
+        """Start an agent where this server runs its agents: an async one on the agent loop.
 
-        The run is in the store when this returns. The handle may be awaited on any loop; what a generator agent yields
-        is in ``events()``.
+        When this returns, the run is in the store. The handle may be awaited on any loop. The items of a generator
+        agent are in ``events()``.
         """
         run_id, _ = await self._backend.start_agent(agent, args, options)
         return self.supervisor.handle(run_id)
@@ -156,10 +156,10 @@ class Host:
         return caller_of(request, Scope(scope))
 
     def knows(self, authorization: str) -> bool:
-        """Return whether a caller on a connection of yours, which is not HTTP, may do everything on this server.
+        """Return whether a caller of your own protocol, other than HTTP, may do everything on this server.
 
-        It is given as the value of an Authorization header. Without a key everybody who reaches the server may. A
-        server with a principal of your own knows its callers by their HTTP requests alone: InvalidArgument.
+        The argument is the value of an Authorization header. Without a key, every caller may. Raises InvalidArgument on
+        a server with its own principal, which knows callers only by their HTTP requests.
         """
         if self._identify is None:
             raise InvalidArgument("this server identifies callers by a principal, which needs an HTTP request")
@@ -172,7 +172,7 @@ class Host:
 
 
 Routers: TypeAlias = Sequence[APIRouter | Callable[[Host], APIRouter]]
-"""Routes of your own, or functions that make them."""
+"""Your own routes, or functions that make them."""
 
 Services: TypeAlias = Sequence[Callable[[Host], AbstractAsyncContextManager[Any]]]
-"""What runs beside the server: entered once the supervisor is open, left before it is closed."""
+"""Context managers that are entered after the supervisor is opened, and left before it is closed."""

@@ -1,4 +1,4 @@
-"""HTTP connections with bounds: a client can neither fill our memory, nor wait for ever, nor take every connection."""
+"""Bounded HTTP connections: a client cannot fill the memory, wait for ever, or use up all connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("stoppable.server")
 
-_MOST_FILES = 65_536  # what a run starts gets the same limit, and some programs do something for each of them
+_MOST_FILES = 65_536  # processes of runs inherit the limit, and some programs loop over all possible descriptors
 _SPARE_FILES = 128  # for the store, the agents and the loop
 _LOG_SECONDS = 10.0
 _BACKLOG = 512
@@ -28,16 +28,16 @@ class Connection(Protocol):
     """A connection that can be cut."""
 
     def cut(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         ...
 
 
 class Connections:
-    """The connections whose client owes us something: a request, or the rest of one.
+    """The connections whose client owes the server something: a request, or the rest of one.
 
-    They are all that somebody without a key can hold, so they are what gives way: the one that has waited longest is
-    cut for a new one when the server is full, or when its address holds more than its share. A Stop arrives in one
-    piece and owes nothing a moment later, so no number of them locks it out.
+    A client without a key can hold only such connections, so these give way: when the server is full, or one address
+    holds more than its share, the one that has waited longest is closed for a new one. A stop request arrives in one
+    piece, so it is complete before it could be closed.
     """
 
     def __init__(self, most: int, per_address: int) -> None:
@@ -49,14 +49,14 @@ class Connections:
         self._told_at = -_LOG_SECONDS
 
     def owes(self, connection: Connection, address: str) -> None:
-        """Remember who owes us something, from now on."""
+        """Add a connection that owes something."""
         self._owing[connection] = address
         self._by_address.setdefault(address, {})[connection] = None
         if len(self._by_address[address]) > self._per_address:
             self._cut_first(self._by_address[address], "one address has too many connections without a request")
 
     def paid(self, connection: Connection) -> None:
-        """Forget it."""
+        """Remove a connection."""
         address = self._owing.pop(connection, None)
         if address is not None:
             same = self._by_address[address]
@@ -65,7 +65,7 @@ class Connections:
                 del self._by_address[address]
 
     def make_room(self, count: int) -> bool:
-        """Return whether one more than ``count`` connections may be used, if need be in place of one that waits."""
+        """Return whether another connection may be used besides ``count``; closes one that waits if necessary."""
         return count < self.most or self._cut_first(self._owing, "the server has all the connections that it may have")
 
     def _cut_first(self, among: dict[Connection, None] | dict[Connection, str], why: str) -> bool:
@@ -83,7 +83,7 @@ class Connections:
 
 
 def open_file_limit() -> int:
-    """Let this process open as many files as the system allows it, up to a bound, and return how many."""
+    """Raise the limit of open files as far as the system allows, up to a bound, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -96,10 +96,7 @@ def open_file_limit() -> int:
 
 
 def affordable(wanted: int) -> tuple[int, int]:
-    """Return how many of the wanted connections this process has files for, and how many it may accept in one go.
-
-    Those are open before anybody can close one.
-    """
+    """Return how many connections the limit of open files allows, and how many to accept in one go."""
     files = open_file_limit()
     backlog = max(16, min(_BACKLOG, files // 4))
     most = max(files - _SPARE_FILES - backlog, 16)
@@ -115,16 +112,16 @@ _TOO_LARGE = b'{"error":{"code":"head_too_large","message":"the headers are too 
 _TOO_SLOW = b'{"error":{"code":"too_slow","message":"the request did not arrive in time"}}'
 _NO_HTTP = b'{"error":{"code":"bad_request","message":"this is not an HTTP request"}}'
 _BODY = frozenset({b"content-length", b"transfer-encoding"})
-_MARGIN = 1.0  # whoever reads a body has given up before, and says so
+_MARGIN = 1.0  # a request that reads a body has its own timeout, which comes first
 _LAST_READ_SECONDS = 2.0  # uvicorn cancels what is left after three, and logs it as an error
 _FOR_STOPS = 256  # connections beyond the limit that only a stop may use
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with a bound on the size of a request's head and on the time a client lets us wait.
+    """uvicorn's protocol, with bounds on the size of a request head and on the time to wait for a client.
 
-    The parser itself has neither: it would collect one header line until the memory is full, and one more byte behind
-    a response would keep the connection for ever.
+    The parser has neither: a header line without end would fill the memory, and one extra byte after a response would
+    keep the connection open for ever.
     """
 
     # in its dict they would double
@@ -143,7 +140,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request, in place of somebody who has waited longer if the server is full."""
+        """Wait for the first request; if the server is full, close a connection that has waited longer."""
         there = len(self.connections)
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
@@ -153,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait(self.limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._wait_no_longer()
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -161,11 +158,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def cut(self) -> None:
         """Close the connection at once."""
-        self.connections.discard(self)  # whoever comes in its place is not one too many until the loop has told us
+        self.connections.discard(self)  # counted out now, because the loop reports it only later
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Count what is not yet a whole head; not what it began in, most of which may be requests before it."""
+        """Count the bytes of an incomplete head, except its first chunk, which may hold earlier requests."""
         super().data_received(data)
         if self._head_bytes is None:
             self._head_bytes = 0
@@ -189,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Wait no longer; if it was answered before, for the next request."""
+        """Stop waiting for the body; if the request was answered already, wait for the next one."""
         self._is_in_request = False
         self._wait_no_longer()
         super().on_message_complete()
@@ -203,13 +200,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait(self.timeout_keep_alive)
 
     def pause_writing(self) -> None:
-        """Count it among those that owe us something: it does not read."""
+        """Count the connection among those that owe something: the client does not read."""
         super().pause_writing()
         self.waiting.owes(self, self._address)
         self._cut_unless_read()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Resume sending."""
         super().resume_writing()
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -224,7 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.loop.call_later(_LAST_READ_SECONDS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's name
-        """Refuse what is no request."""
+        """Refuse an invalid request."""
         self._refuse(b"400 Bad Request", _NO_HTTP)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -253,7 +250,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.waiting.paid(self)
 
     def _too_slow(self) -> None:
-        if self.flow.read_paused:  # it is we who keep it waiting
+        if self.flow.read_paused:  # the server keeps the client waiting
             self._wait(self.limits.body_seconds)
             return
         self._timer = None

@@ -1,4 +1,4 @@
-"""How much a server takes from anybody."""
+"""The limits of a server."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class ServerLimits:
     head_seconds: float = 15.0
     """How long a client may take to send the head of a request."""
     connections: int = 8_192
-    """How many connections there may be; beyond that only stops are taken, for which some more are kept."""
+    """How many connections there may be; beyond that, some more are reserved for stops."""
     address_connections: int = 2_048
-    """How many connections without a whole request one address may hold."""
+    """How many connections without a complete request one address may hold."""
     streams: int = 4_096
     owner_runs: int = 1_000
     """How many live runs an owner may have in this process; runs without an owner are not counted."""
     owner_processes: int = 32
-    """How many of them may be executed by worker processes."""
+    """How many of them may have ``isolation="process"``."""
     rung_seconds: float = 300.0
-    """The longest time before force that a client may ask for: its grace, and each rung of its policy."""
+    """The longest grace, and the longest time of each rung, that a client may ask for."""
     run_seconds: float | None = None
-    """The longest that a run of a client may take, also of one that asks for no limit."""
+    """The longest time that a client's run may take, even if the client asks for no limit."""
     heartbeat: float = 15.0
-    """After so many seconds without an event a stream gets a comment, so that proxies keep it open."""
+    """How many seconds without an event pass before a stream gets a comment, so that proxies keep it open."""
     slow_seconds: float = 20.0
-    """A reader that takes nothing for so long is dropped; it can resume."""
+    """How long a reader may read nothing before it is dropped; it can resume."""
     disconnect_grace: float = 1.0
     """How long a run with ``onDisconnect: stop`` waits for its last reader to come back."""
 

@@ -1,4 +1,4 @@
-"""One line for everything that happens, for people or for machines."""
+"""Log formats: one line per event, as text or JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIELDS = (
 
 
 class PlainFormatter(logging.Formatter):
-    """A line for people; what a client or an agent put into it cannot begin another one."""
+    """Formats a log line as text; values from clients and agents cannot start a new line."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
@@ -27,11 +27,11 @@ class PlainFormatter(logging.Formatter):
         return harmless(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """Return the traceback with each of its lines set in: none looks like a line of the log."""
+        """Return the traceback, indented so that none of its lines looks like a log line."""
         return _set_in(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:  # noqa: N802 - logging's name
-        """Return the stack in the same way."""
+        """Return the stack, indented like a traceback."""
         return _set_in(super().formatStack(stack_info))
 
 
@@ -45,7 +45,7 @@ def _set_in(text: str) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """A line of JSON for machines."""
+    """Formats a log line as JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
@@ -63,7 +63,7 @@ class JsonFormatter(logging.Formatter):
 
 @contextlib.contextmanager
 def configured(*, as_json: bool) -> Iterator[None]:
-    """Write our log lines, and the warnings of the HTTP server, to stderr, unless the program has its own handlers."""
+    """Log to stderr, with the warnings of the HTTP server, unless the program has its own handlers."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
     before: list[tuple[logging.Logger, int]] = []

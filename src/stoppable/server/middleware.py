@@ -1,4 +1,4 @@
-"""What every request to a server of its own passes through."""
+"""The middleware of the standalone server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNLESS_GIVEN = {
 
 
 class Guard:
-    """Checks the host and the head of a request, adds security headers, and writes one line about it."""
+    """Checks the host and the head of a request, adds security headers, and logs the request."""
 
     def __init__(self, app: ASGIApp, limits: ServerLimits, allowed_hosts: Collection[str] | None) -> None:
         self._app = app
@@ -78,7 +78,7 @@ class Guard:
 
 
 def _log(scope: Scope, status: int, seconds: float) -> None:
-    """Write a line about a request; what is only looked at, again and again, is not worth one unless it fails."""
+    """Log a request; reads are logged at DEBUG level unless they fail."""
     is_look = scope["method"] in _LOOKS and status < HTTPStatus.BAD_REQUEST
     level = logging.DEBUG if is_look else logging.INFO
     if not _access.isEnabledFor(level):

@@ -1,4 +1,4 @@
-"""The OpenAPI document: our records as schemas, made from the dataclasses so that both agree, and the responses."""
+"""The OpenAPI document: schemas generated from the dataclasses, so that both agree, and the responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES = {"RunRecord": "Run", "OutcomeRecord": "Outcome", "ErrorRecord": "Failur
 
 @cache
 def schema_of(kind: type) -> type[BaseModel]:
-    """Return the schema of a dataclass in its JSON form; every name is always there."""
+    """Return the schema of a dataclass in its JSON form; every name is required."""
     name = _NAMES.get(kind.__name__, kind.__name__)
     fields: dict[str, Any] = {wire: (_type_of(hint), ...) for _, wire, hint in _json._fields(kind)}
     doc = (kind.__doc__ or "").split("\n\n")[0]
@@ -74,7 +74,7 @@ else:
 
 
 class Runs(BaseModel):
-    """A part of the list of runs, newest first; ``cursor`` begins the next part."""
+    """A page of runs, newest first; ``cursor`` begins the next page."""
 
     runs: list[Summary]
     cursor: str | None
@@ -95,7 +95,7 @@ class Stopped(BaseModel):
 
 
 class BulkStopped(BaseModel):
-    """The receipts of the runs that were meant, topmost only, and the hold that was placed."""
+    """The receipts of the matching runs, topmost only, and the hold that was placed."""
 
     dryRun: bool  # noqa: N815 - as on the wire
     receipts: list[RunReceipt]
@@ -112,14 +112,14 @@ class Holds(BaseModel):
 
 
 class Audit(BaseModel):
-    """Who did what; ``after`` begins the next part."""
+    """Who did what; ``after`` begins the next page."""
 
     entries: list[AuditLine]
     after: int | None
 
 
 class Parameter(BaseModel):
-    """What an agent takes."""
+    """The input of an agent."""
 
     name: str
     type: str | None
@@ -143,13 +143,13 @@ class AgentList(BaseModel):
 
 
 class Health(BaseModel):
-    """How the server is."""
+    """The state of the server."""
 
     status: str = Field(examples=["ok"])
 
 
 class ErrorInfo(BaseModel):
-    """What went wrong, for programs and for people."""
+    """An error: a code for programs, and a message for people."""
 
     code: str = Field(examples=["run_not_found"])
     message: str = Field(examples=["there is no run 'x': list the runs to see their ids"])
@@ -163,7 +163,7 @@ class ErrorBody(BaseModel):
     error: ErrorInfo
 
 
-# The responses that it promises
+# The documented responses
 
 _ERRORS = {
     400: "The request cannot be read.",
@@ -186,7 +186,7 @@ BODY = (408, 413, 415)
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors that a route may answer with, besides those that all may."""
+    """Return the error responses of a route, in addition to those that all routes have."""
     return {status: {"model": ErrorBody, "description": _ERRORS[status]} for status in sorted({*ALWAYS, *statuses})}
 
 

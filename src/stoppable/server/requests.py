@@ -1,4 +1,4 @@
-"""What requests carry, checked."""
+"""The bodies of requests, as pydantic models."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stoppable.records import Selector
 
 ModeName: TypeAlias = Literal["cooperative", "graceful", "immediate", "kill"]
 
-_MONTH = 2_592_000.0  # a timer of the system does not go much further
+_MONTH = 2_592_000.0  # about the longest timer that the system supports
 _DEPTH = 64
 
 
 def _whole(value: Any) -> Any:
-    """Return a whole number, however it was written: JSON has one kind of numbers."""
+    """Return an integer, also from 3.0: JSON has only one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -49,18 +49,18 @@ def _not_too_deep(value: Any) -> Any:
 
 
 class _Body(BaseModel):
-    # Unknown names are refused: a selector with a misspelt name would mean more runs than was meant.
+    # Unknown names are refused: a selector with a misspelled name would match more runs than intended.
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel, frozen=True)
 
 
 class LimitsBody(_Body):
-    """What a run with its whole subtree may use."""
+    """The limits of a run and its subtree."""
 
     seconds: Seconds | None = None
     boundaries: Annotated[dict[LabelText, Count], Field(max_length=32)] = {}
 
     def to_limits(self) -> Limits:
-        """Return them as the supervisor takes them."""
+        """Return them in the form that the supervisor expects."""
         return Limits(seconds=self.seconds, boundaries=self.boundaries)
 
 
@@ -68,7 +68,7 @@ _POLICY = Policy()
 
 
 class PolicyBody(_Body):
-    """The seconds that a rung of the ladder is given before the next one is climbed."""
+    """How many seconds each rung of the ladder lasts."""
 
     grace: Seconds = _POLICY.grace
     interrupt: Seconds = _POLICY.interrupt
@@ -77,7 +77,7 @@ class PolicyBody(_Body):
     blind_grace: Seconds = _POLICY.blind_grace
 
     def to_policy(self) -> Policy:
-        """Return it as the supervisor takes it."""
+        """Return it in the form that the supervisor expects."""
         return Policy(
             grace=self.grace,
             interrupt=self.interrupt,
@@ -112,7 +112,7 @@ class StartBody(_Body):
 
 
 class StopBody(_Body):
-    """A stop of one run with its subtree."""
+    """A stop of one run and its subtree."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={"examples": [{"mode": "graceful", "reason": "wrong question"}, {}]}
@@ -124,7 +124,7 @@ class StopBody(_Body):
 
 
 class SelectorBody(_Body):
-    """Which runs are meant: those that match everything given. Every run needs ``all: true``."""
+    """The runs that match all given criteria. ``all: true`` selects every run."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
@@ -145,13 +145,13 @@ class SelectorBody(_Body):
     all: bool = False
 
     def to_selector(self, owner: str | None) -> Selector:
-        """Return it as the store takes it, kept to one owner if one is given."""
+        """Return it in the form that the store expects, restricted to an owner if one is given."""
         chosen = Selector(owner=self.owner, labels=self.labels, name=self.agent, key=self.key, all=self.all)
         return chosen if owner is None else replace(chosen, owner=owner)
 
 
 class StopsBody(_Body):
-    """A stop of every run that a selector matches; with ``dryRun`` a preview of it.
+    """A stop of every run that a selector matches, or with ``dryRun`` a preview.
 
     A stop of a ``key`` (and an owner at most) that finds no live run waits for the next one, unless ``ifUnknown`` says
     ``ignore``.

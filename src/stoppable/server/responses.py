@@ -24,22 +24,22 @@ from stoppable.errors import (
     StoreError,
 )
 
-# What is told about runs is nobody else's business, and never markup.
+# Responses are private, and never markup.
 PRIVATE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def dumps(value: Any) -> bytes:
-    """Return the JSON of a value, with our records in it; whatever an agent left in a record has one."""
+    """Return the JSON of a value that may contain records."""
     try:
         return orjson.dumps(value, shallow, orjson.OPT_PASSTHROUGH_DATACLASS)
-    except TypeError:  # a whole number of more than 64 bits, or half a character
+    except TypeError:  # an integer of more than 64 bits, or a lone surrogate
         return json.dumps(value, default=shallow).encode()
 
 
 def loads(text: bytes) -> Any:
-    """Return the value of JSON; unlike json, orjson takes neither NaN nor half a character."""
+    """Parse JSON; unlike json, orjson accepts neither NaN nor lone surrogates."""
     value = orjson.loads(text)
-    # It makes a whole number of more than 64 bits a float: an id, say, would be another one.
+    # orjson turns an integer of more than 64 bits into a float, which would change an id.
     return json.loads(text) if _LONG_NUMBER.search(text) else value
 
 
@@ -47,7 +47,7 @@ _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 
 def one_line(text: bytes) -> bytes:
-    """Return JSON without the line breaks of Unicode, which many clients take for the end of a line."""
+    """Escape Unicode line separators, which many clients treat as the end of a line."""
     for raw, escaped in _LINE_BREAKS:
         if raw in text:
             text = text.replace(raw, escaped)
@@ -58,7 +58,7 @@ _LINE_BREAKS = tuple((char.encode(), b"\\u%04x" % ord(char)) for char in "\u0085
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with a JSON body: a record of ours, or values and records."""
+    """Return a response with a JSON body of values and records."""
     return Response(dumps(value), status, {**PRIVATE, **(headers or {})}, "application/json")
 
 
@@ -66,7 +66,7 @@ _RETRY = {"Retry-After": "1"}
 
 
 class Problem(HTTPException):
-    """An error with a code that programs can tell apart."""
+    """An error response, with a code for programs."""
 
     def __init__(
         self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None, **more: Any
@@ -76,13 +76,13 @@ class Problem(HTTPException):
         self.more = more
 
     def to_response(self) -> Response:
-        """Return it as it is told."""
+        """Return the response."""
         error = {"code": self.code, "message": self.detail, **self.more}
         return json_response({"error": error}, self.status_code, self.headers)
 
 
 def problem_of(error: StoppableError, *, to_operator: bool) -> Problem:
-    """Return how one of our errors is told; where the store is, and what ails it, is the operator's business."""
+    """Return the error response for an exception; details of the store are only in the log."""
     message = str(error)
     match error:
         case RunNotFound():
@@ -105,7 +105,7 @@ def problem_of(error: StoppableError, *, to_operator: bool) -> Problem:
 
 
 def problem_of_validation(error: RequestValidationError) -> Problem:
-    """Return what is wrong with a request, without repeating what was in it."""
+    """Return what is wrong with a request, without repeating its values."""
     return Problem(422, "invalid_argument", "; ".join(_told(one) for one in error.errors()[:5]))
 
 
@@ -113,13 +113,13 @@ def _told(error: Mapping[str, Any]) -> str:
     place: Sequence[Any] = error.get("loc", ())
     if error.get("type") == "json_invalid":
         return f"the body is not JSON: {error.get('ctx', {}).get('error', 'it cannot be read')} (character {place[-1]})"
-    # A body is what people send, so its fields go by their names alone.
+    # Callers know the fields of a body by name, so the location omits "body".
     named = place[1:] if len(place) > 1 and place[0] == "body" else place
     where = ".".join(str(part)[:60] for part in named)
     return f"{where}: {error.get('msg', 'is not valid')}"
 
 
 def problem_of_status(status: int, detail: str, headers: Mapping[str, str] | None) -> Problem:
-    """Return how an error of the framework is told."""
+    """Return the error response for an exception of the framework."""
     code = {404: "not_found", 405: "method_not_allowed", 401: "unauthenticated", 403: "forbidden", 400: "bad_request"}
     return Problem(status, code.get(status, "error"), detail, headers)

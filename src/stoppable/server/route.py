@@ -1,4 +1,4 @@
-"""A route that reads the request within limits and answers every error in our shape, in whatever app it is included."""
+"""A route that limits request bodies and answers errors in our format, in any app that includes it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from stoppable.server.access import Identify, Principal, admit, check_origin, sh
 from stoppable.server.limits import ServerLimits
 from stoppable.server.responses import Problem, loads, problem_of, problem_of_validation
 
-_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})  # nobody reads one there
-_DISCARDED = 10  # times the limit: a client reads our answer after it has sent everything, if that is not too much
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})  # not read there
+_DISCARDED = 10  # times the limit: a client reads the response only after it has sent everything
 
 
 def has_body(headers: Headers) -> bool:
@@ -29,12 +29,12 @@ def has_body(headers: Headers) -> bool:
 
 
 def may_have_body(request: Request) -> bool:
-    """Return whether a body may follow of which the headers say nothing: HTTP/2 has no need to."""
+    """Return whether a body may follow that the headers do not announce, as in HTTP/2."""
     return request.method not in _WITHOUT_BODY and not request.scope["http_version"].startswith("1")
 
 
 def check_kind(headers: Headers) -> None:
-    """Refuse what is not JSON: a form of a web page can send everything else without asking."""
+    """Refuse other types than JSON: a web form can send those to another origin without a preflight request."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Problem(415, "unsupported_media_type", "send JSON, with the header Content-Type: application/json")
@@ -54,7 +54,7 @@ async def body_of(request: Request, limits: ServerLimits) -> bytes | None:
 
 
 async def read_body(receive: Receive, limits: ServerLimits) -> bytes:
-    """Return the body; counts what arrives, since a chunked one does not say how long it will be."""
+    """Return the body; counts its bytes as they arrive, because a chunked body has no length."""
     limit = limits.body_bytes
     too_large = f"the body is over the limit of {limit:,} bytes"
     chunks: list[bytes] = []
@@ -89,15 +89,15 @@ def guarded_route(
     *,
     tells_origins: bool = False,
 ) -> type[APIRoute]:
-    """Return the class of our routes, with the limits of one router.
+    """Return the route class of one router, with its limits.
 
-    ``identify`` says who is calling, where that takes no dependency of somebody's app.
+    ``identify`` returns the caller, if that needs no dependency of the surrounding app.
     """
 
     class GuardedRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
             handle = super().get_route_handler()
-            is_stream = self.path.endswith("/events")  # whoever opens a stream and leaves it may stop the run
+            is_stream = self.path.endswith("/events")  # closing a stream may stop the run
 
             async def guarded(request: Request) -> Response:
                 try:
@@ -125,7 +125,7 @@ def guarded_route(
 
 
 def answer_to(request: Request, error: StoppableError) -> Response:
-    """Return how a request is told of one of our errors."""
+    """Return the response for one of our errors."""
     if isinstance(error, StoreError):
         _logger.warning("the store failed a request: %s", error)
     caller: Principal | None = getattr(request.state, "stoppable_principal", None)
@@ -134,7 +134,7 @@ def answer_to(request: Request, error: StoppableError) -> Response:
 
 class _Request(Request):
     async def read(self, limits: ServerLimits) -> None:
-        """Take the body, if there is one, within the limits."""
+        """Read the body, if there is one, within the limits."""
         body = await body_of(self, limits)
         if body is not None:
             self._body = body

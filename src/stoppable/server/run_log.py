@@ -23,19 +23,19 @@ _VERBS = {Status.RUNNING: "started"}
 
 @contextlib.asynccontextmanager
 async def run_log(supervisor: Supervisor) -> AsyncIterator[None]:
-    """Write the log while the block runs; without a reader of the log nothing is looked up."""
+    """Log the runs of this server during the block; does nothing if the log level is off."""
     if not _logger.isEnabledFor(logging.INFO):
         yield
         return
     loop = asyncio.get_running_loop()
 
-    def heard(event: TreeEvent) -> None:  # on the thread of the listener, one after the other
+    def heard(event: TreeEvent) -> None:  # called on the listener's thread, one after the other
         if event.type is EventType.STATUS and Status(event.data["status"]).terminal:
             return  # the event that it is done follows
         look_up = asyncio.run_coroutine_threadsafe(supervisor.get(event.run_id), loop)
         try:
             record = look_up.result(_LOOK_UP_SECONDS)
-        except (StoppableError, TimeoutError):  # purged, or a store that is busy: the line is not worth more
+        except (StoppableError, TimeoutError):  # purged, or the store is busy: skip the line
             look_up.cancel()
             return
         if record.worker == supervisor.worker:
@@ -80,5 +80,5 @@ def _by(actor: str | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return what an agent or a caller wrote in quotes, so that it cannot pass for a part of the line that is ours."""
+    """Return text of an agent or a caller in quotes, so that it cannot imitate the rest of the line."""
     return repr(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")

@@ -1,4 +1,4 @@
-"""Runs over HTTP: start, list, look, follow."""
+"""Runs over HTTP: start, list, read, follow."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class RunRoutes:
         )
 
     async def start(self, request: Request, body: Annotated[StartBody, Body()]) -> Response:
-        """Start an agent as a run. Whoever makes the id may repeat the request, and stop the run at any time."""
+        """Start an agent as a run. With your own `runId` you can repeat the request, and stop the run at any time."""
         caller = caller_of(request, Scope.START)
         if not caller.sees(body.owner) and body.owner is not None:
             raise Problem(403, "foreign_owner", "you may only start your own runs: leave out the owner")
@@ -159,7 +159,7 @@ class RunRoutes:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="From the part before.")] = None,
     ) -> Response:
-        """List the runs that match everything given, each in short: the whole of one is at `/runs/{run_id}`."""
+        """List summaries of the runs that match all given criteria; `/runs/{run_id}` has the whole record."""
         caller = caller_of(request, Scope.READ)
         if owner is not None and not caller.sees(owner):
             return json_response(Summaries())
@@ -180,7 +180,7 @@ class RunRoutes:
         return tuple(replace(run, in_flight=now.get(run.id, ())) for run in runs)
 
     async def get(self, request: Request, run_id: RunIdPath) -> Response:
-        """Return what is kept of a run."""
+        """Return the record of a run."""
         caller = caller_of(request, Scope.READ)
         record = await self._visible(caller, await self._backend.record(run_id, caller))
         return json_response(record, headers={"Stoppable-Run-Id": record.id})
@@ -196,7 +196,7 @@ class RunRoutes:
         return json_response({"runs": await self._with_in_flight(found)})
 
     async def receipt(self, request: Request, run_id: RunIdPath) -> Response:
-        """Return what became of the stop of a run so far; 409 if nobody stopped it."""
+        """Return the receipt of the stops of a run so far; 409 if it was not stopped."""
         caller = caller_of(request, Scope.READ)
         receipt = _receipt(await self._backend.record(run_id, caller))
         return json_response(await visible_receipt(self._backend.supervisor, caller, receipt))
@@ -214,7 +214,7 @@ class RunRoutes:
             int | None, Header(ge=0, le=2**53, description="What a browser sends when it resumes.")
         ] = None,
     ) -> Response:
-        """Follow all runs that the caller sees: a summary of each that changes, and what is in flight."""
+        """Follow all runs that the caller may see: a summary of each that changes, and what is in flight."""
         caller = caller_of(request, Scope.READ)
         since = after if last_event_id is None else last_event_id
         view = ChangesView(self._backend.supervisor, caller.owner, resumes=since is not None)
@@ -232,7 +232,7 @@ class RunRoutes:
         caller = caller_of(request, Scope.READ)
         record = await self._backend.record(run_id, caller)
         if Scope.STOP not in caller.scopes:
-            record = replace(record, on_disconnect="keep")  # leaving is no way round the scope
+            record = replace(record, on_disconnect="keep")  # leaving must not bypass the scope
         view = TreeView(record, caller.owner) if tree else RunView(record)
         return await resume_stream(self._backend.streams, view, last_event_id or after)
 

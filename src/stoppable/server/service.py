@@ -1,4 +1,4 @@
-"""``serve``: the server as a process, which ends its runs before it ends itself."""
+"""``serve``: the server as a process, which stops its runs before it ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _logger = logging.getLogger("stoppable.server")
 
 P = ParamSpec("P")
 
-_LAST_SECONDS = 3  # for responses that are under way when all runs have ended
+_LAST_SECONDS = 3  # for responses in progress when all runs have ended
 
 
 _LOOK_SECONDS = 0.1
@@ -45,7 +45,7 @@ _LOOK_SECONDS = 0.1
 _STOPPING = "shutting down: the runs are stopped (%s), which takes %d s at most; Ctrl-C or SIGTERM again %s"
 
 _UNWRITTEN = "the store did not answer in time: the next supervisor that opens it writes down how the runs ended"
-_UNWRITTEN_CODE = 5  # as the command line says it: no store answers
+_UNWRITTEN_CODE = 5  # the command line's exit code for a store that does not answer
 
 
 class Service:
@@ -106,7 +106,7 @@ class Service:
             proxy_headers=False,
             http=bounded_protocol(bounds, self._waiting),
             ws="none",
-            lifespan="off",  # ours is entered by hand: uvicorn would log an error of it and exit
+            lifespan="off",  # the lifespan is entered here, because uvicorn would log its error and exit
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
         self._server = _Server(self._config, self.app.state.backend, self._listening)
@@ -114,10 +114,11 @@ class Service:
     def run(self) -> None:
         """Serve until a signal or ``stop``; then stop the runs, end the streams, and return.
 
-        Raises StoreError if the store does not answer while it shuts down: what waits for it then is left behind.
+        Raises StoreError if the store does not answer during the shutdown; calls that wait for the store are then given
+        up.
         """
         with (
-            _api_key.taken(),  # also if it is not used: what agents start must not inherit it
+            _api_key.taken(),  # even if it is not used: processes of agents must not inherit it
             logs.configured(as_json=self._log_json),
             _listener(self._host, self._port) as listener,
         ):
@@ -136,7 +137,7 @@ class Service:
 
 
 def _like(source: Callable[P, object]) -> Callable[[Callable[..., None]], Callable[P, None]]:
-    """Let a function take what another one takes."""
+    """Give a function the signature of another one."""
 
     def marked(function: Callable[..., None]) -> Callable[P, None]:
         function.__signature__ = inspect.signature(source)  # type: ignore[attr-defined]
@@ -149,14 +150,14 @@ def _like(source: Callable[P, object]) -> Callable[[Callable[..., None]], Callab
 def serve(*args: Any, **options: Any) -> None:
     """Serve agents until a signal; port 0 chooses a free port, and ``ready`` is called with the URL once it listens.
 
-    Async agents run on a loop of their own, in which ``lifespan`` is entered first, so that an agent that blocks
-    never holds up a Stop. Listening on anything but loopback needs a key (``STOPPABLE_API_KEY``) or a principal.
+    Async agents run on a separate event loop, so that an agent that blocks does not delay a stop; ``lifespan`` is
+    entered on that loop first. Listening on anything but loopback needs a key (``STOPPABLE_API_KEY``) or a principal.
     """
     Service(*args, **options).run()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which stops the runs of this process before it waits for the streams that follow them."""
+    """A uvicorn server that stops the runs of this process before it waits for the streams that follow them."""
 
     def __init__(self, config: uvicorn.Config, backend: Backend, listening: Callable[[], None]) -> None:
         super().__init__(config)
@@ -167,16 +168,16 @@ class _Server(uvicorn.Server):
         self._opened = contextlib.AsyncExitStack()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open what is needed, or raise what is wrong with it; then tell that it listens."""
+        """Open the app, or raise its error; then report that the server listens."""
         await self._opened.enter_async_context(living(self._backend))
         await super().startup(sockets)
         self._listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept nothing more, let the runs end while their streams tell so, then end the rest."""
+        """Accept no more connections, let the runs end while their streams report it, then end the rest."""
         for server in self.servers:
             server.close()
-        self._drained_by = self._ended_by = math.inf  # what was pressed before it was open does not count
+        self._drained_by = self._ended_by = math.inf  # signals before it was open do not count
         self._stop_runs(PRESSES[max(self._presses - 1, 0)])
         await self._in_time(self._backend.drain(), lambda: self._drained_by)
         self._backend.streams.drain()
@@ -185,18 +186,18 @@ class _Server(uvicorn.Server):
             raise StoreError(_UNWRITTEN)
 
     def _stop_runs(self, mode: Mode) -> None:
-        """Tell the runs to stop, and whoever waits for it how long that takes; also from a signal handler."""
+        """Stop the runs, and log how long that may take; safe in a signal handler."""
         seconds = self._backend.hurry(mode)
         if seconds:
             next_one = "waits for nothing" if mode is Mode.KILL else "stops them harder"
-            # by the loop: a handler may have come while this thread writes a line
+            # logged by the loop: the handler may have interrupted this thread while it logs
             asyncio.get_running_loop().call_soon_threadsafe(_logger.info, _STOPPING, mode, math.ceil(seconds), next_one)
         self._drained_by = min(self._drained_by, clock.now() + seconds + SHUTDOWN_MARGIN)
         self._ended_by = min(self._ended_by, self._drained_by + _LAST_SECONDS + CLOSE_SECONDS)
 
     @staticmethod
     async def _in_time(work: Coroutine[Any, Any, None], deadline: Callable[[], float]) -> bool:
-        """Wait for something, and cancel it if it takes too long; a signal may bring the deadline nearer."""
+        """Await something, and cancel it at the deadline, which a further signal may bring forward."""
         task = asyncio.ensure_future(work)
         while not task.done() and clock.now() < deadline():
             await asyncio.wait([task], timeout=_LOOK_SECONDS)
@@ -204,12 +205,12 @@ class _Server(uvicorn.Server):
             task.result()
             return True
         task.cancel()
-        await asyncio.wait([task], timeout=CLOSE_SECONDS + _LOOK_SECONDS)  # the agents' lifespan is left all the same
+        await asyncio.wait([task], timeout=CLOSE_SECONDS + _LOOK_SECONDS)  # the agents' lifespan is left anyway
         return False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Shut down at a signal; unlike uvicorn's, does not raise it again, so that whoever serves goes on."""
+        """Shut down on a signal; unlike uvicorn, does not raise it again, so that the caller of ``serve`` goes on."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -221,7 +222,7 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's names
-        """Shut down; once more stops the runs harder, as it does everywhere, and in the end waits for nothing."""
+        """Shut down; each further signal stops the runs in a harder mode, and the fourth ends the process."""
         self.should_exit = True
         if self._presses == len(PRESSES):
             _leave()
@@ -231,7 +232,7 @@ class _Server(uvicorn.Server):
 
 
 def _leave() -> NoReturn:
-    """End this process: to leave its event loop in order would wait for the store."""
+    """End this process; leaving its event loop normally would wait for the store."""
     _logger.error(_UNWRITTEN)
     os._exit(_UNWRITTEN_CODE)
 
@@ -253,6 +254,6 @@ def _listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror or error}; use another port") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # A client that takes nothing would keep its connection, and what is buffered for it, for ever.
+        # A client that reads nothing would otherwise keep its connection and its buffers for ever.
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
     return made

@@ -24,7 +24,7 @@ _DEFAULT = StopBody()
 
 
 class StopRoutes:
-    """The routes that stop, hold and say who did."""
+    """The routes for stops, holds and the audit."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -134,7 +134,7 @@ class StopRoutes:
             caller.require(Scope.HOLD)
         if body.selector.owner is not None and not caller.sees(body.selector.owner):
             raise Problem(403, "foreign_owner", "you may only stop your own runs: leave out the owner")
-        # A hold that is not kept to its owner would refuse the starts of others.
+        # A hold without an owner would refuse the starts of other owners.
         selector = body.selector.to_selector(caller.owner)
         stopped = await self._supervisor.stop_where(
             owner=selector.owner,
@@ -181,11 +181,11 @@ class StopRoutes:
         after: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
-        """Return who stopped, held and released what, when, why, and with what result."""
+        """Return the audit: who stopped, held and released what, when, why, and with what result."""
         caller = caller_of(request, Scope.AUDIT)
         found = await self._supervisor.audit(after, limit)
         entries = [_told_entry(entry) for entry in found if await self._sees(caller, entry)]
-        # Where the next part begins, also if this one had nothing for the caller.
+        # Where the next page begins, even if this one has nothing for the caller.
         return json_response({"entries": entries, "after": found[-1].id if len(found) == limit else None})
 
     async def _sees(self, caller: Principal, entry: AuditEntry) -> bool:
@@ -195,7 +195,7 @@ class StopRoutes:
         if selector is not None:
             return bool(selector.get("owner") == caller.owner)
         waited_for = entry.result.get("owner")
-        if waited_for is not None:  # another owner's run of that id is not meant
+        if waited_for is not None:  # does not apply to another owner's run with that id
             return bool(waited_for == caller.owner)
         try:
             return caller.sees_run(await self._supervisor.get(entry.target["run"]))
@@ -204,7 +204,7 @@ class StopRoutes:
 
 
 def _key(caller: Principal, key: str, body: StopsBody) -> str:
-    """Return a key that nobody else can have used, and that no other request of this caller repeats by mistake."""
+    """Return an idempotency key that is unique to the caller and the request."""
     parts = (caller.owner or "", key, json.dumps(body.model_dump(), sort_keys=True))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -222,5 +222,5 @@ def _told_entry(entry: AuditEntry) -> dict[str, Any]:
 
 
 def _told_selector(selector: dict[str, Any]) -> dict[str, Any]:
-    # What a start calls its agent is the name of its run.
+    # The agent of a start is the name of its run.
     return {("agent" if name == "name" else name): value for name, value in selector.items()}

@@ -1,4 +1,4 @@
-"""The web UI: static files of this package, which speak to the routes over HTTP as any other client does."""
+"""The web UI: static files that use the routes over HTTP, like any other client."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _TYPES = {
     "json": "application/json",
 }
 
-# With trusted types no text of an agent can become markup, whatever a script of ours does with it.
+# With trusted types, text of an agent can never become markup, whatever our scripts do with it.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _HEADERS = {
-    "Cache-Control": "no-cache",  # kept, but asked for again: after an upgrade nobody mixes two versions
+    "Cache-Control": "no-cache",  # cached, but revalidated, so that an upgrade does not mix two versions
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -49,7 +49,7 @@ class _File:
     kind: str
 
     def response(self, request: Request, name: str) -> Response:
-        """Return the file, or that the browser has it."""
+        """Return the file, or 304 if the browser has it."""
         tag = f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
         headers = {**_HEADERS, "ETag": tag}
         if name == _BUTTON:
@@ -62,11 +62,11 @@ class _File:
 
 
 def ui(prefix: str = "", *, api: str | None = None) -> APIRouter:
-    """Return the web UI, to include in a FastAPI app beside ``router``.
+    """Return the web UI, to include in a FastAPI app next to ``router``.
 
-    The page is at ``prefix`` with a slash at its end, its files are below ``prefix/ui/``. ``api`` is where the routes
-    are included, if that is elsewhere than at ``prefix``. Nothing in it is secret: what a page shows, it asks the
-    routes for, with the rights of whoever looks at it.
+    The page is at ``prefix/``, its files are below ``prefix/ui/``. ``api`` is the prefix of the routes, if it differs
+    from ``prefix``. The files contain no secrets: the page loads everything from the routes, with the permissions of
+    its user.
     """
     for name, path in (("prefix", prefix), ("api", api or "")):
         if path and (not path.startswith("/") or path.endswith("/")):
@@ -97,7 +97,7 @@ def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, _File]]:
 
 
 def _page(found: _File, request: Request, api: str | None) -> _File:
-    """Return the page, which says where the routes are; below itself, unless it was told otherwise."""
+    """Return the page with the address of the routes, by default below the page itself."""
     if api is None:
         return found
     place = html.escape(request.scope.get("root_path", "") + api + "/")

@@ -1,4 +1,4 @@
-"""Where runs are kept: in memory, in a SQLite file, or in an engine of yours (``docs/how-to/write-a-store.md``)."""
+"""Stores of runs: in memory, in SQLite, in Postgres, or in your own engine (``docs/how-to/write-a-store.md``)."""
 
 from stoppable.stores.base import Store
 from stoppable.stores.urls import register_store

@@ -1,4 +1,4 @@
-"""The events of all runs of a store in memory, in the order in which they came, and what a log says of boundaries."""
+"""The events of all runs of a memory store in order, and the open boundaries of a log."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from stoppable.stores.base import Tail
 
 
 class Arrivals:
-    """Events with their places; the place of one that is forgotten is not given again."""
+    """Events with their places; the place of a deleted event is not reused."""
 
     __slots__ = ("_events", "_first")
 
     def __init__(self) -> None:
         self._events: list[Event | None] = []
-        self._first = 0  # how many were forgotten before the first that is here
+        self._first = 0  # how many were deleted before the first one
 
     def add(self, event: Event) -> None:
-        """Give an event its place."""
+        """Add an event."""
         self._events.append(event)
 
     @property
     def place(self) -> int:
-        """That of the last event."""
+        """The place of the last event."""
         return self._first + len(self._events)
 
     def tail(self, after: int, limit: int, types: Collection[EventType], is_meant: Callable[[str], bool]) -> Tail:
@@ -39,7 +39,7 @@ class Arrivals:
         return Tail(place=self.place, events=tuple(found))
 
     def forget(self, run_ids: Collection[str]) -> None:
-        """Let go of the events of runs."""
+        """Delete the events of runs."""
         if not run_ids:
             return
         self._events = [None if event is None or event.run_id in run_ids else event for event in self._events]
@@ -49,7 +49,7 @@ class Arrivals:
 
 
 def open_boundaries(log: Iterable[Event]) -> tuple[str, ...] | None:
-    """Return the boundaries that a log says are open, in the order in which they were entered."""
+    """Return the open boundaries of a log, in the order of their entry."""
     count: Counter[str] = Counter()
     for event in log:
         if event.type is EventType.ENTERED:
@@ -62,5 +62,5 @@ def open_boundaries(log: Iterable[Event]) -> tuple[str, ...] | None:
 
 
 def label(kind: object, name: object) -> str:
-    """Return how a boundary is listed, as ``Boundary.label`` does."""
+    """Return the label of a boundary, as ``Boundary.label`` does."""
     return f"{kind}:{name}" if name else str(kind)

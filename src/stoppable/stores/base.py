@@ -1,10 +1,8 @@
-"""The Store protocol: what every engine that keeps runs must do, and do atomically.
+"""The Store protocol: what every store must do, atomically.
 
-A call either happens as a whole or not at all, in the order in which one process made its calls, and its reply comes
-when it is durable. Times are of the store's clock. The stored status is the truth; being told of a change (``hints``,
-``watch``) is speed and may fail, so workers read again on every heartbeat.
-
-``testing.StoreContract`` is the same in tests.
+Each call is atomic, calls of one process take effect in order, and a call is answered when it is durable. Times come
+from the store's clock. Notifications of changes (``hints``, ``watch``) are only for speed and may be lost, so workers
+read the store again on every heartbeat. ``testing.StoreContract`` tests all of this.
 """
 
 from __future__ import annotations
@@ -37,20 +35,19 @@ EVENTS_KEPT = 10_000
 """How many events of one run are kept before its log is truncated."""
 
 READ_BYTES = 262_144
-"""How much of a log one call loads: events of a megabyte must not become many in memory at once."""
+"""About how many bytes of a log one call loads, so that large events do not fill the memory."""
 
 wall_clock: Callable[[], float] = time.time  # noqa: TID251 - people read these times; leases go by a clock of the boot
 """Seconds since 1970."""
 
 KEYS_KEPT = 86_400.0
-"""Seconds by which the key of a stop outlives the runs it stopped: whoever retries has given up by then."""
+"""How many seconds the idempotency key of a stop outlives the runs it stopped; retries end before that."""
 
 TOMBSTONE_SECONDS = 60.0
 """How long a stop that came before its run waits for it."""
 
 NEXT_TURN_SECONDS = 5.0
-"""How long a stop of a conversation that has had runs waits for the next one: one that came a moment too late for the
-last turn must not meet what its user asks for half a minute later."""
+"""How long a stop by key waits for the next run, if the key has had runs; short, to spare the user's next question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +69,9 @@ class Intent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """What became of a start: ``created`` is False if the same request had started it before.
+    """The result of a start; ``created`` is False if an earlier, equal request had started the run.
 
-    A record whose status is ``stopped`` was born stopped: its parent was stopping, or its own stop had come first.
+    A record with the status ``stopped`` never begins: its parent was stopping, or its own stop came first.
     """
 
     record: RunRecord
@@ -83,33 +80,33 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """What came to the logs of many runs, in the order in which it came; ``place`` is how far that goes."""
+    """Events of many runs, in store order; ``place`` is the position after them."""
 
     place: int
     events: tuple[tuple[int, Event], ...] = ()
-    """Each with its own place."""
+    """The events, each with its place."""
     has_more: bool = False
 
 
 class Subscription(Protocol):
-    """Something that is called until it is closed."""
+    """A callback that is called until it is closed."""
 
     def close(self) -> None:
-        """Stop being called; one more call may be on its way."""
+        """Stop the calls; one more may already be in progress."""
         ...
 
 
 class Store(Protocol):
-    """Keeps runs. Threads and event loops may share one."""
+    """Keeps runs. One store may be shared by threads and event loops."""
 
-    # Its life
+    # Opening and closing
 
     def open(self) -> None:
         """Connect; may block for a moment. Raises StoreError, which says what to do."""
         ...
 
     def close(self) -> None:
-        """Finish what was asked and disconnect; may block for a moment."""
+        """Finish pending calls and disconnect; may block for a moment."""
         ...
 
     def now(self) -> float:
@@ -118,57 +115,58 @@ class Store(Protocol):
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """The descriptors that a process which a worker starts is given: while it lives, the worker is not dead."""
+        """File descriptors that child processes of a worker must inherit: while one is open, the worker is not dead."""
         ...
 
     # Workers
 
     def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
-        """Give a process its lease, stamped now: a worker that dies before its first heartbeat is seen too.
+        """Give a process a lease, starting now, so that a worker that dies before its first heartbeat is noticed too.
 
-        Again, it renews the lease; the id of a worker that was closed or reaped is Fenced for good.
+        A repeated call renews the lease. For a worker that was closed or reaped it raises Fenced, for good.
         """
         ...
 
     def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
-        """Renew the lease and return every stop that is not yet acknowledged; raises Fenced once it was reaped."""
+        """Renew the lease and return every unacknowledged stop; raises Fenced if the worker was reaped."""
         ...
 
     def intents(self, worker: str) -> Reply[Sequence[Intent]]:
-        """Return every stop that is not yet acknowledged, as a heartbeat does, and renew nothing: for a hint."""
+        """Return every stop that is not yet acknowledged, without renewing the lease; called after a hint."""
         ...
 
     def close_worker(self, worker: str) -> Reply[None]:
-        """Give the lease back; runs that it leaves behind have nobody and are reaped at once, as proven dead."""
+        """Release the lease; runs that are left behind are reaped at once, because the worker is proven dead."""
         ...
 
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
         """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others.
 
-        It must not wait for a reply: it may be called on the thread that makes the calls.
+        ``wake`` must not wait for a reply: it may be called on the thread that makes the store's calls.
         """
         ...
 
     def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
         """End the runs of workers that are gone, and return them.
 
-        Proven dead: ``stopped`` if a stop was pending, otherwise ``failed``. A lease that ran out proves nothing:
-        ``lost``, and only if ``expired`` is asked for; then every worker without a lease is fenced, also if the limit
-        leaves some of their runs for the next time. Whoever reaps waits one TTL after its own start before it asks.
+        The runs of a worker that is proven dead become ``stopped`` if a stop was pending, otherwise ``failed``. An
+        expired lease proves nothing: with ``expired``, such runs become ``lost``, and every worker without a lease is
+        fenced, even if ``limit`` leaves some of their runs for the next call. A supervisor passes ``expired`` only
+        after it has run for one TTL.
         """
         ...
 
     # Runs
 
     def register(self, record: RunRecord, request: str) -> Reply[Registered]:
-        """Keep a new run. ``request`` is a digest of what was asked for.
+        """Store a new run. ``request`` is a digest of the start.
 
-        The same id with the same request and owner is the same run, with another one RunConflict. A worker without a
-        lease is Fenced. A hold that matches raises RunHeld, unless it is a child: its run was let in. Under a parent
-        that is stopping or over, or where a stop of its id or of its key came first, it is born stopped.
+        The same id with the same request and owner returns the existing run; otherwise an existing id raises
+        RunConflict. A worker without a lease gets Fenced. A matching hold raises RunHeld, except for child runs. If the
+        parent is stopping or has ended, or a stop of this id or key came first, the run is stopped before it begins.
 
-        A record that is ``running`` tells of a child that its worker has begun already: it gets its parent's stop, if
-        there is one, and ends as its worker says.
+        A record with the status ``running`` is a child that its worker has already begun: it gets the stop of its
+        parent, if there is one, and its worker reports its end.
         """
         ...
 
@@ -184,26 +182,27 @@ class Store(Protocol):
         if_unknown_hold: bool = False,
         asked_at: float | None = None,
     ) -> Reply[StopResult]:
-        """Keep a stop of a run, or of all live ones that a selector matches, with their subtrees; then tell workers.
+        """Store a stop of a run, or of all live runs that a selector matches, with their subtrees; then notify workers.
 
-        The answer names each run that a selector matches, but for those below another one that it matches. The mode of
-        a run's stop only rises and its first reason stays. The same ``idempotency_key`` of the same ``owner`` again
-        returns the first answer. A hold is placed before the runs are listed, and needs a selector. With ``dry_run``
-        nothing changes. A run of another ``owner`` than a given one is RunNotFound, and no hold refuses his starts.
+        The answer lists each matching run, except those below another match. The mode of a run's stop only rises, and
+        its first reason stays. A repeated ``idempotency_key`` of the same ``owner`` returns the first answer. A hold
+        needs a selector, and is placed before the runs are listed. With ``dry_run`` nothing changes. With an ``owner``,
+        runs of other owners raise RunNotFound, and a hold never affects other owners.
 
-        With ``if_unknown_hold`` a stop of an unknown id waits TOMBSTONE_SECONDS for its run, if it has that owner. So
-        does one of a key that has no live run, for the next run of that key, or NEXT_TURN_SECONDS if there were runs of
-        it before; the selector has nothing but the key and an owner then. To look and to wait is one step: no start
-        comes between.
+        With ``if_unknown_hold`` a stop of an unknown id waits TOMBSTONE_SECONDS for a run with that id and owner. A
+        stop by a key without live runs waits for the next run of that key: TOMBSTONE_SECONDS, or NEXT_TURN_SECONDS if
+        the key has had runs; its selector may contain only the key and an owner. Looking for runs and waiting is one
+        atomic step: no start comes in between.
 
-        ``asked_at`` is when it was asked for, if some of its runs were told at once: before that nobody was.
+        ``asked_at`` is the time of the request, if some runs were stopped before this call.
         """
         ...
 
     def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> Reply[None]:
-        """Note that the gate is closed for stops up to a mode, and keep the receipt so far.
+        """Record that the gate is closed for stops up to a mode, and store the receipt so far.
 
-        The gates of the run's descendants on the same worker were closed by the same stop: theirs are acknowledged too.
+        This also acknowledges the stop for the run's descendants on the same worker, whose gates the same stop has
+        closed.
         """
         ...
 
@@ -217,31 +216,31 @@ class Store(Protocol):
     ) -> Reply[RunRecord]:
         """Write the terminal status if there is none (G2), append the last events and ``done``, and bump the epoch.
 
-        Returns what is kept, be it somebody else's: then this report becomes a ``late`` event (G15). A stop that the
-        worker gave no receipt for gets one from what is kept.
+        Returns the stored record. If another report was first, this one becomes a ``late`` event (G15). If the worker
+        sent no receipt for a stop, the store makes one.
         """
         ...
 
     # Events
 
     def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> Reply[int]:
-        """Add to a run's log and return the sequence number of the last; raises Fenced with an old epoch.
+        """Append events to a run's log and return the last sequence number; raises Fenced for an old epoch.
 
-        A ``status`` event moves the record along the transition table, an ``annotated`` one adds to its metadata.
-        Once EVENTS_KEPT are there, one ``truncated`` is added and only statuses are kept.
+        A ``status`` event moves the record along the transition table, an ``annotated`` event adds to its metadata.
+        After EVENTS_KEPT events one ``truncated`` event is added, and from then on only status events.
         """
         ...
 
     def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Reply[Sequence[Event]]:
-        """Return events with a higher sequence number, in order: so many, or fewer if they are large.
+        """Return events with a higher sequence number, in order: up to ``limit``, or fewer if they are large.
 
-        What has to be loaded is about READ_BYTES, and one event at least; whoever wants all reads until nothing comes.
-        Fewer than ``limit`` that are far from READ_BYTES are all there were.
+        One call loads about READ_BYTES, and at least one event; to get all, read until nothing comes. Fewer than
+        ``limit`` events with far less than READ_BYTES are all there were.
         """
         ...
 
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
-        """Call ``wake``, on any thread, when the run's log or record may have changed, in whatever process.
+        """Call ``wake``, on any thread, when the run's log or record may have changed, in any process.
 
         With ``ANY`` instead of an id it is called for every run.
         """
@@ -255,17 +254,17 @@ class Store(Protocol):
         types: Collection[EventType] = (),
         below: str | None = None,
     ) -> Reply[Tail]:
-        """Return events of all runs after a place, in the order in which they came, those of some ``types`` if given.
+        """Return events of all runs after a place, in store order; ``types`` selects some.
 
-        ``below`` keeps it to a run and all its descendants. Whoever asks again after the ``place`` of the answer misses
-        nothing and gets nothing twice. A place beyond the end, as after a store was replaced, is answered with the end.
+        ``below`` restricts it to a run and all its descendants. Continuing after the ``place`` of the answer misses
+        nothing and repeats nothing. For a place beyond the end, as after a store was replaced, the answer is the end.
         """
         ...
 
     def in_flight(self, run_ids: Sequence[str]) -> Reply[Mapping[str, tuple[str, ...] | None]]:
-        """Return the boundaries of live runs that were entered and not left, as their logs tell it.
+        """Return the open boundaries of live runs, according to their logs.
 
-        None stands for a log that is truncated, and so does not tell. Runs that are over, or unknown, are left out.
+        None means that the log is truncated, so they are unknown. Runs that have ended, or are unknown, are left out.
         """
         ...
 
@@ -276,9 +275,9 @@ class Store(Protocol):
         ...
 
     def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Summaries]:
-        """Return the runs that match in short, newest first; a run that starts meanwhile shifts no page.
+        """Return summaries of the matching runs, newest first; runs that start meanwhile do not shift the pages.
 
-        Results and partials are not loaded for it, however large they are.
+        Results and partials are not loaded.
         """
         ...
 
@@ -300,7 +299,7 @@ class Store(Protocol):
         ...
 
     def release(self, hold_id: str, actor: str | None = None) -> Reply[Hold]:
-        """Take a hold away and return it, or raise HoldNotFound."""
+        """Remove a hold and return it, or raise HoldNotFound."""
         ...
 
     def holds(self) -> Reply[Sequence[Hold]]:
@@ -308,9 +307,9 @@ class Store(Protocol):
         ...
 
     def audit(self, after: int = 0, limit: int = 100) -> Reply[Sequence[AuditEntry]]:
-        """Return who stopped, held and released what, with a higher number, in order."""
+        """Return audit entries with a higher number, in order."""
         ...
 
     def purge(self, before: float, limit: int = 1000) -> Reply[int]:
-        """Forget trees that ended before a time, with their events, and say how many runs that were."""
+        """Delete trees that ended before a time, with their events, and return the number of runs."""
         ...

@@ -8,7 +8,7 @@ from stoppable._core.stop import Answer
 from stoppable.records import Event, Hold, RunRecord, changed
 
 Answered = tuple[float, list[tuple[str, Answer]], Hold | None, float | None]
-"""A stop that was made: when, what was answered for which run, the hold that it placed, and until when it waits."""
+"""An answered stop: when, the answer for each run, the hold that it placed, and until when it waits."""
 
 
 class Kept:
@@ -27,20 +27,20 @@ class Kept:
             parent.children.append(self)
 
     def told(self) -> RunRecord:
-        """Return the record as it is now."""
+        """Return the current record."""
         if self.record.last_event != len(self.events):
             self.record = changed(self.record, last_event=len(self.events))
         return self.record
 
     def subtree(self) -> list[Kept]:
-        """Return it and all below it, parents first."""
+        """Return the run and all its descendants, parents first."""
         nodes: list[Kept] = [self]
         for node in nodes:  # grows while it is walked
             nodes += node.children
         return nodes
 
     def above(self) -> Iterator[str]:
-        """Yield the ids of the runs above it."""
+        """Yield the ids of its ancestors."""
         node = self.parent
         while node is not None:
             yield node.record.id
@@ -48,7 +48,7 @@ class Kept:
 
 
 def old_trees(runs: Mapping[str, Kept], before: float, limit: int) -> set[str]:
-    """Return the runs of whole trees that ended before a time; no tree is begun once so many are found."""
+    """Return the runs of whole trees that ended before a time; starts no further tree after ``limit`` runs."""
     found: set[str] = set()
     for root in [kept for kept in runs.values() if kept.record.parent_id not in runs]:
         tree = root.subtree()

@@ -1,4 +1,4 @@
-"""Who is called when a run or a worker has news."""
+"""Callbacks for changes of runs and workers, within one process."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable, Collection
 _logger = logging.getLogger("stoppable")
 
 ANY = ""
-"""Whoever listens to this name hears of every other."""
+"""A name that stands for every other name."""
 
 
 class Listeners:
-    """Functions of ours under a name; they are called outside every lock, on the thread that has the news."""
+    """Internal callbacks by name; called outside every lock, on the thread that made the change."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: dict[str, list[_Listener]] = {}
 
     def add(self, name: str, call: Callable[[], object]) -> _Listener:
-        """Call a function on news of a name, until it is closed."""
+        """Call a function on changes of a name, until it is closed."""
         listener = _Listener(self, name, call)
         with self._lock:
             self._calls.setdefault(name, []).append(listener)
@@ -31,12 +31,12 @@ class Listeners:
         return bool(self._calls)
 
     def names(self) -> list[str]:
-        """Return the names that somebody listens to."""
+        """Return the names with listeners."""
         with self._lock:
             return list(self._calls)
 
     def tell(self, names: Collection[str]) -> None:
-        """Call whoever listens to these names."""
+        """Call the listeners of these names."""
         if self._calls:
             with self._lock:
                 found = [listener for name in names for listener in self._calls.get(name, ())]
@@ -45,7 +45,7 @@ class Listeners:
             for listener in found:
                 try:
                     listener.call()
-                except Exception:  # it wakes a loop that is closed: what was written stays, and others must be told
+                except Exception:  # it may wake a closed loop; the write stands, and the other listeners must be called
                     _logger.exception("a listener to %s failed", listener.name)
 
     def _remove(self, listener: _Listener) -> None:

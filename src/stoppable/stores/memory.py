@@ -1,4 +1,4 @@
-"""Keeps runs in this process: nothing to install, and gone with it."""
+"""The memory store: runs are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 def _atomic(method: Callable[Concatenate[MemoryStore, P], T]) -> Callable[Concatenate[MemoryStore, P], Reply[T]]:
-    """Make a call under the lock, then tell whoever listens to the runs and workers that it touched."""
+    """Make a call under the lock, then notify the listeners of the runs and workers that it touched."""
 
     @functools.wraps(method)
     def call(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> Reply[T]:
@@ -74,21 +74,21 @@ def _atomic(method: Callable[Concatenate[MemoryStore, P], T]) -> Callable[Concat
 class MemoryStore:
     """The Store protocol over dictionaries.
 
-    A lease can run out, but nobody else could prove a worker of this store dead: it lives in the same process.
+    Leases can expire, but a worker is never proven dead: it lives in the same process.
     """
 
     def __init__(self, clock: Callable[[], float] = wall_clock, events_kept: int = EVENTS_KEPT) -> None:
         self._clock = clock
-        self._lease_clock = time.monotonic if clock is wall_clock else clock  # the wall's may be set
+        self._lease_clock = time.monotonic if clock is wall_clock else clock  # the wall clock may be set
         self._events_kept = events_kept
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._runs: dict[str, Kept] = {}
         self._live: dict[str, Kept] = {}
-        self._unacknowledged: dict[str, Kept] = {}  # those of them whose worker has not answered a stop
+        self._unacknowledged: dict[str, Kept] = {}  # those whose worker has not acknowledged a stop
         self._leases: dict[str, float] = {}
-        self._closed: set[str] = set()  # workers that gave their lease back
-        self._silent: set[str] = set()  # workers whose lease ran out: fenced
+        self._closed: set[str] = set()  # workers that released their lease
+        self._silent: set[str] = set()  # workers whose lease expired: fenced
         self._tombstones = Tombstones()
         self._holds: dict[str, Hold] = {}
         self._audit: list[AuditEntry] = []
@@ -99,13 +99,13 @@ class MemoryStore:
         self._touched: set[str] = set()
         self._woken: set[str] = set()
 
-    # Its life
+    # Opening and closing
 
     def open(self) -> None:
-        """There is nothing to connect to."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """There is nothing to disconnect from."""
+        """Do nothing."""
 
     def now(self) -> float:
         """Return the time."""
@@ -113,21 +113,21 @@ class MemoryStore:
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """Nothing: no process outlives this store."""
+        """None: no process outlives this store."""
         return ()
 
     # Workers
 
     @_atomic
     def open_worker(self, info: WorkerInfo, ttl: float) -> None:
-        """Give a process its lease."""
+        """Give a process a lease."""
         if info.id in self._closed or info.id in self._silent:
             raise Fenced(info.id)
         self._leases[info.id] = self._lease_clock() + ttl
 
     @_atomic
     def heartbeat(self, worker: str, ttl: float) -> Sequence[Intent]:
-        """Renew a lease, and say what is to be stopped."""
+        """Renew a lease, and return the pending stops."""
         if worker not in self._leases:
             raise Fenced(worker)
         self._leases[worker] = self._lease_clock() + ttl
@@ -135,7 +135,7 @@ class MemoryStore:
 
     @_atomic
     def intents(self, worker: str) -> Sequence[Intent]:
-        """Say what is to be stopped."""
+        """Return the pending stops."""
         return self._to_stop(worker)
 
     def _to_stop(self, worker: str) -> list[Intent]:
@@ -147,7 +147,7 @@ class MemoryStore:
 
     @_atomic
     def close_worker(self, worker: str) -> None:
-        """Take a lease back."""
+        """Release a lease."""
         if self._leases.pop(worker, None) is not None:
             self._closed.add(worker)
 
@@ -176,7 +176,7 @@ class MemoryStore:
 
     @_atomic
     def register(self, record: RunRecord, request: str) -> Registered:
-        """Keep a new run."""
+        """Store a new run."""
         known = self._runs.get(record.id)
         if known is not None:
             if known.request != request or known.record.owner != record.owner:
@@ -238,7 +238,7 @@ class MemoryStore:
         if_unknown_hold: bool = False,
         asked_at: float | None = None,
     ) -> StopResult:
-        """Keep a stop, then tell the workers."""
+        """Store a stop, then notify the workers."""
         if idempotency_key is not None and (owner, idempotency_key) in self._answered:
             return self._answer_again(target, *self._answered[owner, idempotency_key][1:])
         rules.check_waiting(target, if_unknown_hold=if_unknown_hold)
@@ -315,7 +315,7 @@ class MemoryStore:
 
     @_atomic
     def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
-        """Note that a gate is closed."""
+        """Record that a gate is closed."""
         kept = self._fenced(run_id, epoch)
         kept.record = changed(kept.record, receipt=rules.timed(receipt, kept.record.stop_requested_at))
         self._touched.add(run_id)
@@ -357,7 +357,7 @@ class MemoryStore:
 
     @_atomic
     def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> int:
-        """Add to a run's log."""
+        """Append to a run's log."""
         rules.check_statuses(events)
         return self._add(self._fenced(run_id, epoch), events)
 
@@ -385,7 +385,7 @@ class MemoryStore:
     def tail(
         self, after: int = 0, limit: int = 1000, *, types: Collection[EventType] = (), below: str | None = None
     ) -> Tail:
-        """Return events of many runs as they came."""
+        """Return events of many runs in order."""
         if below is None:
             return self._arrivals.tail(after, limit, types, lambda _: True)
         meant = {node.record.id for node in self._kept(below).subtree()}
@@ -393,7 +393,7 @@ class MemoryStore:
 
     @_atomic
     def in_flight(self, run_ids: Sequence[str]) -> Mapping[str, tuple[str, ...] | None]:
-        """Return the boundaries that are open in live runs."""
+        """Return the open boundaries of live runs."""
         return {run_id: open_boundaries(self._live[run_id].events) for run_id in run_ids if run_id in self._live}
 
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
@@ -455,7 +455,7 @@ class MemoryStore:
 
     @_atomic
     def release(self, hold_id: str, actor: str | None = None) -> Hold:
-        """Take a hold away."""
+        """Remove a hold."""
         if hold_id not in self._holds:
             raise HoldNotFound(hold_id)
         hold = self._holds.pop(hold_id)
@@ -470,7 +470,7 @@ class MemoryStore:
 
     @_atomic
     def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
-        """Return who did what."""
+        """Return the audit."""
         return self._audit[max(after, 0) : max(after, 0) + limit]
 
     def _note(self, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, object]) -> None:
@@ -479,7 +479,7 @@ class MemoryStore:
 
     @_atomic
     def purge(self, before: float, limit: int = 1000) -> int:
-        """Forget trees that ended before a time, and later on the keys of stops."""
+        """Delete trees that ended before a time, and old idempotency keys."""
         self._answered = {key: kept for key, kept in self._answered.items() if kept[0] >= before - KEYS_KEPT}
         forgotten = old_trees(self._runs, before, limit)
         for run_id in forgotten:

@@ -110,7 +110,7 @@ def settle(answers: Iterable[Settled]) -> None:
         else:
             _call(waiter)
     for loop, futures in loops.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop was closed, and its tasks with it
             loop.call_soon_threadsafe(_resolve, futures)
 
 

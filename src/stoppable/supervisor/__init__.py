@@ -1,4 +1,4 @@
-"""Runs that can be found, stopped and never forgotten."""
+"""The supervisor: starts runs in a store, finds them, and stops them."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ class Supervisor:
     """Starts agents as runs in a store, and stops any run of that store by its id.
 
     Without a URL the runs are kept in memory; ``sqlite:///runs.db`` keeps them in a file that several processes may
-    share. The arguments of a start are kept in its record, up to 100 kB of JSON, unless ``keep_input`` is False. What a
-    worker process returns is unpickled, which trusts its agent; with ``unpickle=False`` its JSON form comes back.
+    share. The arguments of a start are kept in its record, up to 100 kB of JSON, unless ``keep_input`` is False. Values
+    from an agent process (``isolation="process"``) are unpickled, which requires that you trust the agent;
+    ``unpickle=False`` transfers them as JSON.
 
     Leaving the block stops the runs that this process still executes, with the reason ``shutdown``. SIGTERM does the
     same, unless the program has its own handler.
@@ -80,7 +81,8 @@ class Supervisor:
         try:
             await _detached(self._core.open)
         except asyncio.CancelledError:
-            # Nobody ends the thread that opens it; once it has, nobody is there to close.
+            # The thread that opens it cannot be ended; once it has opened the store, the caller is gone and cannot
+            # close it.
             threading.Thread(target=self._core.close, name="stoppable-close", daemon=True).start()
             raise
         self._signals.enter_context(shutdown_on_sigterm(self._core))
@@ -103,7 +105,7 @@ class Supervisor:
 
     @property
     def worker(self) -> str:
-        """The id of its lease, which the records of its runs name."""
+        """The id of its lease; the records of its runs have it as ``worker``."""
         return self._core.lease.worker
 
     @property
@@ -198,8 +200,9 @@ class Supervisor:
     ) -> KeptHandle[Any]:
         """Start an agent as a run; when this returns, the run is in the store.
 
-        An async agent gets a task and a blocking one a thread; ``isolation`` asks for another. The same ``run_id`` with
-        the same request is the same run, so that a start can be repeated. Raises RunHeld while a hold matches it.
+        An async agent runs as a task and a blocking one on a thread, unless ``isolation`` says otherwise. The same
+        ``run_id`` with the same request is the same run, so a start can be repeated. Raises RunHeld while a hold
+        matches it.
         """
         options = Options(
             name=name,
@@ -217,7 +220,7 @@ class Supervisor:
     async def prepare(self, agent: Callable[..., Any], *args: Any, **options: Unpack[StartOptions]) -> Prepared[Any]:
         """Put a run into the store without starting it; ``launch`` on the result starts it.
 
-        For servers that take requests on one event loop and execute agents on another: call ``launch`` on the latter.
+        For servers that answer requests on one event loop and run agents on another: call ``launch`` on the latter.
         """
         return await self._prepare(agent, args, Options(**options))
 
@@ -314,12 +317,12 @@ class Supervisor:
     ) -> Receipt | BulkStop:
         """Stop a run and its subtree, in whatever process it runs; when this returns, the stop is in the store (G14).
 
-        With ``wait`` it returns when the run is over, or after so many seconds. Raises RunNotFound for an id that is
-        unknown, or of another owner than a given one; with ``if_unknown_hold`` the stop waits a minute for its run.
+        With ``wait`` it waits up to that many seconds for the end. Raises RunNotFound if the id is unknown or belongs
+        to another owner than ``owner``; with ``if_unknown_hold`` the stop waits a minute for its run.
 
-        With a ``key`` instead of an id it stops the live runs of a conversation. If there is none yet, the next one is
-        born stopped, within the time that ``waits_until`` of the answer tells; not so with ``if_unknown_hold=False``.
-        The same ``idempotency_key`` again returns the first answer: a repeated stop does not meet the next turn.
+        With a ``key`` instead of an id it stops the live runs of a conversation. If there is none, the next one that
+        starts before ``waits_until`` of the answer is stopped before it begins, unless ``if_unknown_hold`` is False. A
+        repeated ``idempotency_key`` returns the first answer, so that a retry does not stop the next turn.
         """
         core = self._core
         intent = core.intent(mode, reason, actor, grace)
@@ -360,13 +363,14 @@ class Supervisor:
     ) -> BulkStop:
         """Stop every run that matches all given criteria, with its subtree, and return the receipts.
 
-        A run below another one that matches has no receipt of its own. With ``wait`` it returns when all are over, or
-        after so many seconds; without, when their gates are closed, also in other processes, or after one second.
+        A run below another match is in the receipt of that one. With ``wait`` it waits up to that many seconds until
+        all have ended; without, until their gates are closed, also in other processes, at most one second.
 
-        With ``hold`` new starts that match are refused from before the runs are listed, until ``release``. With
-        ``dry_run`` nothing is stopped: the receipts tell what would be. An empty selector is an error; every run needs
-        ``all=True``. ``within`` keeps it to the runs of one owner; the same ``idempotency_key`` again returns the same
-        answer; ``if_unknown_hold`` lets a stop of a ``key`` wait, as that of ``stop`` does.
+        With ``hold`` new starts that match are refused until ``release``; the hold is placed before the runs are
+        listed. With ``dry_run`` nothing is stopped, and the receipts show what would be. Without criteria it raises
+        InvalidArgument; ``all=True`` selects every run. ``within`` restricts it to the runs of one owner; a repeated
+        ``idempotency_key`` returns the same answer; ``if_unknown_hold`` lets a stop by ``key`` wait for the next run,
+        as in ``stop``.
         """
         intent = self._core.intent(mode, reason, actor, grace)
         selector = Selector(owner=owner, labels=labels or {}, name=name, key=key, all=all)
@@ -455,8 +459,8 @@ class Supervisor:
     ) -> Listener:
         """Call a function with each new event of all runs, or of one run and its subtree; ``types`` selects some.
 
-        It is called on a thread of its own, one event after the other, until what is returned is closed or this
-        supervisor is. An error that it raises is logged.
+        It is called on a separate thread, one event after the other, until the returned listener or this supervisor is
+        closed. Its errors are logged.
         """
         return self._core.listen(call, run_id, types)
 
@@ -482,7 +486,7 @@ class Supervisor:
 
 
 async def _detached(call: Callable[[*Ts], object], *args: *Ts) -> None:
-    """Call a function on a thread and wait for it, whatever becomes of the run around it."""
+    """Call a function on a thread and wait for it, even if the surrounding run is stopped."""
     with detached():
         await to_thread(call, *args)
 

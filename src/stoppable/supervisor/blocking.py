@@ -369,16 +369,16 @@ class Shared(Supervisor):
         self._signals = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Refuse: it is open as long as the supervisor that it belongs to."""
+        """Refuse to enter: the view is open as long as its supervisor."""
         raise InvalidArgument("do not enter this view: it is open while its supervisor is")
 
     def close(self) -> None:
-        """Refuse: others use it."""
+        """Refuse to close: other code uses the supervisor."""
         raise InvalidArgument("do not close this view: close its supervisor")
 
 
 class KeptHandle(BlockingHandle[T_co], Generic[T_co]):
-    """What both kinds of handle do through the store."""
+    """What both kinds of blocking handle have in common."""
 
     __slots__ = ("_supervisor",)
 
@@ -391,7 +391,7 @@ class KeptHandle(BlockingHandle[T_co], Generic[T_co]):
         actor: str | None = None,
         grace: float | None = None,
     ) -> Receipt:
-        """Stop the run with its subtree; the stop is durable when this returns (G14)."""
+        """Stop the run and its subtree; when this returns, the stop is in the store (G14)."""
         return self._supervisor.stop(self.id, mode, reason, actor, grace)
 
     def events(self, after: int = 0) -> Iterator[Event]:
@@ -404,7 +404,7 @@ class KeptHandle(BlockingHandle[T_co], Generic[T_co]):
 
 
 class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
-    """A run that this process executes: its stops and its end are kept before they are told."""
+    """A run that this process executes; its stops and its end are stored before the caller learns of them."""
 
     __slots__ = ("_log",)
 
@@ -414,7 +414,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
         self._log = log
 
     def outcome(self) -> Outcome[T_co]:
-        """Wait for the end, until it is kept, and return it; never raises because the run was stopped."""
+        """Wait until the end is stored, and return it; never raises because the run was stopped."""
         outcome = super().outcome()
         self._supervisor._core.recorder.kept(self._log).result()
         return outcome
@@ -427,9 +427,9 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
         return None if found is None else shifted(found, self._log.offset)
 
 
-# As in handles.py: what is an attribute of a run that is here is refused for one elsewhere.
+# As in handles.py: attributes of local runs raise an error for runs of other processes.
 class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
-    """A run that is known by its id alone: another process executes it, or it is over."""
+    """A run of which only the id is known: another process executes it, or it has ended."""
 
     __slots__ = ("_id",)
 
@@ -438,19 +438,19 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
         self._id = run_id
 
     def receipt(self) -> Receipt | None:
-        """Return what is kept of the stops of this run, or None if nobody stopped it."""
+        """Return the stored receipt of this run, or None if it was not stopped."""
         return kept_receipt(self.record())
 
     def join(self) -> Outcome[Any]:
-        """Refuse: an interruption is passed on at once, which only the process that executes the run can do."""
+        """Raise an error: only the process that executes the run can pass an interruption on at once."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use outcome()")
 
     def stream(self, *, until: Until = "end") -> Iterator[Any]:  # noqa: ARG002 - as it is in the base
-        """Refuse: what a generator agent yields is handed over within its own process."""
+        """Raise an error: the items of a generator agent are available only in the process that executes it."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
 
     def outcome(self) -> Outcome[Any]:
-        """Wait for the end and return it, as far as it was kept."""
+        """Wait for the end and return what the store has of it."""
         return outcome_of(record_when_sync(self._supervisor._core.store, self._id, is_over))
 
     def result(self) -> Any:

@@ -1,4 +1,4 @@
-"""Everything a supervisor does without waiting; the async and the blocking one wait for it in their own way."""
+"""The logic of a supervisor, without waiting; the async and the blocking supervisor add the waiting."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from stoppable.supervisor.serialization import shifted, shifted_reason, so_far
 _logger = logging.getLogger("stoppable")
 
 SHUTDOWN_MARGIN = 5.0
-"""Seconds that a shutdown waits, after the runs have ended, until their ends are kept."""
+"""How long a shutdown waits, after the runs have ended, until their ends are stored."""
 
 _ACKNOWLEDGE_SECONDS = 1.0
 _PURGE_SECONDS = 3600.0
@@ -49,7 +49,7 @@ _DAY = 86_400.0
 
 
 class Asked(NamedTuple):
-    """A stop that the store was asked to keep, and the runs that were told of it meanwhile."""
+    """A stop that is being stored, and the local runs that were already stopped by it."""
 
     reply: Reply[StopResult]
     told: Mapping[str, RunLog]
@@ -105,15 +105,16 @@ class SupervisorCore:
         self._end_orphans()
 
     def check_opened(self) -> None:
-        """Raise an error that says what to do with a supervisor before it can be closed."""
+        """Raise an error if the supervisor was never opened."""
         if not self._was_opened:
             raise InvalidArgument("this supervisor is not open: use it in a with block")
 
     def close(self) -> None:
         """Give the lease back and disconnect, once; blocks for a moment.
 
-        While a run is alive that has no end in the store, the lease is left to run out: given back, it would prove that
-        run dead. One that is being opened is closed then, and one that is about to be is not opened at all.
+        While a run is alive whose end is not stored, the lease is not released but left to expire: releasing it would
+        prove that run dead. If the supervisor is just being opened, it is closed after that; if it was not opened yet,
+        it cannot be opened any more.
         """
         with self._opening:
             is_open, self._was_opened = self._was_opened, True
@@ -128,7 +129,7 @@ class SupervisorCore:
                 self.recorder.close()
 
     def end(self, seconds: float) -> None:
-        """Wait for the end of all runs here, which were told to stop, and close; blocks."""
+        """Wait until all runs of this process have ended, and close; blocks. The runs were stopped before."""
         self.wait_for_end(seconds)
         self.close()
 
@@ -136,7 +137,7 @@ class SupervisorCore:
         return self.store.inherited
 
     def listen(self, call: Callable[[TreeEvent], object], run_id: str | None, types: Collection[EventType]) -> Listener:
-        """Call a function with events from now on, until it is closed, or the supervisor is."""
+        """Call a function with new events, until the listener or the supervisor is closed."""
         listener = Listener(self.store, call, run_id, types)
         self._listeners = [known for known in self._listeners if known.is_open] + [listener]
         return listener
@@ -144,16 +145,17 @@ class SupervisorCore:
     # Starting
 
     def job(self, agent: Callable[..., Any], args: tuple[Any, ...], options: Options, *, in_loop: bool) -> Job:
-        """Return a start, or raise an error that says what is wrong with it."""
+        """Return a job, or raise an error that says which argument is invalid."""
         return Job.of(
             agent, args, options, in_loop=in_loop, keep_input=self._keep_input, worker_values=self._worker_values
         )
 
     def register(self, job: Job) -> tuple[RunLog, Reply[Registered]]:
-        """Keep a run that is about to start. It can be stopped from now on, though it has not begun.
+        """Store a run that is about to start.
 
-        The store has it before it hears of such a stop. By the time that it answers the stop, the run is found here if
-        it is ours; until then its id may be that of a run elsewhere, which alone can close the gate of that.
+        It can be stopped from now on, even before it begins: the store gets the run before such a stop, and by the time
+        it answers the stop, this process knows whether the run is its own. Until then the id may turn out to belong to
+        a run of another process, and only that process can close its gate.
         """
         worker = self.lease.worker
         log = self.recorder.log(job.run, worker, job.options.key)
@@ -167,24 +169,24 @@ class SupervisorCore:
     def _answered(self, log: RunLog, reply: Reply[Registered]) -> None:
         try:
             self.registered(log, reply.result())
-        except Exception:  # the starter gets it
+        except Exception:  # the caller gets the error
             self.recorder.drop(log)
         self._starting.pop(log, None)
 
     def registered(self, log: RunLog, answer: Registered) -> bool:
-        """Return whether the run is ours to begin."""
+        """Return whether this process has to start the run."""
         if not answer.created or answer.record.over:
             self.recorder.drop(log)
             return False
         self.recorder.adopt(log, answer.record.epoch)
         if self.is_closing:
             log.run.stop(reason=_shutdown())
-        if log.worker != self.lease.worker:  # fenced meanwhile: the runs of that worker were killed without this one
+        if log.worker != self.lease.worker:  # fenced meanwhile: the runs of the old lease were killed, but not this one
             log.run.stop("kill", _fenced())
         return True
 
     def abandon(self, log: RunLog, reply: Reply[Registered]) -> None:
-        """End a run whose starter went away while it was being registered; it never begins."""
+        """End a run whose start was cancelled while it was being registered; it never begins."""
 
         def answered(reply: Reply[Registered]) -> None:
             try:
@@ -201,7 +203,7 @@ class SupervisorCore:
     # Stopping
 
     def intent(self, mode: str, reason: Reason | str | None, actor: str | None, grace: float | None) -> StopIntent:
-        """Return a stop as the store keeps it, or raise an error that says what is wrong with it."""
+        """Return a stop in the form that the store keeps, or raise an error that says which argument is invalid."""
         return StopIntent(
             mode=Mode.of(mode),
             reason=replace(Reason.of(reason, actor=actor), at=self.store.now()),
@@ -210,7 +212,7 @@ class SupervisorCore:
 
     @staticmethod
     def checked_id(run_id: str | None, idempotency_key: str | None) -> str:
-        """Return the id of the run that a stop without a key means."""
+        """Return the run id of a stop without a key, or raise an error."""
         if run_id is None:
             raise InvalidArgument("nothing to stop: give the id of a run, or a key")
         if idempotency_key is not None:
@@ -226,7 +228,7 @@ class SupervisorCore:
         if_unknown_hold: bool | None,
         idempotency_key: str | None,
     ) -> StopRequest:
-        """Return what the store is asked for by a stop with a key."""
+        """Return the store request of a stop with a key."""
         if run_id is not None:
             raise InvalidArgument("give the id of a run or a key, not both")
         may_wait = if_unknown_hold is None or if_unknown_hold
@@ -234,9 +236,9 @@ class SupervisorCore:
         return StopRequest(selector, owner=owner, if_unknown_hold=may_wait, idempotency_key=idempotency_key)
 
     def ask(self, request: StopRequest, intent: StopIntent) -> Asked:
-        """Have a stop kept. The runs of this process are told at once: only the answer waits for the store (G14).
+        """Store a stop; the runs of this process are stopped at once, and only the answer waits for the store (G14).
 
-        Not so with an idempotency key, which may have been answered before: then nothing is stopped.
+        With an idempotency key the store comes first: if it has answered the key before, nothing is stopped.
         """
         keep = partial(
             self.store.request_stop,
@@ -259,15 +261,15 @@ class SupervisorCore:
         if not is_news and outbox.is_idle:
             put()
             return asked
-        outbox.add(put)  # before they are told: what they write comes after it
+        outbox.add(put)  # before the runs are stopped, so that what they write comes after it
         self._tell((log, intent) for log in logs)
         outbox.ring(_loop_of(logs[0].run) or asyncio._get_running_loop())
         return asked
 
     def _here(self, target: str | Selector, owner: str | None) -> list[RunLog]:
-        """Return those that a stop means among the runs of this process.
+        """Return the runs of this process that a stop selects.
 
-        The store knows them all by the time that it is asked: a child is registered by way of the same outbox.
+        The store knows them all when it gets the stop, because children are registered through the same outbox.
         """
         logs = self.recorder.logs
         if isinstance(target, str):
@@ -289,7 +291,7 @@ class SupervisorCore:
                 result = reply.result()
             except StoreError as failed:
                 for log in asked.told.values():
-                    log.known_mode = None  # the recorder tells the store, once it answers
+                    log.known_mode = None  # the recorder stores it once the store answers
                 error = StoreError(f"{failed}. The runs of this process were told to stop anyway")
             except Exception as refused:
                 error = refused
@@ -298,7 +300,7 @@ class SupervisorCore:
         request().then(answered)
 
     def answer(self, run_id: str, result: StopResult, intent: StopIntent, told: Mapping[str, RunLog]) -> Receipt:
-        """Carry out the stop of one run and return its receipt so far; its run may not be there yet."""
+        """Carry out the stop of one run and return its receipt so far; the run may not exist yet."""
         if result.answers:
             return self._carry_out(result.answers[0], intent, told)
         return Receipt(
@@ -308,15 +310,15 @@ class SupervisorCore:
             mode=intent.mode,
             reason=intent.reason,
             requested_at=intent.reason.at,
-            acknowledged_at=intent.reason.at,  # there is no gate to close: the run will be born stopped
+            acknowledged_at=intent.reason.at,  # there is no gate to close: the run will be stopped before it begins
         )
 
     def bulk(self, result: StopResult, intent: StopIntent, told: Mapping[str, RunLog], *, dry_run: bool) -> BulkStop:
-        """Carry out the stop of many runs, or tell what it would be."""
+        """Carry out a bulk stop, or return a preview of it."""
         if dry_run:
             told_of = (self.receipt(one.record, one.answer) for one in result.answers)
             return BulkStop(told_of, result.hold, result.waits_until)
-        # All are told first: what there is to write and to say about each can wait.
+        # Stop all of them first; writing and answering can wait.
         records = [one.record for one in result.answers if one.record.id not in told]
         self._tell((log, intent) for record in records if (log := self._log_of(record, told)) is not None)
         receipts = [self._carry_out(one, intent, told) for one in result.answers]
@@ -324,12 +326,12 @@ class SupervisorCore:
 
     @staticmethod
     def unsettled(bulk: BulkStop, wait: float | None) -> tuple[list[str], float]:
-        """Return the runs of which there will be news, and the seconds to wait for it, as ``worth_waiting`` says."""
+        """Return the runs to wait for, and for how many seconds (``worth_waiting``)."""
         is_settled = attrgetter("final") if wait else _is_closed
         return [receipt.run_id for receipt in bulk if not is_settled(receipt)], wait or _ACKNOWLEDGE_SECONDS
 
     def settled(self, bulk: BulkStop, records: Mapping[str, RunRecord]) -> BulkStop:
-        """Return what a bulk stop answers after some time, with what is kept of its runs by then."""
+        """Return the answer of a bulk stop after the wait, with the current records of its runs."""
         later = (
             self.receipt(records[receipt.run_id], receipt.answer) if receipt.run_id in records else receipt
             for receipt in bulk
@@ -338,14 +340,14 @@ class SupervisorCore:
 
     @staticmethod
     def receipt(record: RunRecord, answer: Answer) -> Receipt:
-        """Return what is kept of the stops of a run, as the answer to one more."""
+        """Return the stored receipt of a run, as the answer to a further stop."""
         return receipt_of(record, answer, record.status, record.ended_at)
 
     @staticmethod
     def worth_waiting(result: StopResult, receipt: Receipt, wait: float | None) -> float | None:
-        """Return the seconds to wait for news of a stop: for its end if asked to, otherwise for closed gates.
+        """Return how many seconds to wait after a stop: for the end if ``wait`` is given, otherwise for closed gates.
 
-        There are none of a run that is not there yet: it is born stopped.
+        A run that does not exist yet has no gates: it will be stopped before it begins.
         """
         if not result.answers or receipt.final or (receipt.acknowledged_at is not None and not wait):
             return None
@@ -359,13 +361,13 @@ class SupervisorCore:
         self._tell([(log, intent)])
         self.recorder.acknowledge(log.run, intent.mode)
         self.recorder.outbox.ring(asyncio._get_running_loop())
-        # It may have finished on its own since the store was asked: then nothing of the stop is noted on it.
+        # The run may have finished on its own meanwhile: then it has no trace of the stop.
         answer = answered.answer if log.run.token.stopped else Answer.ALREADY_FINISHED
         receipt = shifted(write(log.run, answer), log.offset)
         return so_far(receipt) if receipt.final and answer in CHANGES else receipt
 
     def _log_of(self, record: RunRecord, told: Mapping[str, RunLog]) -> RunLog | None:
-        """Return the log of a run of the store if it is executed here: another worker's is that one's to answer for."""
+        """Return the log of a stored run if this worker executes it; otherwise its own worker answers for it."""
         log = told.get(record.id) or self.recorder.logs.get(record.id)
         return log if log is not None and log.worker == record.worker else None
 
@@ -379,13 +381,13 @@ class SupervisorCore:
 
     @staticmethod
     def _tell(found: Iterable[tuple[RunLog, StopIntent]]) -> None:
-        """Stop runs of this process as the store says, all of them before anybody acts on it; once is enough."""
+        """Carry out stored stops on the runs of this process, marking all runs before any reacts; idempotent."""
         stops: list[Stop] = []
         reasons: dict[tuple[int, float], Reason] = {}  # mostly one for all
         for log, intent in found:
             mode, run = intent.mode, log.run
             if log.known_mode is None or log.known_mode < mode:
-                log.known_mode = mode  # so that the recorder does not tell the store what it knows
+                log.known_mode = mode  # so that the recorder does not store the stop again
             if run._stop is None or max(stop.mode.rank for stop in run._stops()) < mode.rank:
                 which = id(intent), log.offset
                 if which not in reasons:
@@ -394,24 +396,24 @@ class SupervisorCore:
         Run._tell(stops)
 
     def roots(self) -> list[Run]:
-        """Return the runs that were started here and are not part of another one here."""
+        """Return the runs of this process that have no parent in this process."""
         runs = [log.run for log in list(self.recorder.logs.values())]
         return [run for run in runs if run.parent is None or run.parent.id not in self.recorder.logs]
 
     def shut_down(self, mode: Mode = Mode.GRACEFUL) -> float:
-        """Take no new runs, tell every one here to stop, and return the seconds after which each has its end."""
+        """Refuse new runs, stop those of this process, and return the seconds after which all have ended."""
         self.is_closing = True
         roots = self.roots()
         for run in roots:
             run.stop(mode, _shutdown())
             if any((stop.grace or 0.0) > run.policy.grace for stop in run._stops()):
-                # It was stopped before, with a grace that would hold up the shutdown: it has no more than others.
+                # An earlier stop may have a longer grace, which must not delay the shutdown.
                 harder = partial(run.stop, Mode.IMMEDIATE, _shutdown())
                 control.get().call_at(clock.now() + run.policy.grace, harder)
         return max((run.policy.total(mode) for run in roots), default=0.0)
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Wait on this thread until all runs here have their ends, and then a little until those are kept."""
+        """Block until all runs of this process have ended, then a little longer until their ends are stored."""
         deadline = clock.now() + SHUTDOWN_MARGIN
         for reply in list(self._starting.values()):
             with contextlib.suppress(Exception):
@@ -437,7 +439,7 @@ class SupervisorCore:
             run.stop("kill", _fenced())
         return lambda: not any(self.recorder.logs.get(log.run.id) is log for log in logs)
 
-    # Now and then
+    # Maintenance
 
     def _end_orphans(self) -> None:
         for pid in end_orphans():
@@ -490,10 +492,10 @@ def _is_closed(receipt: Receipt) -> bool:
 
 
 def is_over(record: RunRecord) -> bool:
-    """Return whether a run has its end."""
+    """Return whether a run has ended."""
     return record.over
 
 
 def is_acknowledged(record: RunRecord) -> bool:
-    """Return whether the gates of a run that was stopped are closed, or it has its end."""
+    """Return whether a stopped run has closed its gates, or has ended."""
     return record.over or (record.stop is not None and record.acknowledged == record.stop.mode)

@@ -1,4 +1,4 @@
-"""What holds a run that is kept."""
+"""Handles of runs in a store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KeptHandle(RunHandle[T_co], Generic[T_co]):
 
 
 class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
-    """A run that this process executes: its stops and its end are kept before they are told."""
+    """A run that this process executes; its stops and its end are stored before the caller learns of them."""
 
     __slots__ = ("_log", "_supervisor")
 
@@ -55,17 +55,17 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
         actor: str | None = None,
         grace: float | None = None,
     ) -> Receipt:
-        """Stop the run with its subtree; the stop is durable when this returns (G14)."""
+        """Stop the run and its subtree; when this returns, the stop is in the store (G14)."""
         return await self._supervisor.stop(self.id, mode, reason, actor, grace)
 
     async def outcome(self) -> Outcome[T_co]:
-        """Wait for the end, until it is kept, and return it; never raises because the run was stopped."""
+        """Wait until the end is stored, and return it; never raises because the run was stopped."""
         outcome = await super().outcome()
         await self._supervisor._core.recorder.kept(self._log)
         return outcome
 
     async def result(self) -> T_co:
-        """Wait for the end, until it is kept, and return the value, or raise RunStopped, RunFailed or RunLost."""
+        """Wait until the end is stored, and return the value, or raise RunStopped, RunFailed or RunLost."""
         await self.outcome()
         return await super().result()
 
@@ -87,7 +87,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
 
 
 class Elsewhere:
-    """What is known of a run by its id alone, also to the handles of blocking code."""
+    """What async and blocking handles of a run in another process have in common."""
 
     __slots__ = ()
 
@@ -100,23 +100,23 @@ class Elsewhere:
 
     @property
     def run(self) -> Run:
-        """The run itself, which is not here."""
+        """Raise an error: the run is in another process."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use record()")
 
     @property
     def status(self) -> Status:
-        """Where the run stands, which only the store knows."""
+        """Raise an error: only the store knows the status."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use record()")
 
     def __repr__(self) -> str:
         return f"<StoredHandle {self._id}>"
 
 
-# What a handle of a run that is here has as an attribute, one of a run elsewhere refuses.
+# Attributes that handles of local runs have raise an error here.
 class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
-    """A run that is known by its id alone: another process executes it, or it is over.
+    """A run of which only the id is known: another process executes it, or it has ended.
 
-    Values and errors come back as far as they were kept: as JSON and as text.
+    Values and errors come from the store, as JSON and text.
     """
 
     __slots__ = ("_id", "_supervisor")
@@ -132,11 +132,11 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
         actor: str | None = None,
         grace: float | None = None,
     ) -> Receipt:
-        """Stop the run with its subtree; the stop is durable when this returns (G14)."""
+        """Stop the run and its subtree; when this returns, the stop is in the store (G14)."""
         return await self._supervisor.stop(self._id, mode, reason, actor, grace)
 
     async def outcome(self) -> Outcome[Any]:
-        """Wait for the end and return it, as far as it was kept."""
+        """Wait for the end and return what the store has of it."""
         store = self._supervisor._core.store
         return outcome_of(await record_when(store, self._id, lambda record: record.over))
 
@@ -150,15 +150,15 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
             yield event
 
     async def receipt(self) -> Receipt | None:
-        """Return what is kept of the stops of this run, or None if nobody stopped it."""
+        """Return the stored receipt of this run, or None if it was not stopped."""
         return kept_receipt(await self.record())
 
     async def join(self) -> Outcome[Any]:
-        """Refuse: a cancel is passed on at once, which only the process that executes the run can do."""
+        """Raise an error: only the process that executes the run can pass a cancel on at once."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use outcome()")
 
     async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:  # noqa: ARG002 - as it is in the base
-        """Refuse: what a generator agent yields is handed over within its own process."""
+        """Raise an error: the items of a generator agent are available only in the process that executes it."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
         yield  # makes it a generator
 
@@ -168,14 +168,14 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
 
 
 def kept_receipt(record: RunRecord) -> Receipt | None:
-    """Return the receipt of a run that is known by its record alone, or None if nobody stopped it."""
+    """Return the receipt in a record, or None if the run was not stopped."""
     if record.stop is None or record.receipt is not None:
         return record.receipt
     return receipt_of(record, Answer.ACCEPTED, record.status, record.ended_at)
 
 
 def raise_unless_completed(run_id: str, outcome: Outcome[Any]) -> Any:
-    """Return the value of a run, or raise what whoever awaits it must see."""
+    """Return the value of a run, or raise RunStopped, RunFailed or RunLost."""
     match outcome.status:
         case Status.COMPLETED:
             return outcome.result

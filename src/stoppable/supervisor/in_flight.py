@@ -1,4 +1,4 @@
-"""What is in flight in live runs at this moment, wherever they are executed."""
+"""What is in flight in live runs, in whatever process they run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoppable.supervisor.core import SupervisorCore
 async def in_flight(core: SupervisorCore, run_ids: Iterable[str]) -> Mapping[str, tuple[str, ...] | None]:
     """Return the open boundaries of live runs, without those of their children; None if unknown.
 
-    Runs of this process tell it themselves; of all others their logs do, as far as they are kept.
+    For runs of this process the answer comes from memory, for all others from their stored logs.
     """
     found: dict[str, tuple[str, ...] | None] = {}
     elsewhere: list[str] = []

@@ -1,4 +1,4 @@
-"""An agent that is to be started as a run: checked first, then registered, then launched."""
+"""An agent that is started as a run: checked first, then registered, then launched."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RUN_ID = re.compile(RUN_ID)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What may be said about a run when it is started."""
+    """The options of a start."""
 
     name: str | None = None
     owner: str | None = None
@@ -68,7 +68,7 @@ class Options:
             raise InvalidArgument(f"invalid owner: use a string of up to {LABEL_LENGTH} characters")
 
     def asked(self) -> dict[str, Any]:
-        """Return what a start with the same id must have in common with the first; the store compares the owner."""
+        """Return a digest that a repeated start must have in common with the first; the store compares the owner."""
         return {
             "labels": dict(self.labels or {}),
             "limits": self.limits,
@@ -102,7 +102,7 @@ class Job:
         self, name: str, options: Options, request: str, launch: Callable[[Run], RunHandle[Any]] | None = None
     ) -> None:
         if context.current_run() is not None:
-            check()  # a stopped run starts nothing; a thread of nobody's may
+            check()  # a stopped run starts nothing, but a thread outside any run may
         self.options: Options = options
         self.request: str = request
         self.input: dict[str, Any] | None = None
@@ -129,7 +129,7 @@ class Job:
         keep_input: bool = True,
         worker_values: Values = Values.PICKLE,
     ) -> Job:
-        """Return the start of an agent, or raise an error that says what is wrong with it."""
+        """Return the job for an agent, or raise an error that says which argument is invalid."""
         body = body_of(agent)
         _check_arguments(body, args)
         launch = _launcher(agent, args, options.isolation, worker_values, in_loop=in_loop)
@@ -138,7 +138,7 @@ class Job:
         name = own.name or name_of(agent)
         bound = body if isinstance(body, functools.partial) else functools.partial(body)
         given = (*bound.args, *args)
-        # Only a start with an id of its own can be repeated; to tell two apart takes long if they carry much.
+        # Only a start with an explicit id can be repeated, and the digest of large arguments takes long.
         request = new_id() if options.run_id is None else digest(name, given, bound.keywords, options.asked())
         job = cls(name, options, request, launch)
         if keep_input:
@@ -147,11 +147,11 @@ class Job:
 
     @classmethod
     def around(cls, name: str, options: Options) -> Job:
-        """Return the start of a block of code, which no other start can repeat."""
+        """Return the job for a block of code, which cannot be repeated."""
         return cls(name, options, new_id())
 
     def refuse(self, record: RunRecord) -> Never:
-        """Raise what a block gets whose stop came before it."""
+        """Raise the error of a block that was stopped before it began."""
         raise RunStopped(self.run.id, outcome_of(record))
 
     def to_record(self, worker: str) -> RunRecord:
@@ -195,11 +195,11 @@ def _check_arguments(body: Callable[..., Any], args: tuple[Any, ...]) -> None:
     except TypeError as error:
         raise InvalidArgument(f"{name_of(body)} cannot be called like that: {error}") from None
     except ValueError:
-        pass  # one written in C that does not tell
+        pass  # written in C, without a signature
 
 
 def _takes(body: Callable[..., Any], count: int) -> bool:
-    """Return whether so many arguments fit a plain function, as most are; a tenth of what its signature takes."""
+    """Return whether the number of arguments fits a plain function; ten times as fast as ``inspect.signature``."""
     if not isinstance(body, FunctionType) or body.__dict__:
         return False
     code = body.__code__

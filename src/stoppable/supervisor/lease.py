@@ -1,4 +1,4 @@
-"""The lease of this process: renewed by the control thread, and given up in time when it cannot be renewed."""
+"""The lease of this process: the control thread renews it, and kills the runs before it expires."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from stoppable.stores.reply import Reply
 _logger = logging.getLogger("stoppable")
 
 _BEATS = 3  # in the life of a lease
-_FENCED_AFTER = 0.75  # of the life of a lease without an answer: the rest is for a kill, which takes two seconds
+_FENCED_AFTER = 0.75  # of the life of a lease without an answer; the rest is for the kill, which takes two seconds
 _OVERDUE_AFTER = 0.5  # of the life of a lease: the next heartbeat should have been answered by then
 _REAPED_AT_ONCE = 100
 _OPEN_SECONDS = 30.0
-_CLOSE_SECONDS = 5.0  # without an answer the lease runs out by itself
+_CLOSE_SECONDS = 5.0  # without an answer the lease expires
 
 
 _Left = tuple[str, Callable[[], bool]]
-"""A worker that we were, and what tells whether its runs are over."""
+"""A former worker id of this process, and a predicate that says whether its runs have ended."""
 
 
 class Lease:
-    """Says that this process is alive, hears what it must stop, and buries the runs of those that are not.
+    """Shows that this process is alive, reads pending stops, and ends the runs of dead workers.
 
-    ``deliver`` gets the stops that are not yet acknowledged, ``fenced`` is called when the runs of this process are no
-    longer its own, and returns what tells whether they are over; ``beaten`` is called after every heartbeat that was
-    answered. They are called on whatever thread.
+    ``deliver`` gets the stops that are not yet acknowledged. ``fenced`` is called when this process has lost its lease,
+    and returns a predicate that says whether its runs have ended. ``beaten`` is called after every answered heartbeat.
+    All are called on any thread.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Lease:
         self._is_closed = False
         self._is_taken = False
         self._is_taking = False
-        self._left: collections.deque[_Left] = collections.deque()  # workers that we were, while their runs may live
+        self._left: collections.deque[_Left] = collections.deque()  # former worker ids, while their runs may be alive
         self.worker: str = ""
 
     @property
     def is_open(self) -> bool:
-        """Whether it was taken and not given back."""
+        """Whether the lease was taken and not released."""
         return bool(self.worker) and not self._is_closed
 
     @property
     def is_current(self) -> bool:
-        """Whether the last heartbeat was answered: a store that cannot be written answers none."""
+        """Whether the last heartbeat was answered, so the store can be written."""
         return self._is_taken and boot_clock() - self._renewed_at < self._ttl * _OVERDUE_AFTER
 
     def open(self) -> None:
@@ -106,10 +106,10 @@ class Lease:
         self._renewed_at = boot_clock()
         self._is_taken = True
         self.hint()
-        self._reap(expired=False)  # those that are proven dead: nobody else may be there to do it
+        self._reap(expired=False)  # runs of workers that are proven dead: there may be no other supervisor
 
     def close(self, *, give_back: bool = True) -> bool:
-        """Give the lease back, once, or let it run out; blocks until the store knows, or does not answer."""
+        """Release the lease, once, or let it expire; blocks until the store answers or a timeout."""
         if self._is_closed:
             return False
         self._is_closed = True
@@ -127,7 +127,7 @@ class Lease:
         return True
 
     def hint(self) -> None:
-        """Look for stops now, and once more if they are being looked for."""
+        """Read pending stops now; if a read is in progress, read once more after it."""
         with self._looking:
             if self._is_looking or self._is_closed or not self._is_taken:
                 self._is_hinted = True
@@ -155,7 +155,7 @@ class Lease:
             self._timer = control.get().call_at(clock.now() + seconds, self._tick)
 
     def _fenced_in(self) -> float:
-        """Return the seconds after which the runs here must be killed, should the lease not be renewed."""
+        """Return the seconds after which the runs must be killed if the lease is not renewed."""
         return self._renewed_at + self._ttl * _FENCED_AFTER - boot_clock()
 
     def _tick(self) -> None:
@@ -191,7 +191,7 @@ class Lease:
             self._reaping_since = boot_clock()  # others may have had the same outage
             return
         if sent_at - self._renewed_at > self._ttl:
-            self._reaping_since = sent_at  # this process itself was away: give the others time to renew
+            self._reaping_since = sent_at  # this process itself was suspended: give the others time to renew
         self._renewed_at = sent_at
         if intents:
             self._deliver(intents)
@@ -219,11 +219,11 @@ class Lease:
     def _lost(self, why: str) -> None:
         worker = self.worker
         _logger.error("worker %s is fenced: %s; its runs are killed", worker, why)
-        self._take()  # first: what starts from here on is not of the old worker
+        self._take()  # first, so that new runs belong to the new lease
         self._left.append((worker, self._fenced()))
 
     def _leave(self) -> None:
-        """Give back what shows that workers are alive which we were, now that their runs are over."""
+        """Release the locks of former worker ids of this process whose runs have ended."""
         for _ in range(len(self._left)):
             left = worker, is_over = self._left.popleft()
             if is_over():
@@ -240,6 +240,6 @@ class Lease:
 
 
 def _end_processes(runs: Collection[str]) -> None:
-    """End what runs had started, plain processes too, that ended with their worker: nobody else is left to do it."""
+    """Kill the processes of runs that ended because their worker died, including plain ones: nothing else ends them."""
     for pid in end_processes_of(runs):
         _logger.warning("process %s was killed: the worker of its run is dead", pid)

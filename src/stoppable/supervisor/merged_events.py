@@ -1,4 +1,4 @@
-"""Following the logs of a tree, or of all runs, in the order in which they come."""
+"""Follows the logs of a tree, or of all runs, in the order of their events."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _logger = logging.getLogger("stoppable")
 _FIELDS = tuple(one.name for one in fields(Event))
 _CLOSE_SECONDS = 5.0
 _END = 2**53
-"""Beyond the place of any event."""
+"""A place after every event."""
 
 
 async def tree_events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[TreeEvent]:
-    """Yield the events of a run and all its descendants after a place: those that are there, then live.
+    """Yield the events of a run and all its descendants after a place: past events first, then live ones.
 
-    It ends with the run's own end, which comes after those of the runs below it.
+    It ends with the end of the run itself, which comes after the ends of the runs below it.
     """
     with watching(store, ANY) as news:
         while True:
@@ -39,7 +39,7 @@ async def tree_events(store: Store, run_id: str, after: int = 0) -> AsyncIterato
             after = tail.place
             if not tail.has_more:
                 if record.over:
-                    return  # asked for what comes after the end
+                    return  # the position is after the end
                 await news.wait(LOOK_SECONDS)
 
 
@@ -72,9 +72,9 @@ def _is_end(event: Event, run_id: str) -> bool:
 
 
 class Listener:
-    """Calls a function with events as they come, one after the other, on a thread of its own, until it is closed.
+    """Calls a function with events as they come, one after the other, on a separate thread, until it is closed.
 
-    An error that the function raises is logged, and the next event comes.
+    Errors of the function are logged.
     """
 
     def __init__(
@@ -86,18 +86,18 @@ class Listener:
         self._types = types
         self._news = threading.Event()
         self._is_closed = False
-        self._subscription = store.watch(ANY, self._news.set)  # first: nothing is missed between
+        self._subscription = store.watch(ANY, self._news.set)  # first, so that no event is missed in between
         self._place = store.tail(_END, 1).result().place
         self._thread = threading.Thread(target=self._follow, name="stoppable-listener", daemon=True)
         self._thread.start()
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed."""
+        """Whether it is open."""
         return not self._is_closed
 
     def close(self) -> None:
-        """Call no more; a call that is being made is waited for, for some seconds, unless this is it."""
+        """Stop calling the function; waits some seconds for a call in progress, unless it is called from there."""
         self._is_closed = True
         self._subscription.close()
         self._news.set()

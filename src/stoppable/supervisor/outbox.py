@@ -1,4 +1,4 @@
-"""What this process has to tell the store about its runs, in order, and never in the step of one of them."""
+"""The queue of store calls of this process: in order, and never made by the code of a run."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from stoppable._engine import control
 _logger = logging.getLogger("stoppable")
 
 _AT_ONCE = 500  # then ladders and the lease have their turn
-_PATIENCE = 0.02  # seconds for the loop of the runs, where a stop came from another one
-_COLLECTED = 0.01  # seconds after calls were made in which those that can wait do
+_PATIENCE = 0.02  # seconds to wait for the runs' loop, if the stop came from another loop
+_COLLECTED = 0.01  # seconds for which deferrable calls wait after the last calls
 
 
 class Outbox:
     """Calls that the control thread makes, first come, first served.
 
-    The thread is woken by way of an event loop if there is one, after every task that is ready there: when a stop has
-    woken ten thousand bodies, all of them have halted before anything is written about the first. A loop that is
-    blocked holds up nobody who waits elsewhere for longer than a moment, and its own for no longer than the control
-    thread sleeps.
+    If there is an event loop, the loop wakes the thread after all tasks that are ready: when a stop has woken ten
+    thousand bodies, all of them halt before anything is written about the first. A blocked loop delays callers on other
+    loops by at most 20 ms, and its own by at most the sleep of the control thread.
 
-    To wake a thread for each token of fifty models would cost more than all that it does, so calls that can wait a
-    moment are made together: the first at once, and as long as there are more, every ten milliseconds.
+    Waking a thread for each token of fifty models would cost more than the calls themselves, so deferrable calls are
+    made together: the first at once, and then every ten milliseconds while there are more.
     """
 
     __slots__ = ("_after", "_asked", "_calls", "_has_collected", "_is_collecting", "_is_making", "_is_woken", "_late")
@@ -37,37 +36,39 @@ class Outbox:
         """Call ``after`` when calls have been made."""
         self._after = after
         self._calls: collections.deque[Callable[[], object]] = collections.deque()
-        self._is_collecting = False  # calls that can wait are made within a moment, whether somebody rings or not
-        self._has_collected = False  # since the last were made
+        self._is_collecting = False  # deferrable calls are made within ten milliseconds, even without ring()
+        self._has_collected = False  # since the last calls
         self._is_making = False
         self._is_woken = False
-        self._asked: asyncio.AbstractEventLoop | None = None  # the loop that wakes us after its turn
-        self._late: control.Timer | None = None  # when the control thread looks by itself
+        self._asked: asyncio.AbstractEventLoop | None = None  # the loop that wakes the control thread after its turn
+        self._late: control.Timer | None = None  # when the control thread looks even if it is not woken
 
     def put(self, call: Callable[[], object]) -> None:
-        """Have a call made, after those that wait; from any thread."""
+        """Queue a call and wake the control thread; from any thread."""
         self.add(call)
         self.ring(asyncio._get_running_loop())
 
     def collect(self, call: Callable[[], object]) -> None:
-        """Have a call made with others, after those that wait, within a moment; from any thread."""
+        """Queue a call that may wait up to ten milliseconds for others; from any thread."""
         self.add(call)
         self._has_collected = True
-        if not self._is_collecting:  # looked at last: whoever ends it looks for calls afterwards
+        if not self._is_collecting:  # read last: the code that resets it looks for calls afterwards
             self.ring(asyncio._get_running_loop())
 
     def add(self, call: Callable[[], object]) -> None:
-        """Have a call made once somebody rings."""
+        """Queue a call without waking the control thread; ``ring`` does that."""
         self._calls.append(call)
 
     @property
     def is_idle(self) -> bool:
-        """Whether a call that is made here and now comes after all that were to be made."""
+        """Whether the queue is empty, so that a direct call keeps the order."""
         return not (self._calls or self._is_making)
 
     def ring(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Have the calls made: after all that is ready in a loop, or at once."""
-        if self._is_woken or self._is_making or not self._calls:  # whoever makes calls looks for more when it is done
+        """Wake the control thread: after all tasks that are ready in a loop, or at once."""
+        if (
+            self._is_woken or self._is_making or not self._calls
+        ):  # the thread that makes calls looks for more when it is done
             return
         if loop is None:
             self.wake()
@@ -87,25 +88,25 @@ class Outbox:
             here.call_later(_PATIENCE, self.wake)
 
     def wake(self) -> None:
-        """Have the calls made now; from a signal handler too."""
-        self._asked = None  # also if they have been made: a loop is asked once for each time that it does this
+        """Wake the control thread now; safe in a signal handler."""
+        self._asked = None  # even if there are none: the loop is asked once for each time it does this
         if self._calls and not (self._is_woken or self._is_making):
             self._is_woken = True
             control.get().call_at(clock.now(), self._make)
 
     def _make(self) -> None:
         late, self._late = self._late, None
-        self._asked, self._is_woken = None, False  # first: what comes from here on rings again
+        self._asked, self._is_woken = None, False  # first, so that later calls wake it again
         self._has_collected = False
         if late is not None:
             late.cancel()
         made = 0
-        self._is_making = True  # before the last call is taken out
+        self._is_making = True  # before the last call is removed
         while self._calls and made < _AT_ONCE:
             made += 1
             try:
                 self._calls.popleft()()
-            except BaseException:  # the others have something to tell too
+            except BaseException:  # go on with the others
                 _logger.exception("writing to the store failed")
         self._is_making = False
         self._after()
@@ -115,9 +116,9 @@ class Outbox:
             control.get().call_at(clock.now() + _COLLECTED, self._collected)
 
     def _collected(self, *, is_patient: bool = True) -> None:
-        if is_patient and self._asked is not None:  # a loop is about to wake us after its turn
+        if is_patient and self._asked is not None:  # a loop is about to wake the control thread after its turn
             control.get().call_at(clock.now() + _COLLECTED, partial(self._collected, is_patient=False))
             return
-        self._is_collecting = False  # first: what comes from here on rings
+        self._is_collecting = False  # first, so that later calls wake it
         if self._has_collected:
             self._make()

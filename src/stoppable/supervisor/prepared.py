@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Prepared(Generic[T]):
-    """A run that can be found and stopped, and has not begun.
+    """A run that is in the store, so that it can be found and stopped, but has not begun.
 
-    ``is_new`` is False if it is not ours to begin: the same request had started it before, or its stop came first.
+    ``is_new`` is False if it must not be launched: an earlier request has started it, or its stop came first.
     """
 
     __slots__ = ("_job", "_log", "_supervisor", "id", "is_new")
@@ -31,9 +31,9 @@ class Prepared(Generic[T]):
         self.is_new: bool = log is not None
 
     def launch(self) -> KeptHandle[T]:
-        """Let it begin, once, and return what holds it: an async agent on the running loop, another one on a thread.
+        """Start the run, once, and return its handle: an async agent on the running loop, a blocking one on a thread.
 
-        If it cannot begin, its record says so, and the error is raised.
+        If it cannot begin, the record says so, and the error is raised.
         """
         if self._log is None:
             return self._supervisor.handle(self.id)
@@ -41,7 +41,7 @@ class Prepared(Generic[T]):
         return handle
 
     def abandon(self, reason: str = "it was never begun") -> None:
-        """End it, instead of a launch: it is ``stopped``, and its body never runs."""
+        """End the run instead of launching it: it is ``stopped``, and its body never runs."""
         if self._log is not None:
             self._job.run.stop(reason=Reason.of(reason, kind=ReasonKind.EXTERNAL))
             self._job.run._skip()

@@ -1,4 +1,4 @@
-"""Writes down what the runs of this process do, in order, and never holds one up."""
+"""Stores what the runs of this process do, in order and without blocking them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("stoppable")
 
 _DRAFTS_KEPT = 10_000  # while the store does not answer
-_CLOCKS_DIFFER = 0.001  # seconds by which one clock may have moved against the other, unnoticed
+_CLOCKS_DIFFER = 0.001  # seconds by which the two clocks may drift unnoticed
 
 
 class RunLog:
-    """What is still to be written of one run; one call of the store is under way at a time, so the order holds."""
+    """What is not yet stored of one run; only one store call is in progress at a time, which keeps the order."""
 
     __slots__ = (
         "above",
@@ -76,8 +76,8 @@ class RunLog:
     def __init__(self, run: Run, offset: float, worker: str = "", key: str | None = None) -> None:
         self.run: Run = run
         self.key: str | None = key
-        self.offset: float = offset  # from our own clock to the store's: one for all that is said of the run
-        self.worker: str = worker  # with which it was registered: another one's run may have the same id
+        self.offset: float = offset  # from this process's clock to the store's; one value for the whole run
+        self.worker: str = worker  # the worker that registered it: a run of another worker may have the same id
         self.epoch: int = 1
         self.is_registered: bool = False
         self.is_busy: bool = False
@@ -86,17 +86,17 @@ class RunLog:
         self.is_held_up: bool = False  # until the next heartbeat
         self.is_over: bool = False
         self.above: RunLog | None = None  # of its parent, once it has ended
-        self.unkept_below: int = 0  # children that have ended, and whose ends the store does not have
+        self.unkept_below: int = 0  # children that have ended, but whose ends are not stored
         self.drafts: list[Draft] = []
         self.boundaries: dict[Boundary, int] = {}  # that are open, with their numbers
         self.numbers: itertools.count[int] = itertools.count(1)
         self.dropped: int = 0
         self.known_mode: Mode | None = None  # of the stop that the store has
-        self.acknowledging: Mode | None = None  # the hardest stop whose closed gate was told, or is about to be
+        self.acknowledging: Mode | None = None  # the hardest stop that is acknowledged, or is about to be
         self.acknowledged: tuple[Mode, Receipt] | None = None
         self.hook: Callback | None = None
-        self.outcome: OutcomeRecord | None = None  # once it is written down
-        self.finished: Reply[None] | None = None  # made for whoever waits until the end is kept
+        self.outcome: OutcomeRecord | None = None  # once it is stored
+        self.finished: Reply[None] | None = None  # made on demand, for callers that wait until the end is stored
 
 
 class Recorder(Sink):
@@ -110,22 +110,22 @@ class Recorder(Sink):
         self._lock = threading.Lock()
         self._offset = math.inf
         self._is_closed = False
-        self._kept: list[Settled] = []  # those who wait for ends that are kept now
-        self._lost: dict[Run, Reply[None]] = {}  # those that may be alive, and whether the store has that
+        self._kept: list[Settled] = []  # callers whose ends are stored now
+        self._lost: dict[Run, Reply[None]] = {}  # runs that may be alive, and whether the store knows that
         self.logs: dict[str, RunLog] = {}
         self.outbox: Outbox = Outbox(self._tell_kept)
 
     def log(self, run: Run, worker: str = "", key: str | None = None) -> RunLog:
-        """Return a log for a run. Nobody finds it before ``adopt``: the id may turn out to be somebody else's."""
+        """Return a new log for a run; it is not in use before ``adopt``, because the id may belong to another run."""
         offset = self._store.now() - clock.now()
         if abs(offset - self._offset) > _CLOCKS_DIFFER:
             self._offset = offset
         return RunLog(run, self._offset, worker, key)
 
-    # A run of its own
+    # Runs that a caller starts
 
     def adopt(self, log: RunLog, epoch: int) -> None:
-        """Write down what a run does, now that the store has said that it is ours; once is enough."""
+        """Begin to store what a run does, once the store has registered it for this worker; idempotent."""
         run = log.run
         with self._lock:
             if log.is_registered:
@@ -134,16 +134,16 @@ class Recorder(Sink):
             self.logs[run.id] = log
             above, run._sink = run.parent, self
             if above is not None and above._sink is not self:
-                # Its own stops are told to the sink; this one hears of those of a run above it that is not kept.
+                # The sink gets the run's own stops; this token has those of an ancestor that is not stored.
                 log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
                 run._add_hook(log.hook)
 
     def drop(self, log: RunLog) -> None:
-        """Forget a run that was not registered after all; it never begins, and nobody waits for it."""
-        log.run._sink = None  # also one that it has from its parent: the id may be that of a run that goes on
+        """Discard a run that was not registered; it never begins."""
+        log.run._sink = None  # including one inherited from its parent: the id may belong to a run that goes on
         log.run._skip()
 
-    # What the runs tell
+    # Reports of runs
 
     def began(self, run: Run) -> None:
         """Note a status, and keep a log of a child."""
@@ -154,7 +154,7 @@ class Recorder(Sink):
             self._note(run, status_event(Status.RUNNING))
 
     def stopping(self, stop: Stop) -> None:
-        """Note a stop that the store has not heard of; whoever stops may be a signal handler."""
+        """Record a stop that is not in the store; may be called in a signal handler."""
         log = self._log_of(stop.target)
         if log is not None and (log.known_mode is None or log.known_mode < stop.mode):
             self._later(log)
@@ -168,7 +168,7 @@ class Recorder(Sink):
             self.outbox.put(partial(self._end, log))
 
     def died(self, run: Run) -> None:
-        """Tell that a run is dead which the store has, or will have, as lost: a late report, which is an event (G2)."""
+        """Record that a run has ended which is ``lost`` in the store: a late report, which is an event (G2)."""
 
         def is_kept(reply: Reply[None]) -> None:
             with contextlib.suppress(StoreError):  # it was closed
@@ -210,14 +210,14 @@ class Recorder(Sink):
             return
         data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name}
         number = log.boundaries.pop(boundary, None)
-        if number is not None:  # otherwise it was entered before the run was kept
+        if number is not None:  # otherwise it was entered before the run was stored
             data["boundary"] = number
         if boundary.fate is not None:
             data["fate"] = boundary.fate.value
         self._add(log, Draft(type=EventType.LEFT, data=data, at=self._store.now()))
 
     def partial(self, run: Run, value: object, *, appended: bool) -> None:
-        """Note what a run has so far."""
+        """Record the partial of a run."""
         name = "delta" if appended else "value"
         self._collect(run, Draft(type=EventType.PARTIAL, data=_kept(name, value), at=self._store.now()))
 
@@ -233,7 +233,7 @@ class Recorder(Sink):
         self._collect(run, Draft(type=EventType.PROGRESS, data=told, at=self._store.now()))
 
     def acknowledge(self, run: Run, mode: Mode) -> None:
-        """Say that the gate of a run is closed, once it is, with what is in flight; the caller rings."""
+        """Queue the acknowledgement of a stop, with what is in flight; the caller wakes the control thread."""
         log = self._log_of(run)
         if log is None or (log.acknowledging is not None and log.acknowledging >= mode):
             return
@@ -243,7 +243,7 @@ class Recorder(Sink):
     def _when_closed(self, log: RunLog, mode: Mode) -> None:
         run = log.run
         if run.outcome is not None:
-            return  # its end tells it all
+            return  # its end includes it
 
         def closed() -> None:
             log.acknowledged = (mode, shifted(write(run, Answer.ACCEPTED), log.offset))
@@ -254,7 +254,7 @@ class Recorder(Sink):
             stops[-1].when_acknowledged(closed)
 
     def _log_of(self, run: Run) -> RunLog | None:
-        """Return the log of a run, and not that of another one that was started with the same id."""
+        """Return the log of this very run, not that of another run with the same id."""
         log = self.logs.get(run.id)
         return log if log is not None and log.run is run else None
 
@@ -264,7 +264,7 @@ class Recorder(Sink):
             self._add(log, draft)
 
     def _collect(self, run: Run, draft: Draft) -> None:
-        """Note what comes again and again, as the tokens of a model do, and may be written a moment later."""
+        """Record a frequent event, such as a token of a model, which may be stored a little later."""
         log = self._log_of(run)
         if log is None:
             return
@@ -288,14 +288,14 @@ class Recorder(Sink):
         self.outbox.put(partial(self._advance, log))
 
     def _later(self, log: RunLog) -> None:
-        # Not by way of the loop: a signal handler may have come while it waits.
+        # Not through the loop: this may be a signal handler that interrupted its wait.
         self.outbox.add(partial(self._advance, log))
         self.outbox.wake()
 
     def _untold(self, log: RunLog) -> tuple[StopIntent, float] | None:
-        """Return the stop of a run that the store has not heard of, and when it was asked for.
+        """Return the stop of a run that is not in the store, and when it was requested.
 
-        Not those of a kept run above it, which the store has.
+        Stops of a stored ancestor are in the store already.
         """
         run = log.run
         is_top = run.parent is None or run.parent._sink is not self
@@ -312,16 +312,16 @@ class Recorder(Sink):
     # Writing
 
     def retry(self) -> None:
-        """Go on with whatever the store could not do when it was last asked."""
+        """Retry the calls that the store last refused."""
         for log in list(self.logs.values()):
             if not log.is_busy:
                 log.is_held_up = False
                 self._soon(log)
 
     def _advance(self, log: RunLog) -> None:
-        """Make the next call for a run, unless one is under way: its reply makes the next. On the control thread."""
+        """Make the next call for a run, on the control thread; if one is in progress, its reply makes the next."""
         run = log.run
-        log.is_collected = False  # first: what is noted from here on is written after this
+        log.is_collected = False  # first, so that later reports are stored after this
         if log.is_busy or log.is_held_up or log.finished is _KEPT:
             return
         if not log.is_registered:
@@ -329,7 +329,7 @@ class Recorder(Sink):
         elif run._stop is not None and (untold := self._untold(log)) is not None:
             self._tell_stop(log, *untold)
         elif log.is_over:
-            if not log.unkept_below:  # whoever sees the end of a run sees the ends below it
+            if not log.unkept_below:  # the end of a run becomes visible after the ends below it
                 self._finish(log)
         elif log.acknowledged is not None:
             self._acknowledge(log)
@@ -388,7 +388,7 @@ class Recorder(Sink):
         if log.dropped:
             dropped = {"message": f"{log.dropped} events were dropped while the store did not answer"}
             log.drafts.append(Draft(type=EventType.LOG, data=dropped))
-            log.dropped = 0  # said once, however often the store is asked
+            log.dropped = 0  # reported once, however often the call is repeated
 
         reply = self._store.finish(run.id, log.epoch, log.outcome, receipt, list(log.drafts))
         self._when_done(log, reply, partial(self._over_with, log))
@@ -398,7 +398,7 @@ class Recorder(Sink):
         self._soon(log)
 
     def _over_with(self, log: RunLog) -> None:
-        """Forget a run of which there is nothing more to write."""
+        """Discard the log of a run once everything is stored."""
         run = log.run
         if self.logs.get(run.id) is log:
             del self.logs[run.id]
@@ -414,7 +414,7 @@ class Recorder(Sink):
 
     def _when_done(self, log: RunLog, reply: Reply[Any], done: Callable[[], None]) -> None:
         log.is_busy = True
-        # Replies wait for their turn too: the end of a run is told after the ends below it were handed to the store.
+        # Replies are queued too, so that the end of a run is reported after the ends below it went to the store.
         reply.then(lambda reply: self.outbox.put(partial(self._replied, log, done, reply)))
 
     def _replied(self, log: RunLog, done: Callable[[], None], reply: Reply[Any]) -> None:
@@ -424,10 +424,10 @@ class Recorder(Sink):
         except StoreError as error:
             if not log.is_failing:
                 _logger.warning("run %s is not stored for now: %s", log.run.id, error)
-            log.is_failing = log.is_held_up = True  # the next heartbeat tries again, and not every event
+            log.is_failing = log.is_held_up = True  # retry with the next heartbeat, not with every event
             return
         except Exception as error:
-            # It was given up, or is somebody else's by now: what we know of it changes nothing (G15).
+            # The run was reaped, or belongs to another worker: reports from here change nothing (G15).
             _logger.info("run %s: %s", log.run.id, error)
         log.is_failing = False
         done()
@@ -439,7 +439,7 @@ class Recorder(Sink):
             settle(kept)
 
     def kept(self, log: RunLog) -> Reply[None]:
-        """Return a reply that comes when the end of a run is in the store."""
+        """Return a reply that is settled when the end of a run is in the store."""
         with self._lock:
             if log.finished is None:
                 if self._is_closed:
@@ -448,7 +448,7 @@ class Recorder(Sink):
             return log.finished
 
     def close(self) -> None:
-        """Tell whoever waits for an end that it will not be kept."""
+        """Settle waiting replies with an error: the end will not be stored."""
         with self._lock:
             self._is_closed = True
             waiting: list[Settled] = []
@@ -468,13 +468,13 @@ _KEPT: Reply[None] = Reply.of(lambda: None)
 
 
 def _is_kept(reply: Reply[Registered], worker: str) -> bool:
-    """Return whether a run was registered as ours; repeated after an answer that was lost, it is too."""
+    """Return whether this worker registered the run, also if the call was repeated after a lost answer."""
     try:
         return reply.result().record.worker == worker
     except RunConflict:
         return False
     except Exception:
-        return True  # its worker is fenced: the next call says so
+        return True  # its worker is fenced: the next call raises
 
 
 def _kept(name: str, value: object, limit: int = VALUE_BYTES) -> dict[str, Any]:

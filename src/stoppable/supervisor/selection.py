@@ -1,4 +1,4 @@
-"""Which runs a stop means, and what it answers if there may be several."""
+"""Which runs a stop selects, and the answer of a bulk stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoppable.records import Filter, Hold, Selector, check_key
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """What the store is asked to stop, and how; see Store.request_stop."""
+    """A stop request to the store; see Store.request_stop."""
 
     target: str | Selector
     owner: str | None = None
@@ -24,7 +24,7 @@ class StopRequest:
 
 
 def live_of(key: str, owner: str | None) -> Filter:
-    """Return which runs of a conversation are live."""
+    """Return a filter for the live runs of a conversation."""
     check_key(key)
     live = frozenset(status for status in Status if not status.terminal)
     return Filter(key=key, owner=owner, status=live)
@@ -36,7 +36,7 @@ class BulkStop(tuple[Receipt, ...]):  # noqa: SLOT001 - a tuple cannot have slot
     hold: Hold | None
     """The hold that was placed."""
     waits_until: float | None
-    """Until when the next start under a key is born stopped: there was no live run of it."""
+    """If the key had no live run: the next run of the key that starts before this time is stopped before it begins."""
 
     def __new__(cls, receipts: Iterable[Receipt], hold: Hold | None, waits_until: float | None = None) -> Self:
         """Put them together."""
@@ -46,5 +46,5 @@ class BulkStop(tuple[Receipt, ...]):  # noqa: SLOT001 - a tuple cannot have slot
         return made
 
     def __getnewargs__(self) -> tuple[tuple[Receipt, ...], Hold | None, float | None]:
-        """Say what a copy is made of."""
+        """Support copying and pickling."""
         return tuple(self), self.hold, self.waits_until

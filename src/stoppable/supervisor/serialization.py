@@ -1,4 +1,4 @@
-"""Between what lives in this process and what is kept of it: times, outcomes and errors as text and JSON."""
+"""Converts the times, outcomes and errors of live runs to what the store keeps, and back."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from stoppable.errors import StoppableError
 from stoppable.records import ErrorRecord, OutcomeRecord, RunRecord
 
 VALUE_BYTES = 1_000_000
-"""The largest result, partial or event that is kept."""
+"""The largest result, partial or event that is stored."""
 
 METADATA_BYTES = 16_384
-"""The largest set of facts that one call of ``Run.annotate`` can have kept."""
+"""The largest set of facts that one call of ``Run.annotate`` may store."""
 
 INPUT_BYTES = 100_000
-"""The largest input that is kept of a run, as JSON."""
+"""The largest input of a run that is stored, as JSON."""
 
 VALUE_SECONDS = 3.0
-"""How long the end of a run waits for the form of its result: less than a shutdown waits for the ends."""
+"""How long the end of a run waits for the JSON of its result; shorter than a shutdown waits for the ends."""
 
 _TEXT = 10_000
 
@@ -62,7 +62,7 @@ def shifted(receipt: Receipt, seconds: float) -> Receipt:
 
 
 def so_far(receipt: Receipt) -> Receipt:
-    """Return a receipt as it was when the gates had been closed: a stop answers what it changed, not how it went on."""
+    """Return a receipt as of the closing of the gates: a stop answers what it changed, not what came later."""
     return replace(receipt, status=Status.STOPPING, nodes=(), too_late=False, ended_at=None)
 
 
@@ -72,7 +72,7 @@ def shifted_reason(reason: Reason, seconds: float) -> Reason:
 
 
 def record_of_child(run: Run, worker: str) -> RunRecord:
-    """Return what is kept of a run that another run has begun."""
+    """Return the record of a new child run."""
     parent = run.parent
     assert parent is not None, "a child"
     return RunRecord(
@@ -89,14 +89,14 @@ def record_of_child(run: Run, worker: str) -> RunRecord:
 
 
 def record_at_once(outcome: Outcome[Any], seconds: float) -> OutcomeRecord | None:
-    """Return what is kept of an outcome, unless an agent's own code is needed to make it, which may take its time."""
+    """Return the stored form of an outcome, or None if that needs code of the agent, which may be slow."""
     if outcome.error is None and _json.is_plain(outcome.result) and _json.is_plain(outcome.partial):
         return record_of_outcome(outcome, seconds)
     return None
 
 
 def record_elsewhere(outcome: Outcome[Any], seconds: float, made: Callable[[OutcomeRecord], object]) -> None:
-    """Have it made on a thread of its own, or without what is not there in time; ``made`` is called once."""
+    """Make the stored form on a separate thread, without values that take too long; ``made`` is called once."""
     waiting = [made]
 
     def make(*, is_late: bool) -> None:
@@ -113,9 +113,9 @@ def record_elsewhere(outcome: Outcome[Any], seconds: float, made: Callable[[Outc
 
 
 def record_of_outcome(outcome: Outcome[Any], seconds: float, *, is_late: bool = False) -> OutcomeRecord:
-    """Return what is kept of an outcome; nothing that an agent returns or raises can make this fail.
+    """Return the stored form of an outcome; nothing that an agent returns or raises can make this fail.
 
-    With ``is_late`` none of an agent's own code has a part in it.
+    With ``is_late`` it calls no code of the agent.
     """
     late = f"it was not written down within {VALUE_SECONDS} seconds"
     omitted: dict[str, str] = {}
@@ -141,7 +141,7 @@ def record_of_outcome(outcome: Outcome[Any], seconds: float, *, is_late: bool = 
 
 
 def record_of_error(error: BaseException) -> ErrorRecord:
-    """Return an error as text; a ``__str__`` that raises is said so."""
+    """Return an error as text, even if its ``__str__`` raises."""
     try:
         message = _text(str(error))
     except BaseException as broken:
@@ -158,7 +158,7 @@ def _text(value: str) -> str:
 
 
 def outcome_of(record: RunRecord) -> Outcome[Any]:
-    """Return the outcome of a run that was executed elsewhere, as far as it was kept."""
+    """Return the outcome of a run from its record."""
     kept = record.outcome
     assert kept is not None, "it is over"
     error = None
@@ -174,9 +174,9 @@ def outcome_of(record: RunRecord) -> Outcome[Any]:
 def input_of(
     agent: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arguments of a start that are JSON, by name, and why others are not kept.
+    """Return the arguments of a start that are JSON, by name, and why others are left out.
 
-    Only JSON's own types: the form of anything else is made by its own code, which must not hold up a start.
+    Only plain JSON types: converting anything else calls its own code, which must not delay a start.
     """
     kept: dict[str, Any] = {}
     omitted: dict[str, str] = {}
@@ -198,7 +198,7 @@ def _named(agent: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
         return dict(kwargs)
     try:
         return dict(inspect.signature(agent).bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):  # one written in C that does not tell
+    except (TypeError, ValueError):  # written in C, without a signature
         return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
 
 

@@ -14,7 +14,7 @@ from stoppable.records import Event, EventType, RunRecord
 from stoppable.stores.base import Store
 
 _FIRST_LOOK_SECONDS = 0.002
-LOOK_SECONDS = 2.0  # even without news: being told is speed, the store is the truth
+LOOK_SECONDS = 2.0  # even without a notification: those may be lost
 
 
 async def record_when(
@@ -121,7 +121,7 @@ async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[Eve
                     return
             if not found:
                 if record.over and after >= record.last_event:
-                    return  # asked for what comes after the end
+                    return  # the position is after the end
                 await news.wait(LOOK_SECONDS)
 
 

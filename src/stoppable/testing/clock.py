@@ -26,7 +26,7 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move on, stopping at every moment at which something is due."""
+        """Move the time forward, pausing at every moment at which something is due."""
         end = self._now + checked_seconds(seconds, "seconds")
         self._control.run_due()
         while (due := self._control.next_due()) is not None and due <= end:

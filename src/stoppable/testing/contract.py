@@ -13,7 +13,7 @@ from stoppable.testing.scripts import FileProbe, LocalProbe, Probe, Step, perfor
 
 
 class ParticipantContract(ABC):
-    """One kind of participant; the suite in ``tests/spec`` is performed with each."""
+    """One kind of participant; the suite in ``tests/spec`` runs with each."""
 
     name: str
     strongest: str
@@ -61,13 +61,13 @@ class Threads(ParticipantContract):
 
 
 class Workers(ParticipantContract):
-    """Worker processes."""
+    """Agent processes (``isolation="process"``)."""
 
     name = "worker process"
     strongest = "kill"
 
     async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
-        """Start an agent in a process of its own."""
+        """Start an agent in a separate process."""
         return await stoppable.spawn(perform, steps, probe, isolation="process")
 
     def probe(self, folder: Path) -> Probe:
@@ -78,9 +78,9 @@ class Workers(ParticipantContract):
 class Groups(ParticipantContract):
     """Process groups: every effect of a script is a command, and the run is a blocking agent that waits for it.
 
-    On a thread, because nothing forces that: what CANCEL and KILL end is the command, by TERM and by KILL. What means
-    something only to code that has a token (checks, ``should_stop()``, shields, partials, children) is performed by the
-    agent; a group has a part in it as the effect that is or is not started. A group is not cancelled and registers no
+    The agent runs on a thread, which force cannot end, so that CANCEL and KILL end only the command, with TERM and
+    KILL. The agent itself performs the steps that need a token (checks, ``should_stop()``, shields, partials,
+    children); in those the command is the effect that is or is not started. A command is not cancelled and registers no
     hooks: G9 and G12 are about the run that waits for it.
     """
 

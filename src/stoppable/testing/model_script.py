@@ -72,8 +72,8 @@ class ToolCall:
 class Reply:
     """An answer: a text, which is sent word by word, or its tokens; then the tool calls.
 
-    Tokens go out at once, or at a ``rate`` per second, or as ``gate`` lets them. ``delay`` seconds pass before the
-    answer begins. In place of the token after ``drop_after`` others the connection is reset, which may overtake them.
+    Tokens are sent at once, at ``rate`` per second, or when ``gate`` releases them. The answer begins after ``delay``
+    seconds. After ``drop_after`` tokens the connection is reset, which may overtake them.
     """
 
     text: str | Sequence[str] = ""

@@ -25,8 +25,8 @@ _OK = Reply("ok")
 class ModelServer(Record):
     """A scripted model server that speaks chat completions, streamed or not, and records what its clients do.
 
-    Each request takes the next turn of the script; when the script is over, it gets ``default``. Tokens are counted as
-    they are sent, so that a test can say how many came after a stop.
+    Each request gets the next reply of the script; after the last one, ``default``. Tokens are counted as they are
+    sent, so that a test can tell how many came after a stop.
     """
 
     def __init__(self, *script: Turn, default: Turn = _OK) -> None:

@@ -17,7 +17,7 @@ _OURS = ("stoppable-control", "stoppable-thread", "stoppable-pool", "stoppable-p
 
 @contextmanager
 def no_orphans(within: float = 5.0) -> Iterator[None]:
-    """Fail if the block leaves threads, process groups, worker processes or live runs behind.
+    """Fail if the block leaves threads, process groups, agent processes or live runs behind.
 
     They have ``within`` seconds to end.
     """

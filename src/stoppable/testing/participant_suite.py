@@ -38,15 +38,15 @@ _SECONDS = 60.0
 
 
 class ParticipantSuite:
-    """Performs the specification with one kind of participant; subclass it, and pytest finds the tests.
+    """Tests the specification with one kind of participant; subclass it, and pytest finds the tests.
 
-    No plugin is needed: each test has an event loop of its own. A claim that waits for something that never happens
-    fails after a minute.
+    No plugin is needed: each test has its own event loop. A test that waits for something that never happens fails
+    after a minute.
     """
 
     @abstractmethod
     def make_kind(self) -> ParticipantContract:
-        """Return the kind of participant that is put through the specification."""
+        """Return the kind of participant to test."""
 
     def perform(self, claim: Claim) -> None:
         """Perform one claim."""

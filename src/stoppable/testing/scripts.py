@@ -123,7 +123,7 @@ class Probe(ABC):
 
     @abstractmethod
     def release(self, *names: str) -> None:
-        """Let the named steps go on, now and whenever they come again; all of them if none is named."""
+        """Let the named steps go on, now and later; all of them if none is named."""
 
     @abstractmethod
     def is_released(self, name: str) -> bool:
@@ -193,7 +193,7 @@ class FileProbe(Probe):
         return any((self._folder / f"go {each}").exists() for each in (name, _ALL))
 
     def command(self, step: Effect | Stubborn) -> list[str]:
-        """Return the command of a process that performs a step, and tells of it, by itself."""
+        """Return the command of a process that performs a step and records it."""
         is_stubborn = isinstance(step, Stubborn)
         script = f"trap '' TERM; {_SHELL}" if is_stubborn else _SHELL
         return ["sh", "-c", script, "sh", str(self._folder), "stubborn" if is_stubborn else "enter", step.name]

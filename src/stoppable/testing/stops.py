@@ -43,10 +43,10 @@ class _StopAt(Sink):
 
 
 async def assert_stops(agent: Callable[..., Any], *args: Any, at: str, within: float = 2.0) -> Outcome[Any]:
-    """Run an agent, stop it when it enters the boundary ``at`` (a kind or a label), and check that it stops politely.
+    """Run an agent, stop it when it enters the boundary ``at`` (a kind or a label), and check that it stops cleanly.
 
-    It must end within so many seconds of the stop, leave no thread and no process behind, and have no effect round its
-    boundaries.
+    It must end within ``within`` seconds of the stop, leave no thread and no process behind, and have no effect outside
+    its boundaries.
     """
     run = root_run(agent)
     trap = _StopAt(run, at=at)
@@ -60,9 +60,9 @@ async def assert_stops(agent: Callable[..., Any], *args: Any, at: str, within: f
 
 
 async def assert_stops_everywhere(agent: Callable[..., Any], *args: Any, within: float = 2.0) -> int:
-    """Stop a fresh run of an agent once at each of its boundaries; return how many there were.
+    """Stop a new run of an agent at each of its boundaries, and return how many there are.
 
-    A first run, which is not stopped, counts them; it must end by itself, and not with an error.
+    A first run, which is not stopped, counts them; it must complete without an error.
     """
     dry = root_run(agent)
     counting = _StopAt(dry)

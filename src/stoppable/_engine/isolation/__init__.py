@@ -1,1 +1,1 @@
-"""Agents in a process of their own: the host starts a child, shows its runs in the tree, and kills it if it must."""
+"""Agent processes (``isolation="process"``): the host starts a child, mirrors its runs in the tree, and can kill it."""

@@ -1,6 +1,6 @@
-"""The worker process: executes one agent for a run of its parent, and dies with it.
+"""The agent process: executes one agent for a run of its parent process, and dies with the parent.
 
-Started as ``python -m stoppable._engine.isolation.child FD``, in a session of its own, with one end of a socket pair.
+Started as ``python -m stoppable._engine.isolation.child FD``, in a new session, with one end of a socket pair.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ _PLAIN_BYTES = 1_000_000
 
 
 class _Reporter(Sink):
-    """Tells the parent process of everything that the run and the runs below it do."""
+    """Reports everything that the run and its descendants do to the parent process."""
 
     def __init__(self, line: Line, root: Run) -> None:
         self._line = line
         self._root = root
         self._runs = {root.id: root}
-        self._ending = threading.Lock()  # one end is told at a time
+        self._ending = threading.Lock()  # one end is reported at a time
         self._lock = threading.Lock()
-        self._known: dict[str, Mode] = {}  # the hardest stop of a run that the parent has heard of
+        self._known: dict[str, Mode] = {}  # the hardest stop of a run that the parent knows
 
-    # What the parent asks for
+    # Requests of the parent
 
     def stop(self, request: StopRequest) -> bool:
-        """Stop a run here, and say whether it never looked; one that has ended is not here any more."""
+        """Stop a run here, and report whether it is blind; a run that has ended is no longer known."""
         run = self._runs.get(request.run_id)
         if run is None:
             return False
@@ -89,10 +89,10 @@ class _Reporter(Sink):
             self._known[run.id] = mode
         return is_news
 
-    # What the runs tell
+    # Reports of runs
 
     def began(self, run: Run) -> None:
-        """Tell of a child."""
+        """Report a child run."""
         if run is not self._root:
             self._runs[run.id] = run
             self._tell_birth(run, has_begun=True)
@@ -112,16 +112,16 @@ class _Reporter(Sink):
         )
 
     def stopping(self, stop: Stop) -> None:
-        """Tell of a stop, from the control thread: a signal handler must not wait for a socket."""
+        """Report a stop, from the control thread: a signal handler must not wait for a socket."""
         control.get().call_at(clock.now(), lambda: self._tell_stop(stop))
 
     def _tell_stop(self, stop: Stop) -> None:
-        with self._lock:  # until it is sent: whoever finds it told may send the end next
+        with self._lock:  # until it is sent, because the end may be sent next
             if stop.target.id in self._runs and self._is_news(stop.target, stop.mode):
                 self._line.send(Stopping(stop.target.id, stop.mode, stop.reason, stop.grace))
 
     def ended(self, run: Run) -> None:
-        """Tell how a child ended."""
+        """Report how a child ended."""
         if run.id not in self._runs:
             self._tell_birth(run, has_begun=False)
         elif run is not self._root:
@@ -131,16 +131,16 @@ class _Reporter(Sink):
         assert run.outcome is not None, "it has ended"
         with self._ending:
             if run.id in self._runs:
-                # As far as it has a JSON form: nobody there awaits it.
+                # As JSON, because no code in the parent awaits it.
                 plain = run.outcome._replace(result=_plain(run.outcome.result), partial=None)
                 self._tell_end(run, _sendable(plain, self._line.values))
                 del self._runs[run.id]
 
     def close(self, outcome: Outcome[Any]) -> None:
-        """Tell how the root ended: the last word."""
+        """Report how the root ended; the last message."""
         for run in list(self._runs.values()):
             if run.outcome is not None and run is not self._root:
-                self._tell_child_end(run)  # whoever saw its outcome may be faster than the thread that tells of it
+                self._tell_child_end(run)  # the code that saw its outcome may be faster than the reporting thread
         self._tell_end(self._root, outcome)
 
     def _tell_end(self, run: Run, outcome: Outcome[Any]) -> None:
@@ -153,23 +153,23 @@ class _Reporter(Sink):
             self._line.send(Ended(run.id, outcome, run._delivered_at is not None, abandoned, threads))
 
     def entered(self, run: Run, boundary: Boundary) -> None:
-        """Tell of a boundary."""
+        """Report a boundary."""
         self._line.send(Entered(run.id, id(boundary), boundary.kind, boundary.name, run._closed))
 
     def left(self, run: Run, boundary: Boundary) -> None:  # noqa: ARG002 - the name of the protocol
-        """Tell of the end of a boundary."""
+        """Report the end of a boundary."""
         self._line.send(Left(id(boundary), boundary.fate))
 
     def partial(self, run: Run, value: object, *, appended: bool) -> None:
-        """Tell what a run has so far."""
+        """Report the partial of a run."""
         self._line.send(Told(run.id, value if run is self._root else _plain(value), appended))
 
     def annotated(self, run: Run, metadata: dict[str, object]) -> None:
-        """Tell of facts about a run."""
+        """Report facts about a run."""
         self._line.send(Noted(run.id, {name: _plain(value) for name, value in metadata.items()}))
 
     def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
-        """Tell of progress."""
+        """Report progress."""
         self._line.send(Progress(run.id, kind, data if run is self._root else {k: _plain(v) for k, v in data.items()}))
 
 
@@ -179,15 +179,15 @@ def _plain(value: object) -> object:
 
 
 def main(descriptor: int) -> None:
-    """Execute what the parent asks for, say how it ended, and exit without waiting for leftovers."""
+    """Execute the agent, report how it ended, and exit without waiting for leftovers."""
     connection = socket.socket(fileno=descriptor)
-    connection.set_inheritable(False)  # what the agent starts has no part in it
+    connection.set_inheritable(False)  # processes of the agent must not inherit it
     line = Line(connection)
     message = line.receive()
     if isinstance(message, StartAgent):
         sys.path[:] = message.path
         line.values = message.values
-        instrument()  # before the agent is imported, which may say otherwise
+        instrument()  # before the agent is imported, which may undo it
         run = _make_run(message)
         run._budget = _Allowance(run, message.left, line) if message.left else None
         run._sink = reporter = _Reporter(line, run)
@@ -210,7 +210,7 @@ def _make_run(message: StartAgent) -> Run:
 
 
 class _Allowance(Budget):
-    """What is left of the limits around the worker; the parent counts too, and knows whose limit it is."""
+    """What is left of the limits of the outer runs; the parent counts too, and knows which run has the limit."""
 
     __slots__ = ("_line", "_of")
 
@@ -225,7 +225,7 @@ class _Allowance(Budget):
 
 
 def _listen(line: Line, reporter: _Reporter) -> None:
-    """Pass stops on; when the parent has gone, die and take every process of the session along."""
+    """Carry out stops; if the parent is gone, kill this process and every process of its session."""
     while True:
         match line.receive():
             case None:
@@ -267,7 +267,7 @@ def _perform(run: Run, message: StartAgent, line: Line) -> Outcome[Any]:
         else:
             run_in_new_loop(execute, lambda: cut.append(True))
     except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit) as outsider:
-        # It has passed through the edge, which stopped the run; the parent is told how that ends before we exit.
+        # It has passed the edge, which stopped the run; report how that ends before exiting.
         if run._ended is None:  # or past it: it hit the event loop between two steps of the body
             reason = f"{type(outsider).__name__} from outside"
             run.stop(reason=Reason.of(reason, kind=ReasonKind.SHUTDOWN))
@@ -287,7 +287,7 @@ def load(agent: str) -> Callable[..., Any]:
 
 
 def _sendable(outcome: Outcome[Any], values: Values) -> Outcome[Any]:
-    """Return an outcome that can be sent: what cannot be is replaced by an error that says so."""
+    """Return an outcome that can be sent; values that cannot are replaced by an error that says so."""
     if values is Values.PICKLE and outcome.error is not None:
         outcome = outcome._replace(error=sendable_error(outcome.error))
     try:

@@ -1,4 +1,4 @@
-"""The runs inside a worker process as the tree here has them: each can be found, watched and stopped by its id."""
+"""Mirrors the runs of an agent process in the tree of its parent, so that each can be found and stopped by its id."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from stoppable._engine.isolation.messages import (
 
 
 class ChildProcess(RemoteParticipant):
-    """The process around the runs inside."""
+    """The process that executes the mirrored runs."""
 
     __slots__ = ()
 
     def pass_on(self, run: Run, stop: Stop) -> None:
-        """Tell it to stop one of its runs; returns at once, from any thread and from a signal handler."""
+        """Send it a stop of one of its runs; returns at once, from any thread and from a signal handler."""
         raise NotImplementedError
 
     def has_ended(self, run: Run) -> None:
-        """Note that one of its runs has ended there."""
+        """Record that one of its runs has ended there."""
         raise NotImplementedError
 
 
 class Inner(RemoteParticipant):
-    """Whatever executes a run inside a worker process; the worker climbs for it, by itself."""
+    """The participant of a run inside an agent process, which climbs the ladder itself."""
 
     __slots__ = ("_process", "_run")
 
@@ -49,7 +49,7 @@ class Inner(RemoteParticipant):
         self._process = process
 
     def tell(self, stop: Stop) -> None:
-        """Pass a stop of this run on; one of a run above it in the worker is told there once, and reaches it there."""
+        """Pass a stop of this run on; a stop of an ancestor in the same process is sent only once, for the ancestor."""
         if stop.target is self._run:
             self._process.pass_on(self._run, stop)
         else:
@@ -57,10 +57,10 @@ class Inner(RemoteParticipant):
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Do nothing: to kill the process would hit the runs beside this one (G13)."""
+        """Do nothing: killing the process would hit other runs in it (G13)."""
 
     def alive(self) -> bool:
-        """Say yes: it is no participant any more once its end was told, or that of its process was seen."""
+        """Return True: it is removed from the participants when its end, or that of its process, is known."""
         return True
 
     def describe(self) -> str:
@@ -69,7 +69,7 @@ class Inner(RemoteParticipant):
 
 
 class Mirror:
-    """Does to the tree here what a worker tells of its own."""
+    """Applies the reports of an agent process to the tree."""
 
     __slots__ = ("_boundaries", "_heard", "_process", "_root", "_runs")
 
@@ -81,11 +81,11 @@ class Mirror:
         self._heard: Reason | None = None
 
     def heard(self, stop: Stop) -> bool:
-        """Return whether a stop came from the worker, which need not be told of it."""
+        """Return whether a stop came from the agent process, so that it need not be sent there."""
         return stop.reason is self._heard
 
     def show(self, message: Message) -> None:
-        """Do what a message tells of; what it says of a run that is not here any more is old."""
+        """Apply a message; messages about runs that are gone are outdated."""
         match message:
             case Born():
                 self._born(message)
@@ -134,7 +134,7 @@ class Mirror:
             if message.after_stop:
                 stop.note_after((run, entered.label))
             else:
-                stop.note_in_flight(run, entered)  # its news crossed the stop's
+                stop.note_in_flight(run, entered)  # the message and the stop crossed
         spend(run, message.kind)
         if run._sink is not None:
             run._sink.entered(run, entered)
@@ -152,7 +152,7 @@ class Mirror:
         outcome = message.outcome
         run._library_threads = message.library_threads
         if outcome.status is Status.LOST:
-            run._lose(message.abandoned)  # it stays within reach until the process is gone
+            run._lose(message.abandoned)  # it can be stopped until the process is gone
             return
         del self._runs[run.id]
         run._withdraw(seat)
@@ -161,9 +161,9 @@ class Mirror:
         run._end(outcome.result, outcome.error)
 
     def close(self, error: Callable[[Run], Exception], *, clean: bool | None) -> None:
-        """End what the worker did not see to its end: the process is dead.
+        """End the runs that the dead process has left open.
 
-        What another service executes for it has not died with it, and cannot be asked any more: such a run is lost.
+        Work in another service has not died with it, and can no longer be reached: such a run is lost.
         """
         out_of_reach: set[Run] = set()
         for key, (run, left) in list(self._boundaries.items()):
@@ -198,13 +198,13 @@ def _note(run: Run, message: Progress | Noted | Spent) -> None:
 
 
 def spend(run: Run, kind: str) -> None:
-    """Count a boundary that was entered, or turned back, in the worker."""
+    """Count a boundary that was entered, or refused, in the agent process."""
     if run._budget is not None:
         run._budget.spend(kind)
 
 
 def note_delivery(run: Run, ended: Ended) -> None:
-    """Note that the stop was delivered in the worker; whether its clean-up ran is known only there."""
+    """Record that the stop was delivered in the agent process; only that process knows whether clean-up ran."""
     if ended.delivered or ended.outcome.status is Status.STOPPED:  # or it was stopped before it began
         run._deliver(raised=True)
     run._note_clean(clean=ended.outcome.clean)

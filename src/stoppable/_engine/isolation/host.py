@@ -1,4 +1,4 @@
-"""Worker processes as participants: an agent in a process of its own, which can always be ended."""
+"""Agent processes as participants: an agent in a separate process can always be ended."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _EXIT_SECONDS = 1.0
 _REAP_SECONDS = 5.0
 
 live: set[Worker] = set()
-"""The workers of which something may be alive."""
+"""The agent processes of which something may be alive."""
 
 
 def _forget() -> None:
-    """Leave the workers to the process that forked: one whose line is held here would not notice that one's death."""
+    """Close the sockets of agent processes after a fork: otherwise they would not notice the death of their parent."""
     for worker in live:
         worker._line.close()
     live.clear()
@@ -48,7 +48,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class WorkerDied(StoppableError):
-    """The worker process ended before its agent did."""
+    """The agent process (``isolation="process"``) ended before its agent did."""
 
     def __init__(self, run_id: str, returncode: int) -> None:
         super().__init__(run_id, returncode)
@@ -61,7 +61,7 @@ class WorkerDied(StoppableError):
 
 
 class Worker(ChildProcess):
-    """A process that executes the body of a run. It climbs its own ladder; from here it is told, and killed."""
+    """A process that executes the body of a run. It climbs its own ladder; the host sends it stops, and kills it."""
 
     __slots__ = (
         "_clean",
@@ -82,7 +82,7 @@ class Worker(ChildProcess):
         packed = pack(request)
         ours, theirs = socket.socketpair()
         group = new_id()
-        with theirs, context.detached():  # a participant of its own, not one of the run's plain processes
+        with theirs, context.detached():  # a separate participant, not one of the run's plain processes
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                     [sys.executable, "-m", "stoppable._engine.isolation.child", str(theirs.fileno())],
@@ -102,7 +102,7 @@ class Worker(ChildProcess):
         self._told: dict[int, tuple[Run, Stop]] = {}
         self._numbers = itertools.count()
         self._has_ended = self._is_over = False
-        self._clean: bool | None = None  # if its process dies by itself, nobody knows; False if it was we who killed it
+        self._clean: bool | None = None  # unknown if the process dies on its own; False if the host killed it
         live.add(self)
 
     # As a participant of the run
@@ -112,7 +112,7 @@ class Worker(ChildProcess):
         self.pass_on(self._run, stop)
 
     def pass_on(self, run: Run, stop: Stop) -> None:
-        """Tell of a stop, without waiting: its process may never read, and the control thread must go on (G6)."""
+        """Send a stop without waiting: the process may never read, and the control thread must go on (G6)."""
         if self._mirror.heard(stop):
             stop.acknowledge()
             return
@@ -127,18 +127,18 @@ class Worker(ChildProcess):
         run, stop = self._told.pop(number, (None, None))
         if stop is not None:
             if is_blind and stop.target is run:
-                stop.is_blind = True  # for the receipt: it is the worker that climbs
+                stop.is_blind = True  # for the receipt: the agent process climbs the ladder
             stop.acknowledge()
 
     def has_ended(self, run: Run) -> None:
-        """Acknowledge what a run was told: its gate is closed for good, whatever its process says later."""
+        """Acknowledge the stops of a run: its gate is closed for good, whatever its process reports later."""
         for number, (told, _) in list(self._told.items()):
             if told is run:
                 self._acknowledge(number)
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Kill; before that the worker climbs by itself."""
+        """Kill the process at KILL; up to then it climbs its own ladder."""
         if rung is Rung.KILL:
             for worker in targets:
                 assert isinstance(worker, cls)
@@ -162,7 +162,7 @@ class Worker(ChildProcess):
     # The conversation, on the thread that stands for the run here
 
     def converse(self) -> Any:
-        """Mirror what the worker tells until it has ended; return its value or raise as its body did."""
+        """Apply the reports of the process until it has ended; return the agent's value or raise its error."""
         self._sender.start()
         while True:
             match self._line.receive():
@@ -181,7 +181,7 @@ class Worker(ChildProcess):
     def _ended(self, ended: Ended) -> Any:
         self._has_ended = True
         self.has_ended(self._run)
-        note_delivery(self._run, ended)  # what hangs in the worker is ended with it
+        note_delivery(self._run, ended)  # what hangs in the process is ended with it
         if ended.outcome.error is not None:
             raise ended.outcome.error
         return ended.outcome.result
@@ -197,7 +197,7 @@ class Worker(ChildProcess):
         return WorkerDied(run.id, self._process.wait(_REAP_SECONDS))
 
     def end(self) -> None:
-        """Leave nothing of it behind, and say that its gate is closed for good."""
+        """End everything of it, and acknowledge its stops."""
         if self._has_ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_SECONDS)  # to flush its output
@@ -223,7 +223,7 @@ def _search_path(request: StartAgent) -> str:
 
 
 def perform_in_worker(request: Callable[[Run], StartAgent], put: Put | None) -> Any:
-    """Be the body of a run: start a worker, listen to it, hand its items over, and leave nothing of it behind."""
+    """Start an agent process, as the body of a run, apply its reports, pass its items on, and leave nothing behind."""
     run = context.current_run()
     assert run is not None, "the body of a run"
     worker = Worker(run, request(run), put)
@@ -240,10 +240,10 @@ def perform_in_worker(request: Callable[[Run], StartAgent], put: Put | None) -> 
 def as_worker_body(
     agent: Callable[..., Any], args: tuple[Any, ...], values: Values = Values.PICKLE
 ) -> Callable[[Put | None], Any]:
-    """Return a body that runs an agent in a worker process; raises a clear error if it cannot be sent there.
+    """Return a body that runs an agent in an agent process; raises a clear error if it cannot be sent there.
 
-    It takes what to do with the items of a generator, which come as fast as the worker makes them. ``values`` is how
-    what the agent made comes back.
+    The body takes a function for the items of a generator, which come as fast as the process makes them. ``values``
+    says how values of the agent are transferred.
     """
     kwargs: Mapping[str, Any] = {}
     if isinstance(agent, functools.partial):
@@ -265,12 +265,12 @@ def as_worker_body(
             values=values,
         )
 
-    pack(request(Run("probe", run_id="probe")))  # so that what cannot be sent is an error of the caller's
+    pack(request(Run("probe", run_id="probe")))  # so that the caller gets the error of values that cannot be sent
     return functools.partial(perform_in_worker, request)
 
 
 def _name(agent: Callable[..., Any]) -> str:
-    """Return ``module:qualified.name``, having seen that it leads to the agent."""
+    """Return ``module:qualified.name``, after checking that it leads to the agent."""
     module, path = getattr(agent, "__module__", None), getattr(agent, "__qualname__", None)
     if module == "__main__":
         raise InvalidArgument(

@@ -1,7 +1,7 @@
-"""What a run and its worker process say to each other: messages with their length in front.
+"""The messages between a run and its agent process, each with its length in front.
 
-They are pickled. What a worker says is not believed: only our own messages are made of it, and what an agent made (a
-result, an item, a partial, an error) is in them as bytes, which ``Values`` opens.
+They are pickled. Messages of an agent process are not trusted: only the classes of this module are unpickled, and
+values of the agent (a result, an item, a partial, an error) are bytes in them, which ``Values`` decodes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOOK_MS = 250
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAgent:
-    """To the worker: what to run."""
+    """To the child: what to run."""
 
     path: list[str]
     agent: str
@@ -55,7 +55,7 @@ class StartAgent:
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """To the worker: stop one of its runs, with the number to acknowledge."""
+    """To the child: stop one of its runs, with the number to acknowledge."""
 
     number: int
     run_id: str
@@ -66,7 +66,7 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """From the worker: its gate is closed; and whether its run had never looked, so that it is cancelled sooner."""
+    """From the child: its gate is closed; and whether its run is blind, so that it is cancelled sooner."""
 
     number: int
     is_blind: bool = False
@@ -74,7 +74,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Born:
-    """From the worker: a run of it has a child; one that was stopped before it began never does."""
+    """From the child: one of its runs has started a child run."""
 
     run_id: str
     parent_id: str
@@ -87,7 +87,7 @@ class Born:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """From the worker: one of its runs was stopped there."""
+    """From the child: one of its runs was stopped there."""
 
     run_id: str
     mode: Mode
@@ -97,7 +97,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """From the worker: a boundary was entered."""
+    """From the child: a boundary was entered."""
 
     run_id: str
     key: int
@@ -108,7 +108,7 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """From the worker: a boundary was left."""
+    """From the child: a boundary was left."""
 
     key: int
     fate: Fate | None
@@ -116,7 +116,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """From the worker: a boundary was turned back because a limit is used up; it counts, so that the limit is felt."""
+    """From the child: a boundary was refused because a limit is used up; the parent counts it too."""
 
     run_id: str
     kind: str
@@ -124,7 +124,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """From the worker: what one of its runs has so far."""
+    """From the child: the partial of one of its runs."""
 
     run_id: str
     value: object
@@ -133,7 +133,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """From the worker: progress."""
+    """From the child: progress."""
 
     run_id: str
     kind: str
@@ -142,7 +142,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """From the worker: facts about one of its runs."""
+    """From the child: facts about one of its runs."""
 
     run_id: str
     metadata: dict[str, object]
@@ -150,14 +150,14 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """From the worker: what a generator yielded."""
+    """From the child: an item of a generator."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """From the worker: how one of its runs ended, and what of it could not be."""
+    """From the child: how one of its runs ended, and what could not be ended."""
 
     run_id: str
     outcome: Outcome[Any]
@@ -186,8 +186,8 @@ Message: TypeAlias = (
 class Line:
     """One end of the socket; many threads may send, one receives.
 
-    Given the process at the other end, it is over once that has died: one that it forked may hold the socket, too.
-    ``values`` is how that process sends what its agent made; the worker's own end is told with its start.
+    If the process at the other end is given, the line ends when it dies, even if a fork of it still holds the socket.
+    ``values`` says how that process sends values of its agent.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Line:
             self._connection.sendall(_HEADER.pack(len(packed)) + packed)
 
     def receive(self) -> Message | None:
-        """Wait for a message; None when the other end has gone."""
+        """Wait for a message; None if the other end is gone."""
         header = self._exactly(_HEADER.size)
         if header is None:
             return None
@@ -230,12 +230,12 @@ class Line:
         return _opened(checked(packed), self.values)
 
     def hang_up(self) -> None:
-        """End the conversation: whoever waits to send or to receive, here and at the other end, waits no longer."""
+        """Shut down the line: ends all waits to send or receive, on both sides."""
         with contextlib.suppress(OSError):  # the other end has
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the socket, which nobody else may be using any more."""
+        """Close the socket; no other thread may be using it."""
         self._connection.close()
         pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
@@ -246,7 +246,7 @@ class Line:
         while len(buffer) < count:
             try:
                 self._wait()
-                # Without waiting: nothing is there if it was the death that was waited for.
+                # Without waiting: if the process died, there may be no data.
                 chunk = self._connection.recv(min(count - len(buffer), 1 << 20), socket.MSG_DONTWAIT)
             except OSError:
                 return None
@@ -256,7 +256,7 @@ class Line:
         return bytes(buffer)
 
     def _wait(self) -> None:
-        """Wait until something can be read, or nobody is there any more who could send it."""
+        """Wait until there is data, or the process at the other end has died."""
         look_every = _LOOK_MS if self._process is not None and self._pidfd is None else None
         while not (ready := self._poll.poll(look_every)):
             if self._process is not None and self._process.poll() is not None:
@@ -267,7 +267,7 @@ class Line:
 
 
 class Sender:
-    """What is to be sent, in its order, by a thread of its own: a process that does not read holds up only that one."""
+    """Sends messages in order on a separate thread, so that a process that does not read blocks only that thread."""
 
     def __init__(self, line: Line, first: bytes) -> None:
         self._line = line
@@ -276,7 +276,7 @@ class Sender:
         self._thread = threading.Thread(target=self._send_all, name="stoppable-tell", daemon=True)
 
     def put(self, message: Message) -> None:
-        """Have a message sent; returns at once, from any thread and from a signal handler."""
+        """Queue a message; returns at once, from any thread and from a signal handler."""
         self._waiting.put(message)
 
     def start(self) -> None:
@@ -284,13 +284,13 @@ class Sender:
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """Drop what is left; the line was hung up, which ends a send that is stuck."""
+        """Drop the remaining messages; the line was shut down, which ends a blocked send."""
         self._waiting.put(None)
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
     def _send_all(self) -> None:
-        with contextlib.suppress(OSError):  # the other end has gone, or is about to
+        with contextlib.suppress(OSError):  # the other end is gone
             self._line.send_packed(self._first)
             while (message := self._waiting.get()) is not None:
                 try:
@@ -300,7 +300,7 @@ class Sender:
 
 
 def pack(message: Message, values: Values = Values.PICKLE) -> bytes:
-    """Make bytes of a message, or say what about it cannot be sent."""
+    """Return the bytes of a message, or raise an error that says what cannot be sent."""
     what = type(message).__name__
     try:
         packed = pickle.dumps(_sealed(message, values), pickle.HIGHEST_PROTOCOL)
@@ -314,12 +314,12 @@ def pack(message: Message, values: Values = Values.PICKLE) -> bytes:
     return packed
 
 
-# Where in a message what an agent made is; on the way it is bytes there, which no checker knows.
+# The fields that hold values of the agent; in transit they are bytes, which type checkers do not know.
 _VALUES: dict[type, str] = {Told: "value", Item: "value", Progress: "data"}
 
 
 def _sealed(message: Any, values: Values) -> Message:
-    """Return a message in which what an agent made is bytes."""
+    """Return a message whose agent values are encoded as bytes."""
     name = _VALUES.get(type(message))
     if name is not None:
         message = replace(message, **{name: values.dump(getattr(message, name))})
@@ -332,7 +332,7 @@ def _sealed(message: Any, values: Values) -> Message:
 
 
 def _opened(message: Any, values: Values) -> Message:
-    """Return a message as it was before it was sealed."""
+    """Return a message whose agent values are decoded."""
     name = _VALUES.get(type(message))
     if name is not None:
         message = replace(message, **{name: values.load(getattr(message, name))})

@@ -1,4 +1,4 @@
-"""How what an agent made crosses from its worker process: pickled, or as JSON where the worker is not trusted."""
+"""How values of an agent leave its process: pickled, or as JSON if the agent is not trusted."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _IN_THE_WORKER = "in the worker process:\n"
 
 
 class Values(StrEnum):
-    """What becomes of results, items, partials, the data of events, and errors."""
+    """How results, items, partials, event data and errors are transferred."""
 
     PICKLE = "pickle"
-    """They arrive as they are; to unpickle them may execute any code that the worker chooses."""
+    """Unchanged; unpickling them may execute code of the agent."""
     JSON = "json"
-    """Their JSON form arrives; an error arrives as one of the same name."""
+    """As JSON; an error becomes one with the same name."""
 
     def dump(self, value: object) -> bytes:
-        """Return a value as it is sent."""
+        """Encode a value."""
         if self is Values.PICKLE:
             return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         if isinstance(value, BaseException):
@@ -40,13 +40,13 @@ class Values(StrEnum):
         return json.dumps(form).encode()
 
     def load(self, packed: bytes) -> Any:
-        """Return what was sent."""
+        """Decode a value."""
         if self is Values.PICKLE:
             return pickle.loads(packed)  # noqa: S301 - the caller has chosen to trust it
         return json.loads(packed)
 
     def load_error(self, packed: bytes) -> BaseException | None:
-        """Return an error that was sent."""
+        """Decode an error."""
         found = self.load(packed)
         if self is Values.PICKLE or found is None:
             return found  # type: ignore[no-any-return]
@@ -56,9 +56,9 @@ class Values(StrEnum):
 
 
 def _class_named(name: str) -> type[Exception]:
-    """Return the built-in exception of a name if it is made of its text, otherwise a class that is made for it.
+    """Return the built-in exception with a name if it takes a text, otherwise a new class with that name.
 
-    Never a class of the agent's: to make one would execute its code here.
+    Never a class of the agent: creating it would execute the agent's code here.
     """
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception) and known.__str__ is BaseException.__str__:
@@ -67,12 +67,12 @@ def _class_named(name: str) -> type[Exception]:
 
 
 def sendable_error(error: BaseException) -> BaseException:
-    """Return a copy of an error that tells where it was raised; the error itself is still on its way, here."""
+    """Return a copy of an error with its traceback as text; the original is still propagating here."""
     trace = trace_of(error)
     try:
         copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
         copy.add_note(_IN_THE_WORKER + trace)
-    except Exception:  # its __init__ takes other arguments than it hands on, as many do; or it holds a lock, a socket …
+    except Exception:  # its __init__ takes other arguments than it passes on, or it holds a lock, a socket …
         copy = RuntimeError(f"{type(error).__name__}: {text_of(error)}")
         copy.add_note(_IN_THE_WORKER + trace)
     return copy
@@ -87,7 +87,7 @@ def text_of(error: BaseException) -> str:
 
 
 class _Checked(pickle.Unpickler):
-    """Makes nothing but our own messages and their parts, which have no effects: no other class is found."""
+    """Unpickles only the messages of this package and their parts, which have no side effects."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in _MODULES and "." not in name:
@@ -98,12 +98,12 @@ class _Checked(pickle.Unpickler):
 
 
 def checked(packed: bytes) -> Any:
-    """Return a message that a worker process has sent."""
+    """Decode a message from an agent process."""
     return _Checked(io.BytesIO(packed)).load()
 
 
 def refused(what: str, error: Exception) -> InvalidArgument:
-    """Return the error of whoever wanted to send something."""
+    """Return the error for a value that cannot be sent."""
     return InvalidArgument(
         f"cannot send {what} to or from a worker process: {error}. Arguments, results, items, partials and events of "
         "an agent with isolation='process' must be picklable"

@@ -18,7 +18,7 @@ from stoppable._engine.threads import ThreadPoolExecutor
 
 _get = context.current.get
 
-_LOOKUPS = (socket.getaddrinfo, socket.getnameinfo)  # what event loops use the executor for: no effect of the agent's
+_LOOKUPS = (socket.getaddrinfo, socket.getnameinfo)  # used by event loops, not effects of the agent
 
 
 def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
@@ -57,7 +57,7 @@ def taken_along(fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) ->
 
 
 def _perform(scope: Scope, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Execute a call on a thread of the executor; one that has waited there past the stop is skipped."""
+    """Execute a call on a thread of the executor; a call that was still queued at the stop is skipped."""
     run = scope._run_here()
     assert run is not None, "submitted in a run"
     if run._outcome is not None and run._stop is None:

@@ -16,9 +16,9 @@ def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> Non
     """Make the threads, executor calls and processes that a run's code starts take part in the run.
 
     They are listed in the receipt, a stop ends them where that is possible, and the run is not ``stopped`` before they
-    have ended; after a stop none is started, except by clean-up. Outside runs and in ``detached()`` everything is as it
-    was. A thread takes part if it executes the user's code; ``include`` names installed modules that count as that.
-    ``spare`` names programs that a command may start for everybody (``"tmux: server"``, ``"gpg-agent"``): they live on.
+    have ended; after a stop none is started, except by clean-up. Outside runs and in ``detached()`` nothing changes. A
+    thread takes part if it executes the user's code; ``include`` names installed modules that count as user code.
+    ``spare`` names shared programs that a command may start (``"tmux: server"``, ``"gpg-agent"``); they are left alone.
     """
     whose.include(include)
     processes.spare(spare)
@@ -70,4 +70,4 @@ _LATER = {
     "multiprocessing.process": _multiprocessing,
     "uvloop": _uvloop,
 }
-"""What is not part of every program, and is seen to when it is imported."""
+"""Optional libraries, which are patched when they are imported."""

@@ -25,11 +25,11 @@ _has_pools = False
 
 
 class _Origin(NamedTuple):
-    """Where a thread was started; the run is not kept alive, as it would be for as long as an exporter lives."""
+    """Where a library thread was started; holds no reference to the run, which a long-lived thread would keep alive."""
 
     run: weakref.ref[Run]
     within: frozenset[str]
-    """The ids of that run and of those around it."""
+    """The ids of that run and its ancestors."""
     label: str
     keeps_pool: bool
 
@@ -38,7 +38,7 @@ _origins: weakref.WeakKeyDictionary[threading.Thread, _Origin] = weakref.WeakKey
 
 
 def start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
-    """Start a thread of a library beside the run."""
+    """Start a library thread without the context of the run."""
     global _has_pools
     run = scope._run_here()
     assert run is not None, "started in a run"
@@ -60,7 +60,7 @@ def _until_stopped(run: Callable[[], None]) -> None:
 
 
 def pool_of_run() -> Run | None:
-    """Return the run whose pool the calling thread keeps: the processes that it starts anew are that run's too."""
+    """Return the run whose pool the calling thread maintains; processes that it restarts belong to that run too."""
     if not _has_pools:
         return None
     origin = _origins.get(threading.current_thread())
@@ -72,7 +72,8 @@ def alive_in(run: Run) -> tuple[str, ...]:
     """Return the names of the threads that were started in a run or below it and are alive; at most twenty."""
     if not _origins:
         return ()
-    found = sorted(filter(None, (_label(ref(), run) for ref in _origins.keyrefs())))  # others start threads meanwhile
+    # keyrefs, because other code may start threads meanwhile
+    found = sorted(filter(None, (_label(ref(), run) for ref in _origins.keyrefs())))
     return tuple(found) if len(found) <= _MOST else (*found[:_MOST], f"and {len(found) - _MOST} more")
 
 

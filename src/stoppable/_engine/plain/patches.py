@@ -1,4 +1,4 @@
-"""Putting our functions in place of others', and taking them away again."""
+"""Replaces functions of other modules, and restores them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from types import ModuleType
 from typing import Any
 
 _installed: dict[tuple[object, str], tuple[Any, Any]] = {}
-"""Our function and what it replaced, None for an inherited one, by the owner and the name of the attribute."""
+"""The replacement and the original (None if inherited), by the owner and the name of the attribute."""
 _on = False
 
 
 def is_on() -> bool:
-    """Return whether plain code takes part now: a function of ours may be left in place, under somebody else's."""
+    """Return whether ``instrument()`` is active; a replacement may stay in place if other code has wrapped it."""
     return _on
 
 
 def switch(*, on: bool) -> None:
-    """Make plain code take part, or no longer."""
+    """Switch ``instrument()`` on or off."""
     global _on
     _on = on
 
 
 def put(owner: object, name: str, make: Callable[[Any], Any]) -> None:
-    """Put a function in the place of an attribute; ``make`` is given the one that is there."""
+    """Replace an attribute by a function; ``make`` gets the current one."""
     if (owner, name) not in _installed:
-        # Asked for as callers do: a wrapper that tracing libraries put there must see the class that it is called on.
+        # Read as callers do: a wrapper of a tracing library must see the class that it is called on.
         ours = make(getattr(owner, name))
         _installed[owner, name] = ours, vars(owner).get(name)
         setattr(owner, name, ours)
 
 
 def take_away() -> None:
-    """Put everything back; what somebody else has wrapped since is left in place, and does nothing."""
+    """Restore everything; replacements that other code has wrapped stay in place and do nothing."""
     for (owner, name), (ours, original) in list(_installed.items()):
         if vars(owner)[name] is ours:
             if original is None:
@@ -47,7 +47,7 @@ def take_away() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing, but calls a function when a module has been imported."""
+    """An import hook that finds no modules, but calls a function after a module was imported."""
 
     def __init__(self) -> None:
         self.wanted: dict[str, Callable[[ModuleType], None]] = {}
@@ -93,7 +93,7 @@ def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 def wait_no_longer() -> None:
-    """Forget what was to be done when modules are imported."""
+    """Remove all import hooks."""
     _finder.wanted.clear()
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)

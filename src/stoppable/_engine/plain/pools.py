@@ -1,6 +1,6 @@
 """Pools of processes, and the thread pool of multiprocessing.
 
-The processes of a pool belong to the run that made it. In a pool that others made, only the call takes part.
+The processes of a pool belong to the run that created it. In other pools, only the call takes part.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _owners: weakref.WeakKeyDictionary[Any, Run] = weakref.WeakKeyDictionary()
 
 
 class PoolCall(Participant):
-    """A call in a process of a pool; CANCEL takes it back if it has not begun."""
+    """A call in a process of a pool; CANCEL withdraws it if it has not begun."""
 
     __slots__ = ("_boundary", "_future", "_is_over")
 
@@ -46,14 +46,14 @@ class PoolCall(Participant):
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:  # noqa: ARG003 - of either rung
-        """Take the call back, if it has not begun."""
+        """Withdraw the call, if it has not begun."""
         for call in targets:
             assert isinstance(call, cls)
             if call._future is not None:
                 call._future.cancel()
 
     def alive(self) -> bool:
-        """Return whether nobody knows its result yet."""
+        """Return whether the call has not ended."""
         return not self._is_over
 
     def describe(self) -> str:
@@ -71,7 +71,7 @@ class PoolCall(Participant):
 
 
 def init_of(original: Callable[..., None]) -> Callable[..., None]:
-    """Return ``ProcessPoolExecutor.__init__`` for pools that know who made them."""
+    """Return ``ProcessPoolExecutor.__init__`` for pools that remember the run that created them."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **options: Any) -> None:
@@ -136,5 +136,5 @@ class _Call:
                 call = taken_along(self.__wrapped__, args, kwargs)
                 return self.__wrapped__(*args, **kwargs) if call is None else call()
         except AgentStopped as stop:
-            # As an Exception: after anything else the pool would wait for its result for ever.
+            # As an Exception: after a BaseException the pool would wait for the result for ever.
             raise concurrent.futures.CancelledError(str(stop)) from stop

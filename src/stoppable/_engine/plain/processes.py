@@ -1,4 +1,4 @@
-"""Plain processes as participants: known by their pids and a cookie, signalled one by one, never as a group."""
+"""Plain processes as participants: identified by pid and an environment variable, and signalled one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _spared: tuple[str, ...] = ()
 
 
 def spare(programs: Iterable[str]) -> None:
-    """Leave programs alone that a command started for everybody, known by how their names begin."""
+    """Spare shared programs that a command started, by the beginning of their names."""
     global _spared
     _spared = tuple(programs)
 
@@ -32,7 +32,7 @@ def spare(programs: Iterable[str]) -> None:
 class Processes(Participant):
     """The plain processes of one run and of the runs below it, with everything they started.
 
-    Two for each run that has any: clean-up has its own, which CANCEL spares and only KILL ends.
+    Each run has up to two: processes of its clean-up are separate, because only KILL ends them.
     """
 
     __slots__ = ("_cut", "_family", "_force", "_is_clear", "_is_told", "_open", "_pause", "_run", "id", "is_cleanup")
@@ -44,9 +44,9 @@ class Processes(Participant):
         self._family = Family(self.id, _spared)
         self._open: dict[Boundary, int | None] = {}  # those that this run's code started, with their pids
         self._force = Force.NONE
-        self._is_told = False  # TERM was sent: once, since a second one breaks a clean-up
+        self._is_told = False  # TERM was sent, only once: a second one would break a clean-up
         self._is_clear = False  # the run's body has ended, and nothing was found
-        self._cut: set[int] = set()  # whom we told to end
+        self._cut: set[int] = set()  # those that were signalled
         self._pause = 0.0
 
     @classmethod
@@ -74,7 +74,7 @@ class Processes(Participant):
             watcher.call(processes._look)
 
     def alive(self) -> bool:
-        """Return whether one is alive that counts: after a stop, also what those left behind that have ended."""
+        """Return whether any of them is alive; after a stop this includes processes that they left behind."""
         if self._open:
             return True
         if self._run._stop is None or self._is_clear:
@@ -101,7 +101,7 @@ class Processes(Participant):
         self._open[entered] = pid
         self._family.add(pid)
         watcher.watch(pid, lambda: self.ended(entered))
-        # Published first, the rung read afterwards: CANCEL and KILL find it, or it finds them.
+        # Registered first, the rung read afterwards: either CANCEL and KILL find it, or it sees them.
         rung = self._run._rung
         if rung is not None and (rung > Rung.CANCEL or (rung is Rung.CANCEL and not self.is_cleanup)):
             self._cut.add(pid)
@@ -111,16 +111,16 @@ class Processes(Participant):
         """Note the end of one, or that it was not started."""
         if self._open.get(entered) in self._cut:
             error = asyncio.CancelledError
-        # Alive until the boundary is left, which notes its fate: the run must not end before that.
+        # Alive until the boundary is left, which records its fate: the run must not end before that.
         entered.__exit__(error, None, None)
         del self._open[entered]
         if self._run._ended is not None:
             self._run._settle()
 
     def _look(self) -> float | None:
-        """Signal what is to be signalled, and see whether anything is left; on the watcher's thread."""
+        """Send pending signals, and check whether any process is left; on the watcher's thread."""
         if self._force is Force.KILL:
-            left = self._family.strike(signal.SIGKILL)  # again and again: one may have been forked meanwhile
+            left = self._family.strike(signal.SIGKILL)  # repeatedly: a process may have been forked meanwhile
             self._cut.update(left)
         elif self._force is Force.TERM:
             left = self._terminate()
@@ -138,9 +138,10 @@ class Processes(Participant):
         return None
 
     def _terminate(self) -> list[int]:
-        """Send TERM to everybody, and later to those alone that were forked in that moment by one that is gone.
+        """Send TERM to all processes, and later only to new orphans of processes that have ended.
 
-        Once to each, since a second one breaks a clean-up; and not to what one that is alive has started to clean up.
+        Each gets it once, because a second TERM breaks a clean-up; processes that a live one starts to clean up are
+        spared.
         """
         if not self._is_told:
             self._is_told = True
@@ -165,7 +166,7 @@ class Start:
         assert run is not None, "started in a run"
         self._boundary = scopes.enter(scope, "spawn", name)
         is_cleanup = scopes.is_cleanup(scope)
-        # A stop of any run around it must find what the process leaves behind when it ends.
+        # A stop of any surrounding run must find what the process leaves behind.
         runs = [run, *(outer for outer in run._lineage() if outer is not run and outer._outcome is None)]
         everyone = [Processes.of(each, is_cleanup=is_cleanup) for each in runs]
         self._processes = everyone[0]
@@ -175,7 +176,7 @@ class Start:
 
     def environment(self, given: Mapping[str, str] | None) -> dict[str, str]:
         """Return the environment of the process, with the cookies by which it and what it starts are found."""
-        # Without the one that names this process: what a run left behind that completed must outlive us.
+        # Without the variable that names this process: leftovers of a completed run must outlive it.
         return table.environment(given, self._run_id, self._cookie, None)
 
     def started(self, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""In which scope plain code starts something: its run, the clean-up of a run that is stopped, or none."""
+"""Where plain code starts something: in its run, in the clean-up of a stopped run, or in none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _here = _Here()
 def current() -> Scope | None:
     """Return the scope for whatever is started here, or None if that belongs to no run.
 
-    What a run left behind that completed goes on as plain code does, for the next run around it that is not over.
+    Code that a completed run left behind goes on as plain code, for the nearest ancestor that has not ended.
     """
     scope = _get()
     run = scope._run_here()
@@ -53,7 +53,7 @@ def _cleanup_of(run: Run) -> shielded | None:
 
 
 def _is_unwinding() -> bool:
-    """Return whether an exception that ends more than a step is on its way through the calling code.
+    """Return whether a BaseException such as AgentStopped is unwinding the calling code.
 
     Code that has swallowed it is not unwinding: the interpreter forgets an exception at the end of its ``except``.
     """

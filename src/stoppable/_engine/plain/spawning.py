@@ -112,7 +112,7 @@ def _forked(original: Callable[[], Any], pid_of: Callable[[Any], int]) -> Any:
         start.failed(error)
         raise
     if pid_of(result) == 0:
-        os.environ.update(cookies)  # of what it starts: it has our own environment, and is known by its pid
+        os.environ.update(cookies)  # for its children: the fork itself has our environment, and is known by its pid
         _set(FORKED)
     else:
         start.started(pid_of(result))
@@ -131,7 +131,7 @@ def process_start_of(original: Callable[[Any], None]) -> Callable[[Any], None]:
             original(self)
             return
         process = Start(scope, self.name)
-        # A fork has no run, and says so; and multiprocessing's own servers, which this may start, are nobody's.
+        # A fork has no run; and multiprocessing's own servers, which this may start, belong to no run.
         reset: Token[Scope] = _set(FORKED)
         try:
             original(self)

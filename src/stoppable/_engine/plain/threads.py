@@ -35,14 +35,14 @@ class PlainThread(Participant):
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Do nothing: the next thing that it starts raises, and if it never starts one the run is lost."""
+        """Do nothing: its next boundary raises; if it never reaches one, the run is lost."""
 
     def alive(self) -> bool:
         """Return whether its function still runs."""
         return not self._is_over
 
     def describe(self) -> str:
-        """Name the author's own line, then the thread."""
+        """Return the user's own line, then the thread."""
         return describe_thread(self._thread)
 
     def stack(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class PlainThread(Participant):
 
     def end(self, error: type[BaseException] | None = None) -> None:
         """Say that its function has returned."""
-        # Alive until the boundary is left, which notes its fate: the run must not end before that.
+        # Alive until the boundary is left, which records its fate: the run must not end before that.
         self._boundary.__exit__(error, None, None)
         self._is_over = True
 
@@ -82,7 +82,7 @@ def _start(original: Callable[[threading.Thread], None], thread: threading.Threa
             with scopes.performing(scope):
                 inner()
         except AgentStopped:
-            pass  # it was told to stop and did; nobody else is to know
+            pass  # it ended because of the stop, so there is nothing to report
         except BaseException as error:
             kind = type(error)
             raise
@@ -102,7 +102,7 @@ def _start(original: Callable[[threading.Thread], None], thread: threading.Threa
 
 
 def _guard_timer(timer: threading.Timer, scope: Scope) -> None:
-    """Make a timer give up at the stop, instead of acting later."""
+    """Cancel a timer at the stop."""
     run = scope._run_here()
     assert run is not None, "started in a run"
     function = timer.function

@@ -1,6 +1,6 @@
-"""Whose code a thread executes: the user's takes part in the run, a library's does not.
+"""Decides whether a thread executes the user's code, which takes part in the run, or a library's.
 
-By the file of the module, because nothing else tells them apart: the daemon flag is set by users and libraries alike.
+The file of the module decides, because users and libraries both set the daemon flag.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _EXAMPLES = tuple(f"{_PACKAGE}{name}{os.sep}" for name in ("demo", "testing"))  # ours, but agents
 
 
-@functools.cache  # when it is needed: sysconfig takes longer to import than all of stoppable
+@functools.cache  # imported when needed: sysconfig takes longer than all of stoppable
 def _library_folders() -> tuple[str, ...]:
     import sysconfig  # noqa: PLC0415
 

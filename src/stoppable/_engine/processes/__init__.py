@@ -1,1 +1,1 @@
-"""Process groups: commands that die with the run, the pipes to them, and the table that finds what escaped."""
+"""Process groups: commands that end with the run, their pipes, and how escaped processes are found."""

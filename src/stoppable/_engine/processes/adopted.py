@@ -1,4 +1,4 @@
-"""Processes that somebody else started, as participants: a terminal's shell, a tmux pane, a daemon's child."""
+"""``adopt_process``: processes that stoppable did not start, such as a tmux pane, as participants."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def adopt_process(*, pid: int | None = None, pgid: int | None = None, name: str 
     """Make a process or process group that stoppable did not start, and its children, a part of the current run.
 
     It is listed as in flight until it ends. A stop sends it TERM at CANCEL and KILL at KILL, and the run is not
-    ``stopped`` before it is dead. In a run that was told to stop it is ended, and AgentStopped is raised. A run that
-    ends without a stop leaves it alone, and so does ``release()``. One that has ended already is no error. Outside a
-    run it does nothing.
+    ``stopped`` before it is dead. If the run was already stopped, the process is ended and AgentStopped is raised. A
+    run that ends without a stop leaves it alone; so does a stop after ``release()``. A process that has already ended
+    is not an error. Outside a run it does nothing.
     """
     number = _checked(pid, pgid)
     run = context.current_run()
@@ -100,11 +100,11 @@ class _Adopted(Participant):
     def __init__(self, run: Run, number: int, name: str, *, is_group: bool) -> None:
         self._run = run
         self._name = name
-        self._family = Family(new_id())  # a cookie that nobody bears
+        self._family = Family(new_id())  # an id that no process has
         self._group = number if is_group else None
         self._watched: set[int] = set()
         self._force = Force.NONE
-        self._is_told = False  # TERM was sent: once, since a second one breaks a clean-up
+        self._is_told = False  # TERM was sent, only once: a second one would break a clean-up
         self._is_cut = False
         self._is_over = self._is_leaving = False
         self._pause = 0.0
@@ -126,7 +126,7 @@ class _Adopted(Participant):
         if isinstance(scope, shielded):
             scope._protect(self)
         self._run._when_ended(self._run_ended)
-        # Published first, the rung read afterwards: CANCEL and KILL find it, or it finds them.
+        # Registered first, the rung read afterwards: either CANCEL and KILL find it, or it sees them.
         if self._run._rung is not None and self._run._rung >= Rung.CANCEL:
             self._climb(self._run._rung)
         watcher.call(self._look)
@@ -135,7 +135,7 @@ class _Adopted(Participant):
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Send TERM at CANCEL, though not while whoever adopted it is in a shield, and KILL at KILL."""
+        """Send TERM at CANCEL, but not while the adopting code is in a shield, and KILL at KILL."""
         for adopted in targets:
             assert isinstance(adopted, cls)
             adopted._climb(rung)
@@ -149,11 +149,11 @@ class _Adopted(Participant):
         watcher.call(self._look)
 
     def shield_entered(self, shield: shielded) -> None:
-        """Hold CANCEL back."""
+        """Delay CANCEL."""
         self._shields.append(shield)
 
     def shield_left(self, shield: shielded) -> None:
-        """Let a CANCEL through that was held back."""
+        """Send a delayed CANCEL."""
         self._shields.remove(shield)
         if self._run._rung is Rung.CANCEL:
             self._climb(Rung.CANCEL)
@@ -169,7 +169,7 @@ class _Adopted(Participant):
     # Its end
 
     def _end(self) -> None:
-        """End it: the run that it was adopted by had been told to stop."""
+        """End the process: its run had already been stopped."""
         self._force = max(self._force, Force.TERM)
         control.get().call_at(clock.now() + self._run.policy.cancel, lambda: self._climb(Rung.KILL))
         watcher.call(self._look)
@@ -193,7 +193,7 @@ class _Adopted(Participant):
 
     def _strike(self) -> list[int]:
         left = self._family.find()
-        if self._group is not None and left:  # while one is alive, nobody else can have the group's number
+        if self._group is not None and left:  # while one is alive, the group's number cannot be reused
             for pid in set(table.in_group(self._group)) - set(left):
                 self._family.add(pid)
             left = self._family.find()
@@ -208,13 +208,13 @@ class _Adopted(Participant):
             self.over()  # it is nobody's any more
 
     def over(self) -> None:
-        """Be no part of the run any more: it has ended, or is let go."""
+        """Leave the run: the process has ended, or was released."""
         with lock:
             if self._is_leaving:
                 return
             self._is_leaving = True
         self._run._forget(self._run_ended)
-        # Alive until the boundary is left, which notes its fate: the run must not end before that.
+        # Alive until the boundary is left, which records its fate: the run must not end before that.
         self._boundary.__exit__(asyncio.CancelledError if self._is_cut else None, None, None)
         self._is_over = True
         self._run._withdraw(self)

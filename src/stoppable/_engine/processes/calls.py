@@ -1,4 +1,4 @@
-"""Processes that die with the run: run one to its end, or open one to talk to."""
+"""``run_process`` and ``open_process``."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ async def run_process(
 ) -> ProcessResult[Any]:
     """Run a command to its end and return its output; a boundary of kind ``spawn``.
 
-    ``command`` is a list of arguments, or one text with ``shell=True``. ``input`` is what it reads (nothing, if it is
-    left out); ``check=True`` raises ProcessFailed if it ends with another code than 0; ``output_limit`` is how many
-    bytes of each stream are kept; ``cwd``, ``env``, ``encoding`` and ``errors`` are those of ``subprocess``; ``name``
-    is how it is listed while it is in flight.
+    ``command`` is a list of arguments, or a string with ``shell=True``. ``input`` is sent to its stdin (default:
+    nothing); ``check=True`` raises ProcessFailed unless the exit code is 0; ``output_limit`` is the number of bytes to
+    keep of each stream; ``cwd``, ``env``, ``encoding`` and ``errors`` are those of ``subprocess``; ``name`` is the name
+    under which it is listed while in flight.
 
-    A graceful stop lets it finish, and its result is kept (G11). CANCEL sends TERM to all of its group and to what
-    escaped from it, KILL kills them. Somebody else's cancel ends it the same way. Whenever nobody gets the result, what
-    it wrote to its standard output is appended to the run's partial. What it leaves running in the background is ended
-    with it.
+    A graceful stop lets it finish, and its result is kept (G11). CANCEL sends TERM to its process group and to
+    processes that escaped from it, KILL kills them. A cancel by other code ends it the same way. If it is cut short,
+    its standard output so far is appended to the run's partial. Processes that it leaves running in the background are
+    ended with it.
     """
     return await _run(command, text=text, blocking=False, **options)
 
@@ -115,9 +115,9 @@ async def open_process(
 ) -> Process[Any]:
     """Start a command to communicate with: ``async with await stoppable.open_process([…]) as process``.
 
-    It is a boundary of kind ``spawn``, in flight while anything of it is alive. Leaving the block ends it with its
-    whole group: TERM, then KILL; so does the end of the run. A stop treats it as ``run_process`` does, except that what
-    it wrote is not made a partial: it was handed out as it came, and its reader records what is worth keeping.
+    It is a boundary of kind ``spawn``, in flight while any process of its group is alive. Leaving the block, or the end
+    of the run, ends the whole group: TERM, then KILL. A stop treats it as ``run_process`` does, except that its output
+    does not become a partial: your code reads the output as it comes, and records what it wants to keep.
     """
     return await _open(command, text=text, blocking=False, **options)
 
@@ -153,7 +153,7 @@ async def _run(
     if isinstance(output_limit, bool) or not isinstance(output_limit, int) or output_limit < 0:
         raise InvalidArgument(f"output_limit is {output_limit!r}: use a number of bytes from 0 up")
     group = ProcessGroup(Command.of(command, **place), ends_with_leader=True)
-    # Without input it reads nothing, instead of what is typed into our terminal.
+    # Without input it reads nothing, instead of the terminal's input.
     stdin = Outgoing(group.waker.wake, codec.encode(input), closing=True) if input else subprocess.DEVNULL
     stdout, stderr = Capture(output_limit), Capture(output_limit)
     try:

@@ -1,4 +1,4 @@
-"""What a process is asked to be, checked before anything starts."""
+"""The command of a process, validated before it starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Argument: TypeAlias = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to execute, and where; ``name`` is how it is listed while it is in flight."""
+    """What to execute, and where; ``name`` is the name under which it is listed."""
 
     args: str | tuple[str, ...]
     shell: bool
@@ -36,7 +36,7 @@ class Command:
         env: Mapping[str, str] | None = None,
         name: str | None = None,
     ) -> Command:
-        """Return a command from what a caller gave, or raise an error that says what to give."""
+        """Return a validated command, or raise an error that says what to pass."""
         args = _shell_line(command) if shell else _arguments(command)
         if env is not None and not all(isinstance(text, str) for pair in env.items() for text in pair):
             raise InvalidArgument("env has a name or a value that is not text: use a mapping of str to str")

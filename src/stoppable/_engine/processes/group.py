@@ -34,7 +34,7 @@ from stoppable.errors import InvalidArgument, StoppableError
 _EXIT_TICKS = 200  # a second each for TERM and for KILL
 
 live: set[ProcessGroup] = set()
-"""The groups of which something may be alive."""
+"""The groups that may have live processes."""
 
 
 class ProcessGroup(Participant):
@@ -56,7 +56,7 @@ class ProcessGroup(Participant):
         self.returncode: int | None = None
         self.error: Exception | None = None  # why it was not started
         self.cut = False  # it was told to end before it did so by itself
-        self.settled: bool = False  # there is nothing to wait for: it is gone, or cannot be ended
+        self.settled: bool = False  # the group is gone, or cannot be ended
         self._gone = False
         self._lock = threading.RLock()
         self._timers: list[control.Timer] = []
@@ -75,7 +75,7 @@ class ProcessGroup(Participant):
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Send TERM at CANCEL, though not while whoever started it is in a shield, and KILL at KILL."""
+        """Send TERM at CANCEL, but not while the starting code is in a shield, and KILL at KILL."""
         for group in targets:
             assert isinstance(group, cls)
             group._climb(rung)
@@ -92,22 +92,23 @@ class ProcessGroup(Participant):
     def _shielded_until(self) -> float:
         shields = list(self._shields)
         if isinstance(self._opener, TaskParticipant):
-            # It may be saying good-bye to the process. Cancelled later, it ends the process on the way out.
+            # It may be closing the process in an orderly way. If it is cancelled later, it ends the process on the way
+            # out.
             shields += self._opener._shields or ()
         return max((shield._ends_at() for shield in shields), default=0.0)
 
     def shield_entered(self, shield: shielded) -> None:
-        """Hold CANCEL back."""
+        """Delay CANCEL."""
         self._shields.append(shield)
 
     def shield_left(self, shield: shielded) -> None:
-        """Let a CANCEL through that was held back."""
+        """Send a delayed CANCEL."""
         self._shields.remove(shield)
         if self._is_held_back:
             self._climb(Rung.CANCEL)
 
     def alive(self) -> bool:
-        """Return whether anything of it may be alive; asks nobody, because the keeper says when nothing is."""
+        """Return whether any process may be alive; the keeper reports when none is."""
         return not self._gone
 
     def describe(self) -> str:
@@ -262,7 +263,7 @@ class ProcessGroup(Participant):
 
 
 def _end_all() -> None:
-    """End what is alive when the interpreter exits, which would take the keepers along."""
+    """Kill live groups when the interpreter exits, because the keeper threads end with it."""
     tick = threading.Event()
     for force in (Force.TERM, Force.KILL):
         for group in list(live):

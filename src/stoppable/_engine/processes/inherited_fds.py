@@ -1,7 +1,7 @@
-"""Descriptors that every process which a run starts is given.
+"""File descriptors that every process of a run inherits.
 
-A store proves by a lock that a worker is dead; a process that has the lock's descriptor keeps it, so that the proof is
-one for whatever the worker started, too.
+A store proves with a free lock that a worker is dead. Processes of the worker inherit the lock's descriptor, so a free
+lock proves that they are dead too.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ _sources: list[Callable[[], tuple[int, ...]]] = []
 
 
 def add(source: Callable[[], tuple[int, ...]]) -> None:
-    """Give new processes what a function says, until it is removed."""
+    """Pass the descriptors that a function returns to new processes, until it is removed."""
     _sources.append(source)
 
 
 def remove(source: Callable[[], tuple[int, ...]]) -> None:
-    """Stop giving them that."""
+    """Stop passing these descriptors."""
     if source in _sources:
         _sources.remove(source)
 
 
 def descriptors() -> tuple[int, ...]:
-    """Return what a new process is to be given (``pass_fds``)."""
+    """Return the descriptors for a new process (``pass_fds``)."""
     return tuple(descriptor for source in list(_sources) for descriptor in source())

@@ -1,10 +1,10 @@
-"""Ends what a worker left running that was itself killed from outside: nobody is left to climb its ladders (N13).
+"""Kills processes that a dead worker left behind: its ladders no longer run (N13).
 
-Every process of a run bears in its environment who started it. If that process is gone, the run is over, and so is what
-it started, unless it was started in ``detached()``. Looked for by every supervisor, now and then.
+Every process of a run has an environment variable that names the process that started it. If that one is gone, the run
+has ended, and its processes are killed, unless they were started in ``detached()``. Every supervisor checks regularly.
 
-Plain processes bear only their run: what a run left behind that completed lives on. They end with a run that its
-worker did not see to its end, which a store knows.
+Plain processes only have the id of their run, because leftovers of a completed run live on. They are killed if their
+run ended because its worker died, which the store knows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stoppable._engine.processes import table
 
 @cache
 def _place() -> str:
-    """Name this boot and pid namespace: a pid means nothing in another one."""
+    """Identify this boot and pid namespace: a pid is meaningless in another one."""
     return f"{boot_id()}/{Path('/proc/self/ns/pid').readlink()}"
 
 
 def cookie() -> str | None:
-    """Return what says that this very process started another; None where there is no ``/proc``."""
+    """Return a value that identifies this process as the starter of another; None without ``/proc``."""
     with contextlib.suppress(OSError):
         return f"{_place()}/{os.getpid()}/{table.started(os.getpid()).decode()}"
     return None

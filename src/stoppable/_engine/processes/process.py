@@ -154,17 +154,17 @@ class Process(Generic[S]):
 
     @property
     def stdin(self) -> Writer[S]:
-        """What it reads."""
+        """The standard input of the process."""
         return _piped("stdin", self._stdin)
 
     @property
     def stdout(self) -> Reader[S]:
-        """What it writes."""
+        """The standard output of the process."""
         return _piped("stdout", self._stdout)
 
     @property
     def stderr(self) -> Reader[S]:
-        """What it writes to its error stream."""
+        """The standard error of the process."""
         return _piped("stderr", self._stderr)
 
     def send_signal(self, signum: int) -> None:
@@ -254,17 +254,17 @@ class BlockingProcess(Generic[S]):
 
     @property
     def stdin(self) -> BlockingWriter[S]:
-        """What it reads."""
+        """The standard input of the process."""
         return BlockingWriter(self._process.stdin)
 
     @property
     def stdout(self) -> BlockingReader[S]:
-        """What it writes."""
+        """The standard output of the process."""
         return BlockingReader(self._process.stdout)
 
     @property
     def stderr(self) -> BlockingReader[S]:
-        """What it writes to its error stream."""
+        """The standard error of the process."""
         return BlockingReader(self._process.stderr)
 
     def send_signal(self, signum: int) -> None:

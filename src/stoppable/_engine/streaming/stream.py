@@ -41,8 +41,8 @@ def stream(iterator: Any, finish: bool = False) -> Any:  # noqa: FBT001, FBT002
     """Iterate over a stream, so that a stop ends it between two chunks: it is closed, then AgentStopped is raised.
 
     What has arrived is kept (G11). ``finish=True`` lets a stream that has begun run to its end, as a plain call does,
-    unless INTERRUPT comes first. Leaving early closes what it reads from: a ``break``, ``close()`` or ``aclose()``, the
-    end of a ``with`` block, the garbage collector. Outside a run it does nothing else.
+    unless INTERRUPT comes first. Leaving early closes the source: with a ``break``, ``close()`` or ``aclose()``, at the
+    end of a ``with`` block, or by garbage collection. Outside a run that is all it does.
     """
     if isinstance(iterator, Chunks):  # a guarded stream: it is listed already
         iterator._finish = iterator._finish or finish

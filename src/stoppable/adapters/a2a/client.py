@@ -47,11 +47,11 @@ _REQUEST_TIMEOUT = 408
 
 
 def client(given: C, *, name: str = "a2a", url: str | None = None) -> C:
-    """Make every task that a client starts inside a run a node of that run's tree, in place, and return the client.
+    """Make every task that a client starts inside a run a node of that run's tree; changes and returns the client.
 
-    A stop of the run is passed on as a cancel, with its mode, reason and what is left of its grace, also if the id of
-    the task becomes known only later. What became of the node is what the other agent says; one that cannot be asked
-    is ``unreachable``, and the run ``lost``. Leaving the stream of ``send_message`` early stops the task.
+    A stop of the run is passed on as a cancel, with its mode, its reason and the rest of its grace, as soon as the id
+    of the task is known. What became of the node is what the other agent says; one that cannot be asked is
+    ``unreachable``, and the run ``lost``. Leaving the stream of ``send_message`` early stops the task.
 
     ``name`` is what receipts and the web UI call it; ``url`` is noted with the id of the task.
     """

@@ -20,8 +20,7 @@ from stoppable.records import TreeEvent
 from stoppable.supervisor import BulkStop, Listener, StartOptions, Supervisor
 
 POLICY = Policy(grace=2.0, interrupt=0.25, cancel=1.0, kill=0.5, blind_grace=0.0)
-"""Four seconds in all, so that a client with a timeout of five still hears the end; a run that never looks at its stop
-is not waited for."""
+"""Four seconds in all, so that a client with a timeout of five still gets the end; a blind run is cancelled at once."""
 
 _HOOK_SECONDS = 0.5
 
@@ -57,7 +56,7 @@ class RunExecutor(AgentExecutor):
         """Publish the end of a run that no stop ended, and return whether the task has ended with it."""
 
     async def _call_cancel(self, context: RequestContext) -> None:
-        """Tell whoever executes a task that it is being stopped."""
+        """Notify the executor of a task that it is being stopped."""
 
     # What the SDK calls
 
@@ -157,10 +156,10 @@ class RunExecutor(AgentExecutor):
 
 
 class StoppableExecutor(RunExecutor):
-    """Makes every task of an executor one that can be stopped: each message that it handles is a run.
+    """Wraps an executor so that its tasks can be stopped: each message that it handles is a run.
 
-    The executor's own ``cancel()`` is called when a run is told to stop, for half a second at most, and decides
-    nothing: the state of the task is what became of the run. Use it with ``StoppableRequestHandler``.
+    When a run is stopped, the executor's own ``cancel()`` is called too, for half a second at most; the outcome of the
+    run decides the state of the task. Use it with ``StoppableRequestHandler``.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class StoppableExecutor(RunExecutor):
     ) -> None:
         super().__init__(supervisor, name or type(inner).__name__, policy=policy, mode=mode)
         self.inner = inner
-        self._contexts: dict[str, RequestContext] = {}  # of the runs here that nobody has told to stop
+        self._contexts: dict[str, RequestContext] = {}  # of the local runs that were not stopped
         self._listener: Listener | None = None
 
     async def _start(self, context: RequestContext, fence: Fence, options: StartOptions) -> RunHandle[Any]:

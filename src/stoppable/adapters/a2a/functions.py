@@ -87,7 +87,7 @@ def _arguments(agent: Callable[..., Any], message: Message | None) -> tuple[tupl
         _check_callable_without(agent)
         return (), {}
     except ValueError:
-        pass  # one written in C that does not tell
+        pass  # written in C, without a signature
     return (text,), {}
 
 

@@ -49,7 +49,7 @@ _WATCH_SECONDS = 0.5  # between two looks at a task whose events may be another 
 
 
 class StoppableRequestHandler(DefaultRequestHandler):
-    """Answers a cancel with what became of the run: canceled only if everything of it is known to have ended.
+    """Answers a cancel with the outcome of the run: canceled only if every part of it is known to have ended.
 
     It takes what ``DefaultRequestHandler`` takes. ``on_disconnect="stop"`` stops a task whose last streaming client
     has left; otherwise it goes on. Call ``close()`` when the server ends: the tasks that are left are stopped, and
@@ -151,7 +151,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
         return bool(page.runs) and page.runs[0].status is Status.LOST
 
     async def _write_lost(self, task: Task, context: ServerCallContext) -> Task:
-        """Store the end of a task whose process is gone; nobody else would."""
+        """Store the end of a task whose process is gone."""
         ended = Task()
         ended.CopyFrom(task)
         ended.status.state = FAILED
@@ -188,7 +188,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
     async def _with_stored_end(
         self, events: AsyncGenerator[Any, None], task_id: str, context: ServerCallContext
     ) -> AsyncGenerator[Any, None]:
-        """Yield events, and at last the end that another replica has stored, which nobody publishes here."""
+        """Yield events, and finally the end that another replica has stored, which is not published here."""
         following: asyncio.Task[Any] | None = None
         is_ended = False
         try:

@@ -13,11 +13,11 @@ from a2a.types import ListTasksRequest, ListTasksResponse, Task
 
 from stoppable.adapters.a2a.states import TERMINAL
 
-_LOOK_SECONDS = 0.05  # another replica may have written it, which nobody tells us
+_LOOK_SECONDS = 0.05  # another replica may have written it, without a notification
 
 
 class Ends:
-    """Tells whoever waits here that a task has its terminal state."""
+    """Notifies local waiters that a task has reached its terminal state."""
 
     def __init__(self, ended: Callable[[str], None]) -> None:
         self._ended = ended
@@ -73,7 +73,7 @@ class FirstTerminalStays(TaskStore):
 
 
 class Versioned(VersionedTaskStore):
-    """A versioned task store, which refuses late writers by itself."""
+    """A versioned task store, which refuses late writes."""
 
     def __init__(self, store: VersionedTaskStore, ends: Ends) -> None:
         self._store, self._ends = store, ends

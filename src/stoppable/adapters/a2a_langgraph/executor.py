@@ -1,4 +1,4 @@
-"""A LangGraph graph behind A2A: every task can be cancelled, anywhere in the graph, and its conversation works on."""
+"""A LangGraph graph behind A2A: tasks can be cancelled anywhere in the graph, and the conversation can go on."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class _GraphExecutor(AgentExecutor):
         self._graph, self._has_partials = graph, has_partials
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Let the graph work on a message."""
+        """Run the graph for a message."""
         current = context.current_task
         task_id = context.task_id or ""
         context_id = current.context_id if current is not None else context.context_id or ""

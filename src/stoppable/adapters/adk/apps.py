@@ -31,7 +31,7 @@ def install(
     control_host: str = "127.0.0.1",
     api_key: str | None = None,
 ) -> Supervisor:
-    """Make every run of an ADK app one that can be stopped, and return the supervisor that does it.
+    """Make the runs of an ADK app stoppable, and return the supervisor.
 
     ``app`` is what ``get_fast_api_app`` returned. It gets ``POST …/sessions/{id}:cancel`` and ``GET
     …/sessions/{id}/stream``, and opens the supervisor when it starts, unless that is open; without one the runs are

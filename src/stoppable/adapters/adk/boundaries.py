@@ -208,7 +208,7 @@ def _tool(real: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.asynccontextmanager
 async def _flight(tool: Any) -> AsyncIterator[None]:
-    """Be the boundary around a tool's call, and a run of its own around an agent that is called as a tool."""
+    """Wrap a tool call in a boundary, and an agent that is called as a tool in a child run."""
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(tool, AgentTool):
             await stack.enter_async_context(stoppable.open_run(tool.name))

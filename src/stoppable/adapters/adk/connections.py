@@ -40,7 +40,7 @@ class Connection:
             pending.add(self._key, self.run_id)
 
     def take(self) -> str | None:
-        """Return the id for the run that is asked for; any further run of the same handler gets one of its own."""
+        """Return the requested run id; further runs of the same handler get new ids."""
         if self._is_taken:
             return None
         self._is_taken = True

@@ -1,4 +1,4 @@
-"""The routes and the page of stoppable beside an ADK app: below its address, or on a port and a thread of their own."""
+"""stoppable's routes and web UI for an ADK app: below its address, or on a separate port and thread."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _NOT_FOUND, _HTTP_NOT_FOUND = -32001, 404
 
 
 def client(given: Any, *, name: str, url: str | None = None) -> Any:
-    """Make every task that a client starts inside a run a node of that run's tree, in place, and return the client.
+    """Make every task that a client starts inside a run a node of that run's tree; changes and returns the client.
 
     A stop is passed on as a cancel once the id of the task is known. A client that streams learns it at once; one that
     waits for the whole answer, as that of a RemoteA2aAgent does by default, only with the end: until then the task is

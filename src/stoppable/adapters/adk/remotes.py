@@ -44,5 +44,5 @@ def _follow() -> Callable[..., Any]:
 
 
 def _unreachable(client: Any, *, name: str, url: str | None = None) -> Any:
-    """Make tasks nodes whose end is seen, and which nobody can ask to stop."""
+    """Make tasks nodes whose end is seen, but which cannot be stopped."""
     return follow(client, lambda events, _, __: Conversation(events, name, url=url))

@@ -48,7 +48,7 @@ def wrap(
     tool_threads: bool = True,
     app_name: str | None = None,
 ) -> R:
-    """Make every run of a runner one that can be stopped, and return the runner.
+    """Make the runs of a runner stoppable, and return the runner.
 
     With a supervisor the runs are kept in its store, and stopped by the key of their session or by their id; without
     one they belong to the current run, if there is one. ``on_disconnect`` says what becomes of a run whose reader

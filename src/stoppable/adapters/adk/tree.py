@@ -14,7 +14,7 @@ _END: Any = object()
 
 
 class _Child:
-    """An agent that runs as a child of the current run, in a task of its own, one event at a time."""
+    """An agent that runs as a child of the current run, in a separate task, one event at a time."""
 
     def __init__(self, name: str, steps: Callable[[], Any]) -> None:
         self._name, self._steps = name, steps
@@ -37,7 +37,7 @@ class _Child:
         self.events.put_nowait(_END)
 
     async def leave(self, task: asyncio.Task[None]) -> None:
-        """End it, because its reader left; one that a stop has reached ends by itself, and is not cut while it does."""
+        """End the run because its consumer left; a run that is already stopping ends without being cut off."""
         self._is_left = True
         self.wanted.set()
         if self._run is None:
@@ -49,10 +49,10 @@ class _Child:
 
 
 async def as_child(unit: Unit, name: str, steps: Callable[[], Any]) -> AsyncIterator[Any]:
-    """Yield what an agent yields, which runs as a child of the current run.
+    """Yield the events of an agent that runs as a child of the current run.
 
-    It goes on when its caller asks for more, as plain ADK does, since by then the event before is in the session. The
-    run has a task of its own because a block cannot be a run across a ``yield``: its reader would be in it too.
+    The agent continues when its caller asks for more, as in plain ADK, because by then the previous event is in the
+    session. The run has a separate task, because a run cannot span a ``yield``: the consumer would be in the run too.
     """
     child = _Child(name, steps)
     with at(unit):

@@ -65,14 +65,14 @@ class Turn:
         self.said: dict[str, str] = {}
         """Text that was streamed and is in no session yet, by author."""
         self.calls: dict[str, Any] = {}
-        """What became of the tool calls that had begun, by the id of the call: their result, or UNFINISHED."""
+        """The results of the tool calls that have begun, by call id; UNFINISHED if there is none."""
         self._units: set[Unit] = set()
         self._loop = asyncio.get_running_loop()
         self._waiting: set[asyncio.Future[None]] = set()
         self._is_quiet = False
 
     def tell(self, event: Any, wire: dict[str, Any]) -> None:
-        """Hand an event to the reader, and to whoever follows the run."""
+        """Pass an event to the consumer, and to the followers of the run."""
         stoppable.emit(EVENT, event=wire)
         self.told.add(event.id)
         text = "".join(part.text or "" for part in event.content.parts or []) if event.content else ""
@@ -158,7 +158,7 @@ class Turn:
                 future.set_result(None)
 
     def _is_on_loop(self) -> bool:
-        """Return whether the caller is on the loop of the turn; a pool of ADK gives async tools one of their own."""
+        """Return whether the caller is on the loop of the turn; ADK's pool runs async tools on other loops."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -171,4 +171,4 @@ class _Unfinished:
 
 
 UNFINISHED: Any = _Unfinished()
-"""A tool call that had begun, and nobody knows its result."""
+"""A tool call that has begun, and whose result is unknown."""

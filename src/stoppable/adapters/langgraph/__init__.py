@@ -1,7 +1,7 @@
-"""LangGraph: stop a graph anywhere, and its thread works on; langgraph 1.0 and later, unmodified.
+"""LangGraph: stop a graph anywhere and keep its thread usable, with unmodified langgraph 1.0 and later.
 
 ``stoppable_graph(graph)`` makes every call of a compiled graph a run. ``instrument()`` does it for all graphs that are
-called inside a run. ``repair(graph, config)`` mends a thread that was broken before.
+called inside a run. ``repair(graph, config)`` repairs a thread that was broken before.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def stoppable_graph(
     owner: str | None = None,
     policy: Policy | None = None,
 ) -> G:
-    """Return a graph with the same methods, each call of which is a run: a child inside a run, else a root.
+    """Return a graph with the same methods, each call of which is a run: a child inside a run, otherwise a root.
 
     With a supervisor the runs are kept in its store, and stopped by the key of their thread (``key_of``) or by their
     id. The graph is an agent too: ``spawn(graph, input, config)``. ``on_stop`` says what becomes of its thread when a

@@ -134,5 +134,5 @@ class Call:
         return has_raised or (run.receipt is not None and run.receipt.delivered_at is not None)
 
     def _failed(self, error: Exception) -> None:
-        # Whoever stopped the run gets its outcome all the same; the next turn mends the thread, or says why it cannot.
+        # The caller still gets the outcome; the next turn repairs the thread, or says why it cannot.
         _logger.error("the thread of a stopped run of %s could not be sealed", self.name, exc_info=error)

@@ -1,7 +1,6 @@
-"""Streams of graphs as runs, which go on when their reader asks for more, as plain LangGraph does.
+"""Streams of graphs as runs, which continue when their consumer asks for more, as in plain LangGraph.
 
-The run has a task or a thread of its own, because a block cannot be a run across a ``yield``: its reader would be in
-the run too.
+The run has a separate task or thread, because a run cannot span a ``yield``: the consumer would be in the run too.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class _Reading:
         self.is_left = False
 
     def leave(self) -> None:
-        """End the run because its reader left; one that a stop has reached ends by itself."""
+        """End the run because its consumer left, unless it is already stopping."""
         self.is_left = True
         if self.run is not None and not self.run.token.stopped:
             reason = stoppable.Reason.of("the reader of its stream left", kind=stoppable.ReasonKind.DISCONNECT)
@@ -38,7 +37,7 @@ class _Reading:
 
 
 async def read(call: Call, begin: Callable[[], Any]) -> AsyncIterator[Any]:
-    """Yield what a graph streams, as a run in a task of its own."""
+    """Yield what a graph streams, as a run in a separate task."""
     reading = _Reading(call)
     items: asyncio.Queue[Any] = asyncio.Queue()
     wanted = asyncio.Event()
@@ -76,7 +75,7 @@ async def read(call: Call, begin: Callable[[], Any]) -> AsyncIterator[Any]:
 
 
 def read_blocking(call: Call, begin: Callable[[], Any]) -> Iterator[Any]:
-    """Yield what a graph streams, as a run on a thread of its own."""
+    """Yield what a graph streams, as a run on a separate thread."""
     reading = _Reading(call)
     items: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wanted = threading.Semaphore(0)

@@ -22,10 +22,10 @@ NOT_KNOWN = "The run ended before this call was answered: it may have taken effe
 
 
 def repair(graph: Any, config: Any) -> bool:
-    """Mend a thread whose tool calls have no answer, and return whether there was anything to mend.
+    """Repair a thread whose tool calls have no answer, and return whether anything was repaired.
 
-    For threads that were broken by a cancelled task or a crash. Never over a pending ``interrupt()``; call it again,
-    and nothing happens. Persistent subgraphs are mended too.
+    For threads that were broken by a cancelled task or a crash. It does not touch a pending ``interrupt()``, and a
+    second call does nothing. Persistent subgraphs are repaired too.
     """
     found = [mend(graph, where, None) for where in [thread_config(config), *_below(graph, config)]]
     return any(found)

@@ -1,4 +1,4 @@
-"""How the runs of a graph are started, and what becomes of its thread when one is stopped."""
+"""How the runs of a graph are started, and what happens to its thread when one is stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OnStop = Literal["seal", "rollback", "leave"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What ``stoppable_graph`` was told."""
+    """The arguments of ``stoppable_graph``."""
 
     supervisor: Supervisor | None = None
     on_stop: OnStop = "seal"

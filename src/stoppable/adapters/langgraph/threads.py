@@ -18,7 +18,7 @@ class _Unfinished:
 
 
 UNFINISHED: Any = _Unfinished()
-"""A tool call that had begun, and nobody knows its result."""
+"""A tool call that has begun, and whose result is unknown."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Thread:
     """The checkpoint that the call began with; None if there was none."""
     had_interrupts: bool = False
     calls: dict[str, Any] = field(default_factory=dict)
-    """What became of the tool calls that had begun, by their ids: the answer, or UNFINISHED."""
+    """The answers of the tool calls that have begun, by id; UNFINISHED if there is none."""
     said: dict[str, str] = field(default_factory=dict)
     """Text that was streamed in nodes that never returned, by the id of the message."""
     below: list[Thread] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Thread:
         return [found for one in self.below for found in [one, *one.all_below()]]
 
     def note(self, call_id: str | None, result: Any) -> None:
-        """Remember what became of a tool call."""
+        """Record the answer of a tool call."""
         if call_id is None:
             return
         found = _messages_of(result) if isinstance(result, Command) else [result]
@@ -58,7 +58,7 @@ def _messages_of(command: Command[Any]) -> list[Any]:
 
 
 def thread_of(graph: Any, config: Any) -> Thread:
-    """Return the thread that a call of a graph works on; only if it is its own and not part of that of its caller."""
+    """Return the thread of a graph call, if it has its own and does not share that of its caller."""
     full = ensure_config(merge_configs(graph.config, config) if graph.config else config)
     given = full.get("configurable", {})
     is_kept = bool(given.get(names.CHECKPOINTER) or graph.checkpointer)

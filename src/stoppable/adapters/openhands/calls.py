@@ -1,4 +1,4 @@
-"""Tool calls: each is a child run on a thread of its own, with a token of its own."""
+"""Tool calls: each is a child run on a separate thread, with its own token."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class _Batch:
         call = Call(run, self._turn.shells, None if tool is None else tool.executor)
 
         def runner(action: Any) -> Events:
-            # Entered once the locks of the tool are held: nobody begins it after a stop that came while it waited.
+            # Entered after the locks of the tool are held, so that a stop during that wait prevents the call.
             with call.executed(), stoppable.boundary("tool", action.tool_name):
                 events: Events = self._runner(action)
                 return events
@@ -102,7 +102,7 @@ def _name(action: Any) -> str:
 
 
 def _answer(action: Any, outcome: stoppable.Outcome[Events]) -> Events:
-    """Return what the model is told of a tool call: its result, or that it was stopped alone."""
+    """Return the answer of a tool call for the model: its result, or that it was stopped."""
     if outcome.status == "completed" and outcome.result is not None:
         return outcome.result
     said = f"This tool call was {outcome.status}"

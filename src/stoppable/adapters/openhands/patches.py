@@ -95,7 +95,7 @@ def _settings(supervisor: Any, background: Background, owner: Any, labels: Any, 
 
 
 def activate() -> None:
-    """Wrap the methods of OpenHands, once; nothing changes for conversations that nobody supervises."""
+    """Wrap the methods of OpenHands, once; nothing changes for unsupervised conversations."""
     global _is_active
     with _lock:
         if _is_active:
@@ -175,7 +175,7 @@ _CALLBACKS = ("callbacks", "token_callbacks", "stream_callbacks")
 
 
 def _detached(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Let whoever follows a conversation be no part of its run: a server sends events in tasks of its own."""
+    """Run the callbacks of a conversation outside of its run: a server sends events in separate tasks."""
     if inspect.iscoroutinefunction(callback):
         return callback
 

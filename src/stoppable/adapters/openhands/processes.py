@@ -10,7 +10,7 @@ _PROC = Path("/proc")
 
 
 class Process(NamedTuple):
-    """A process; with the time of its start nobody else can be taken for it."""
+    """A process, with its start time, which protects against a reused pid."""
 
     pid: int
     started: int

@@ -17,7 +17,7 @@ _NAME, _CHILD = "openhands", "sub-agent"
 
 
 async def arun(conversation: Any, supervised: Supervised, plain: Callable[[Any], Awaitable[None]]) -> None:
-    """Run a conversation as a run, in a task of its own: a cancel of the caller and ours never meet."""
+    """Run a conversation as a run in a separate task, so that the caller's cancel and stoppable's never mix."""
     before = supervised.turn
     if before is not None and not before.unwound.is_set():
         # The caller of an earlier run may have been cancelled, and two on one loop would share the lock of the state.

@@ -77,7 +77,7 @@ class Supervised:
         return None if self.turn is None else self.turn.run
 
     def begin(self, run: stoppable.Run) -> Turn:
-        """Note that a run has begun; one that was interrupted before is told to stop."""
+        """Record that a run has begun; if it was interrupted before, stop it."""
         turn = Turn(self, run)
         stoppable.on_end(lambda _: turn.unwound.set())
         with self._lock:
@@ -127,13 +127,13 @@ _everywhere: Settings | None = None
 
 
 def supervise_all(settings: Settings | None) -> None:
-    """Supervise every conversation of this process that is not supervised by itself."""
+    """Supervise every conversation of this process that has no settings from ``supervise``."""
     global _everywhere
     _everywhere = settings
 
 
 def of(conversation: Any) -> Supervised | None:
-    """Return what is known of a conversation, or None if nobody supervises it."""
+    """Return the state of a conversation, or None if it is not supervised."""
     found: Supervised | None = conversation.__dict__.get("_stoppable")
     if found is None and (_everywhere is not None or stoppable.current_run() is not None):
         turn = current_turn.get()

@@ -46,9 +46,9 @@ class Shells:
                 self._busy[shell] -= 1
 
     def end_jobs(self) -> None:
-        """End what the current run, which was told to stop, has started in the background of its shells.
+        """End the background jobs that the current, stopped run has started in its shells.
 
-        What is in front of a shell that a tool call waits for is left to that call.
+        A foreground command is left to the tool call that waits for it.
         """
         for shell, before in list(self._before.items()):
             spared = in_front(shell) if self._busy.get(shell) else None
@@ -121,7 +121,7 @@ def _is_terminal(executor: Any) -> bool:
 
 
 def _end(group: int) -> None:
-    """Make a process group a part of the current run, which was told to stop: TERM, then KILL, and it waits for it."""
+    """Make a process group a part of the current, stopped run: it gets TERM, then KILL, and the run waits for it."""
     with contextlib.suppress(stoppable.AgentStopped):
         stoppable.adopt_process(pgid=group, name=f"command {group}")
 

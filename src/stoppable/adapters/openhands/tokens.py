@@ -25,7 +25,7 @@ class RunToken(CancellationToken):  # type: ignore[misc]  # its types are known 
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the run was told to stop, or a run that it belongs to; a True counts as delivered."""
+        """Whether the run or one of its ancestors was stopped; True counts as noticing the stop (delivery)."""
         # Those above it too: a thread may outlive the tool call that started it.
         told = [run for run in lineage(self.run) if run.token.stopped]
         for run in told:

@@ -1,1 +1,1 @@
-"""Server-Sent Events: what happens in runs, as streams that browsers and clients follow and resume."""
+"""Server-Sent Events: streams about runs, which browsers and clients follow and resume."""

@@ -1,4 +1,4 @@
-"""Event streams of runs in the format of your own app, with the heartbeat and the limits of ours."""
+"""Event streams in the format of your app, with the heartbeat and limits of stoppable's own streams."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Message(NamedTuple):
 class EventEncoder(ABC):
     """Translates the events of a run into messages for the clients of your app.
 
-    It is called on the event loop of the app and must not block. One encoder serves one stream, so it may keep what it
-    needs to know between two events.
+    It is called on the app's event loop and must not block. Each stream has its own encoder, so an encoder may keep
+    state between two events.
     """
 
     def first(self, record: RunRecord) -> Message | None:  # noqa: ARG002 - for those who override it
-        """Return the first message of a stream, also of one that resumes; None sends nothing."""
+        """Return the first message of a stream, including one that resumes; None sends nothing."""
         return None
 
     @abstractmethod
@@ -49,10 +49,10 @@ class EventEncoder(ABC):
 class EventStreams:
     """Opens event streams in the format of your app.
 
-    Each stream replays what happened, then follows, and ends when the run has ended. Messages carry an ``id`` with
-    which a client resumes, a comment keeps idle streams open, and ``limits`` bounds how many there are and how slowly
-    they may be read. A stream that ends early says why in a ``dropped`` or ``shutdown`` event. Leaving a stream stops
-    the run only if it was started with ``on_disconnect="stop"``.
+    Each stream sends past events, then live ones, and ends when the run has ended. Messages have an ``id`` from which a
+    client resumes, comments keep idle streams open, and ``limits`` bounds the number of streams and how slowly they may
+    be read. A stream that ends early says why in a ``dropped`` or ``shutdown`` event. Closing a stream stops the run
+    only if it was started with ``on_disconnect="stop"``.
     """
 
     def __init__(self, supervisor: Supervisor, limits: ServerLimits | None = None) -> None:
@@ -66,8 +66,8 @@ class EventStreams:
     ) -> Response:
         """Return a response that follows a run, or with ``tree`` the run and all its descendants.
 
-        ``after`` is the last ``id`` that the client has, from its Last-Event-ID; whoever has seen the end gets 204.
-        Raises RunNotFound for a run that is unknown, or of another owner than a given one.
+        ``after`` is the last ``id`` that the client has received, from its Last-Event-ID; a client that has seen the
+        end gets 204. Raises RunNotFound if the run is unknown or belongs to another owner than ``owner``.
         """
         record = await self._streams.supervisor.get(run_id)
         if owner is not None and record.owner != owner:
@@ -76,16 +76,16 @@ class EventStreams:
         return await resume_stream(self._streams, _Encoded(inner, encoder, encoder.first(record)), after)
 
     def drain(self) -> None:
-        """End every stream, and tell clients to resume elsewhere: this process shuts down."""
+        """End every stream because this process shuts down, and ask clients to resume elsewhere."""
         self._streams.drain()
 
     def close(self) -> None:
-        """Forget what is left; after this no stream may be opened."""
+        """Release all resources; after this no stream may be opened."""
         self._streams.close()
 
 
 class _Encoded(LogView):
-    """What another view shows, as an encoder puts it."""
+    """A view whose events are translated by an encoder."""
 
     __slots__ = ("_encoder", "_first", "_inner")
 
@@ -97,19 +97,19 @@ class _Encoded(LogView):
         self._first = first
 
     def make_feed(self, store: Store) -> Feed:
-        """Return what wakes those who follow the same."""
+        """Return the feed that wakes all readers of the same events."""
         return self._inner.make_feed(store)
 
     async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
-        """Return what comes after a number, each event with its own."""
+        """Return the events after a number, each with its number."""
         return await self._inner.events(store, after, limit)
 
     async def position(self, store: Store, after: int) -> tuple[int, bool]:
-        """Return the newest number there is, and whether a client that has ``after`` has seen everything."""
+        """Return the newest number, and whether a client that has ``after`` has seen everything."""
         return await self._inner.position(store, after)
 
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:  # noqa: ARG002 - a feed knows our format only
-        """Return events as they are sent; one that shows nothing is passed over."""
+        """Return the encoded events; events that the encoder skips are left out."""
         opening = b"" if self._first is None else message(*self._first)
         self._first = None
         while events := await self.events(store, after, READ):

@@ -1,4 +1,4 @@
-"""What streams follow together: they are woken together, and an event is encoded once for all of them."""
+"""Feeds: streams that follow the same events are woken together, and each event is encoded once."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ _ENCODED_BYTES = 2_000_000
 
 
 class Follower(Protocol):
-    """An open stream, as what wakes it knows it."""
+    """An open stream, as its feed sees it."""
 
     @property
     def keeps_run(self) -> bool:
-        """Whether the run is stopped once it, and all others like it, have left."""
+        """Whether the run is stopped after this reader and all others like it have left."""
         ...
 
     def wake(self) -> None:
-        """Look at the log again."""
+        """Read the log again."""
         ...
 
     def check(self, now: float) -> None:
-        """Give a client up that takes nothing."""
+        """Drop a client that does not read."""
         ...
 
 
 class Feed:
-    """News of a run, or of all of them, for the readers that want it."""
+    """Wakes the readers of a run, or of all runs, when there are new events."""
 
     __slots__ = ("_encoded", "_is_woken", "_loop", "_pause", "_size", "_subscription", "readers")
 
     def __init__(self, store: Store, name: str, pause: float = 0.0) -> None:
-        """Wake readers on news of a name, at most once in ``pause`` seconds."""
+        """Wake readers on changes under a name, at most once in ``pause`` seconds."""
         self.readers: list[Follower] = []
         self._loop = asyncio.get_running_loop()
         self._is_woken = False
@@ -47,11 +47,11 @@ class Feed:
         self._subscription = store.watch(name, self._wake)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._subscription.close()
 
     def encode(self, event: Event, place: int) -> bytes:
-        """Return an event as it is sent, with the number that a client resumes after."""
+        """Return the encoded event, with the number from which a client resumes."""
         if len(self.readers) == 1:
             return _encode(event, place)
         encoded = self._encoded.get(place)
@@ -77,21 +77,21 @@ class Feed:
             self.wake_all()
 
     def wake_all(self) -> None:
-        """Let every reader look."""
+        """Wake every reader."""
         self._is_woken = False
         for reader in self.readers:
             reader.wake()
 
 
 def _encode(event: Event, place: int) -> bytes:
-    kind = event.type._value_  # before 3.12, .value takes longer than a call
+    kind = event.type._value_  # before 3.12, .value is slower than a call
     return message(
         kind, {"runId": event.run_id, "seq": event.seq, "at": event.at, "type": kind, "data": event.data}, place
     )
 
 
 def message(kind: str, data: object, place: int | None = None) -> bytes:
-    """Return an event of a stream; without a place a client that resumes does not count it."""
+    """Return an event of a stream; without a place, it does not affect where a client resumes."""
     text = dumps(data)
     if not text.isascii():
         text = one_line(text)

@@ -1,4 +1,4 @@
-"""One client that follows a run, or what changes anywhere."""
+"""One client that follows a run, or the changes of all runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HEARTBEAT = b":\n\n"
 
 
 class Reader:
-    """Sends what a view has, then what comes, until its end.
+    """Sends the past events of a view, then live ones, until its end.
 
-    It reads from the store what it sends, so a slow client holds up nobody and costs no memory; one that takes nothing
-    for long is dropped with a ``dropped`` event and may resume after the last event that it has.
+    It reads events from the store when it can send them, so a slow client delays nothing and costs no memory. A client
+    that reads nothing for long is dropped with a ``dropped`` event, and may resume after the last event that it has.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Reader:
 
     @property
     def keeps_run(self) -> bool:
-        """Whether the run is stopped once it, and all others like it, have left."""
+        """Whether the run is stopped after this reader and all others like it have left."""
         return self.view.stops_run and not self._is_over
 
     async def run(self, receive: Receive) -> None:
@@ -70,7 +70,7 @@ class Reader:
             if not self._is_slow or self._task.uncancel() > 0:
                 raise
             last = self._too_slow()
-        except OSError:  # some servers tell in this way that the client is gone
+        except OSError:  # some servers report a lost client like this
             self._is_gone, last = True, b""
         finally:
             watcher.cancel()
@@ -79,13 +79,13 @@ class Reader:
             await self._send_last(last)
 
     def wake(self) -> None:
-        """Look at the log again."""
+        """Read the log again."""
         self._has_news = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def check(self, now: float) -> None:
-        """Give a client up that takes nothing."""
+        """Drop a client that does not read."""
         since, limit = self._sending_since, self._streams.limits.slow_seconds
         if since is not None and now - since > limit and not self._is_slow:
             self._is_slow = True
@@ -107,7 +107,7 @@ class Reader:
         return last
 
     async def _catch_up(self) -> bytes | None:
-        """Send what there is. Return what the stream ends with, or None if there will be more."""
+        """Send all events so far. Return the end of the stream, or None if there will be more."""
         store = self._streams.store
         while not self._is_gone:
             self._has_news = False
@@ -131,7 +131,7 @@ class Reader:
         return b""
 
     async def _idle(self) -> bytes | None:
-        """Do what there is to do without news. Return what the stream ends with, if it ends now."""
+        """Send a heartbeat or drop the reader if it is time. Return the end of the stream, if it ends now."""
         if self.view.is_replay:
             return b""
         if self._streams.is_draining:
@@ -146,7 +146,7 @@ class Reader:
         self._sending_since = None
 
     async def _send_last(self, last: bytes) -> None:
-        # It goes out once there is room; a client that still takes nothing finds the connection closed.
+        # It is sent once the connection is writable; for a client that still does not read, the connection is closed.
         try:
             async with asyncio.timeout(self._streams.limits.slow_seconds):
                 await self._send_message({"type": "http.response.body", "body": last, "more_body": False})

@@ -13,27 +13,27 @@ _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store, no-transform"),
     (b"x-content-type-options", b"nosniff"),
-    (b"x-accel-buffering", b"no"),  # a proxy must not collect events
+    (b"x-accel-buffering", b"no"),  # a proxy must not buffer events
 ]
 
 
 def open_stream(streams: Streams, view: View, after: int) -> Response:
-    """Return a response that follows something, if there is room for one more."""
+    """Return a streaming response, or refuse it if too many are open."""
     streams.check_room()
     return EventStream(streams, view, after)
 
 
 async def resume_stream(streams: Streams, view: LogView, after: int) -> Response:
-    """Return a response that goes on after a number that the client has; 204 if it has seen the end."""
-    # A number of another store, or of none, is answered from the end: nobody has seen what has not happened.
+    """Return a response that resumes after the client's last number; 204 if the client has seen the end."""
+    # A number beyond the end, such as one of another store, is answered from the end.
     newest, is_seen = await view.position(streams.store, after)
     if view.is_replay and is_seen:
-        return Response(status_code=204)  # a browser resumes after every end but this
+        return Response(status_code=204)  # a browser reconnects after every other end
     return open_stream(streams, view, min(after, newest))
 
 
 class EventStream(Response):
-    """Sends what a view has after a number."""
+    """Sends the events of a view after a number."""
 
     def __init__(self, streams: Streams, view: View, after: int) -> None:
         super().__init__()

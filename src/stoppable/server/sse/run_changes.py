@@ -1,4 +1,4 @@
-"""What changes in any run, for lists that are live: one look at the store serves every page that is open."""
+"""Changes of all runs, for live lists: one query of the store serves every open page."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _RECORD = (EventType.STATUS, EventType.DONE, EventType.LATE)
 _BOUNDARY = (EventType.ENTERED, EventType.LEFT, EventType.TRUNCATED)
 _LIVE = frozenset(status for status in Status if not status.terminal)
 
-_PAUSE = 0.1  # seconds between two looks, however much happens
-_LOOK_SECONDS = 5.0  # even without news: being told is speed, the store is the truth
-_AT_ONCE = 5_000  # events of one look
+_PAUSE = 0.1  # seconds between two queries, however much happens
+_LOOK_SECONDS = 5.0  # even without a notification: those may be lost
+_AT_ONCE = 5_000  # events per query
 _PAGE = 1_000
-_UNSETTLED = 200  # runs that are looked at again because their stop was not acknowledged
-_REPLAYED = 200_000  # events: whoever was away for more begins anew
+_UNSETTLED = 200  # runs that are read again because their stop was not acknowledged
+_REPLAYED = 200_000  # events: a page that missed more reloads the list
 _REPLAYED_RUNS = 2_000
 _REPLAYED_BYTES = 1_000_000
-_PIECE_BYTES = 262_144  # sent at once: a slow page must not have much waiting for it
+_PIECE_BYTES = 262_144  # sent at once: a slow page must not buffer much
 _BATCHES = 1_000
 _BATCH_BYTES = 16_000_000
 
@@ -41,7 +41,7 @@ Flight = tuple[str, ...] | None
 
 
 class Batch:
-    """Some of what one look found, encoded once; ``place`` is that of the last run in it."""
+    """A part of the result of one query, encoded once; ``place`` is that of its last run."""
 
     __slots__ = ("_flights", "_runs", "_told", "place", "size")
 
@@ -59,7 +59,7 @@ class Batch:
         self.size: int = sum(len(chunk) for _, chunk in runs) + 100 * len(flights)
 
     def told(self, owner: str | None) -> bytes:
-        """Return what is sent to whoever sees the runs of an owner, or of all."""
+        """Return what is sent to a caller who sees the runs of an owner, or of all owners."""
         if owner not in self._told:
             chunks = [chunk for whose, chunk in self._runs if owner in {None, whose}]
             flights = {run_id: now for run_id, (whose, now) in self._flights.items() if owner in {None, whose}}
@@ -70,7 +70,7 @@ class Batch:
 
 
 class ChangesFeed(Feed):
-    """Looks at the store when it has news, and keeps what it found for its readers, for a while."""
+    """Queries the store when it has changed, and keeps the results for its readers for a while."""
 
     __slots__ = (
         "_batches",
@@ -90,7 +90,7 @@ class ChangesFeed(Feed):
         self._supervisor = supervisor
         self._news = asyncio.Event()
         self.lock: asyncio.Lock = asyncio.Lock()
-        """Held while the store is looked at: what is told later is never older."""
+        """Held during a query, so that older results are never sent after newer ones."""
         self.is_open: bool = False
         self.place: int = 0
         self.end: int = 0  # how many batches there were
@@ -103,23 +103,23 @@ class ChangesFeed(Feed):
         self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
 
     def close(self) -> None:
-        """Look no longer."""
+        """Stop querying."""
         super().close()
         self._task.cancel()
 
     def wake_all(self) -> None:
-        """Look; the readers are woken when there is something for them."""
+        """Query the store, and wake the readers if something changed."""
         self._is_woken = False
         self._news.set()
 
     def since(self, number: int) -> list[Batch]:
-        """Return the batches after so many."""
+        """Return the batches after the first ``count``."""
         if number < self.end - len(self._batches):
             raise Behind
         return list(self._batches)[len(self._batches) - (self.end - number) :] if number < self.end else []
 
     def flights(self, owner: str | None) -> dict[str, Flight]:
-        """Return what is in flight in the live runs of an owner, or of all, where anything is."""
+        """Return what is in flight in the live runs of an owner, or of all owners."""
         return {
             run.id: run.in_flight for run in self._live.values() if run.in_flight != () and owner in {None, run.owner}
         }
@@ -150,7 +150,7 @@ class ChangesFeed(Feed):
             self._news.clear()
 
     async def _open(self) -> None:
-        """See what is live now."""
+        """Read the live runs."""
         place = (await self._store.tail(2**62, 0)).place
         cursor, live = None, dict[str, RunSummary]()
         while True:
@@ -178,13 +178,13 @@ class ChangesFeed(Feed):
             tail = await self._store.tail(place, _AT_ONCE, types=(*_RECORD, *_BOUNDARY))
             for at, event in tail.events:
                 if event.type in _RECORD:
-                    changed.pop(event.run_id, None)  # so that the order is that of the last places
+                    changed.pop(event.run_id, None)  # so that the order is that of the last changes
                     changed[event.run_id] = at
                 else:
                     moved[event.run_id] = None
             place, has_more = tail.place, tail.has_more
         records = await self._records(list(changed))
-        # What changes without an event: a run that has not begun, and a gate that is closed.
+        # Changes without an event: of a run that has not begun, and acknowledged stops.
         pending = await self._store.query(Filter(status=frozenset({Status.PENDING})), None, _PAGE)
         again = dict.fromkeys([*list(self._unsettled)[:_UNSETTLED], *(run.id for run in pending.runs)])
         others = await self._records([run_id for run_id in again if run_id not in records])
@@ -223,7 +223,7 @@ class ChangesFeed(Feed):
         self._keep(Batch(place, runs, self._moved(now)))
 
     def _moved(self, now: Mapping[str, Flight]) -> Mapping[str, tuple[str | None, Flight]]:
-        """Return what is in flight where that is news, with the owners."""
+        """Return what is in flight in runs where that has changed, with their owners."""
         flights: dict[str, tuple[str | None, Flight]] = {}
         for run_id, flight in now.items():
             live = self._live.get(run_id)
@@ -246,11 +246,11 @@ class ChangesFeed(Feed):
             self._bytes -= self._batches.popleft().size
 
     async def since_place(self, after: int, owner: str | None) -> list[bytes] | None:
-        """Return the runs that changed after a place, by their last changes, or None if that is too much.
+        """Return the runs that changed after a place, in the order of their last changes, or None if that is too much.
 
         The caller holds the lock.
         """
-        if after > self.place:  # somebody else's feed was faster
+        if after > self.place:  # another query was faster
             await self._look()
         if not self.place - _REPLAYED <= after <= self.place:
             return None
@@ -278,7 +278,7 @@ def _live_of(records: Collection[RunRecord]) -> dict[str, None]:
 
 
 class ChangesView(View):
-    """The changed runs of an owner, or of all."""
+    """The changes of runs of an owner, or of all owners."""
 
     __slots__ = ("_at", "_owner", "_resumes", "_supervisor")
 
@@ -293,11 +293,11 @@ class ChangesView(View):
         self._at: int | None = None
 
     def make_feed(self, store: Store) -> Feed:  # noqa: ARG002 - it needs more than that
-        """Return the one look for all."""
+        """Return the feed that all such views share."""
         return ChangesFeed(self._supervisor)
 
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:  # noqa: ARG002 - the feed has read it
-        """Return what the feed found, or how things stand at first."""
+        """Return the changes that the feed found, or at first the current state."""
         assert isinstance(feed, ChangesFeed), "it made it"
         if self._at is None:
             return await self._greet(feed, after)

@@ -1,4 +1,4 @@
-"""Every stream that is open, with the one timer of all of them: a stream is a view of a run, never its owner."""
+"""All open streams of a server, and their common timer; closing a stream does not stop its run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.server")
 
-_LOOK_SECONDS = 5.0  # even without news: being told is speed, the store is the truth
+_LOOK_SECONDS = 5.0  # even without a notification: those may be lost
 _LOOK_AT_ONCE = 100
 
 
@@ -38,12 +38,12 @@ class Streams:
         return self._count
 
     def check_room(self) -> None:
-        """Refuse one stream too many."""
+        """Refuse a stream if too many are open."""
         if self._count >= self.limits.streams:
             raise Problem(429, "too_many_streams", f"{self._count} streams are open: try later", {"Retry-After": "5"})
 
     def join(self, view: View, reader: Follower) -> Feed:
-        """Count a reader in."""
+        """Add a reader."""
         feed = self._feeds.get(view.name)
         if feed is None:
             feed = self._feeds[view.name] = view.make_feed(self.store)
@@ -54,7 +54,7 @@ class Streams:
         return feed
 
     def leave(self, view: View, reader: Follower) -> None:
-        """Count a reader out."""
+        """Remove a reader."""
         feed = self._feeds[view.name]
         feed.readers.remove(reader)
         self._count -= 1
@@ -81,13 +81,13 @@ class Streams:
         return self.is_draining or any(reader.keeps_run for feed in feeds for reader in feed.readers)
 
     def drain(self) -> None:
-        """Tell every stream that the server shuts down, and end it."""
+        """End every stream with a ``shutdown`` event."""
         self.is_draining = True
         for reader in self._all():
             reader.wake()
 
     def close(self) -> None:
-        """End what is left."""
+        """End the remaining streams."""
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
@@ -97,7 +97,7 @@ class Streams:
     def _all(self) -> list[Follower]:
         return [reader for feed in self._feeds.values() for reader in feed.readers]
 
-    # One timer for all: a timer for each would cost more than what is sent.
+    # One timer for all streams: a timer for each would cost more than the heartbeats.
 
     def _tick_later(self) -> None:
         seconds = min(_LOOK_SECONDS, self.limits.heartbeat, self.limits.slow_seconds / 2)
@@ -111,7 +111,7 @@ class Streams:
         self._look_round(readers)
 
     def _look_round(self, readers: list[Follower]) -> None:
-        # Some at a time, so that thousands of silent streams need the memory of some.
+        # A few at a time, so that thousands of idle streams need little memory.
         for reader in readers[-_LOOK_AT_ONCE:]:
             reader.wake()
         del readers[-_LOOK_AT_ONCE:]

@@ -1,4 +1,4 @@
-"""What a stream shows: a run, a run with all its descendants, or what changes anywhere (run_changes.py)."""
+"""What a stream shows: a run, a run with all its descendants, or the changes of all runs (run_changes.py)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from stoppable.stores.base import Store
 
 READ = 200  # events at a time
-SEND_BYTES = 262_144  # an event may have a megabyte: not many of them in one piece
-_TREE_PAUSE = 0.05  # seconds: whoever follows a tree is woken by every run of the store
+SEND_BYTES = 262_144  # an event may have a megabyte, so not too many at once
+_TREE_PAUSE = 0.05  # seconds: the reader of a tree is woken by every run of the store
 
 
 class Piece(NamedTuple):
-    """What is sent next, the number that a client has then, and whether the stream ends with it.
+    """The next data to send, the number that a client has then, and whether the stream ends with it.
 
-    ``is_all`` says that nothing came after it when it was read: what has come since is news.
+    ``is_all`` says that there was nothing after it when it was read; later events wake the reader.
     """
 
     chunk: bytes
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 
 class Behind(Exception):
-    """A reader has to begin again: what comes next for it is not kept."""
+    """Raised if a reader has to start again, because its next changes are no longer kept."""
 
 
 class View(ABC):
@@ -41,34 +41,34 @@ class View(ABC):
     __slots__ = ("is_replay", "name", "run_id", "stops_run")
 
     name: str
-    """Whoever follows the same shares a feed."""
+    """The name of the feed that readers of the same events share."""
     run_id: str
     is_replay: bool
-    """Whether nothing comes any more."""
+    """Whether no more events will come."""
     stops_run: bool
-    """Whether the run is stopped once all such readers have left."""
+    """Whether the run is stopped after all such readers have left."""
 
     @abstractmethod
     def make_feed(self, store: Store) -> Feed:
-        """Return what wakes the readers of this."""
+        """Return the feed that wakes the readers of this view."""
 
     @abstractmethod
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:
-        """Return what comes after a number; nothing, if there is nothing yet."""
+        """Return the data after a number, which may be empty."""
 
 
 class LogView(View):
-    """What is in the log of a run, or of several."""
+    """The events of one or more logs."""
 
     __slots__ = ()
 
     @abstractmethod
     async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
-        """Return what comes after a number, each event with its own."""
+        """Return the events after a number, each with its number."""
 
     @abstractmethod
     async def position(self, store: Store, after: int) -> tuple[int, bool]:
-        """Return the newest number there is, and whether a client that has ``after`` has seen everything."""
+        """Return the newest number, and whether a client that has ``after`` has seen everything."""
 
 
 class RunView(LogView):
@@ -83,35 +83,35 @@ class RunView(LogView):
         self.stops_run: bool = record.on_disconnect == "stop"
 
     def make_feed(self, store: Store) -> Feed:
-        """Return what wakes those who follow this run."""
+        """Return the feed of this run."""
         return Feed(store, self.run_id)
 
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:
-        """Return events as they are in the log."""
-        # Of a run that is over, what came after its end is told too.
+        """Return the encoded events of the log."""
+        # For a run that has ended, this includes late events.
         last = None if self.is_replay else self.run_id
         events = await self.events(store, after, READ)
         piece = _joined(events, feed, after, last)
-        is_all = len(events) < READ and len(piece.chunk) < READ_BYTES // 8  # a store's own form may be longer
+        is_all = len(events) < READ and len(piece.chunk) < READ_BYTES // 8  # the store may have a longer form
         return Piece(piece.chunk, piece.after, piece.is_last, is_all)
 
     async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
-        """Return what comes after a number, each with its own."""
+        """Return the events after a number, each with its number."""
         return [(event.seq, event) for event in await store.read(self.run_id, after, limit)]
 
     async def position(self, store: Store, after: int) -> tuple[int, bool]:
-        """Return the newest number there is, and whether a client that has ``after`` has seen everything."""
+        """Return the newest number, and whether a client that has ``after`` has seen everything."""
         newest = (await store.get(self.run_id)).last_event
         return newest, after >= newest
 
 
 class TreeView(LogView):
-    """The logs of a run and all its descendants, as they came; numbers are places in the store."""
+    """The logs of a run and all its descendants, in store order; numbers are places in the store."""
 
     __slots__ = ("_is_seen", "_owner")
 
     def __init__(self, record: RunRecord, owner: str | None = None) -> None:
-        """Show all of it, or only the runs of one owner."""
+        """Show the whole tree, or only the runs of one owner."""
         self._owner = owner
         self._is_seen: dict[str, bool] = {}
         self.run_id: str = record.id
@@ -120,15 +120,15 @@ class TreeView(LogView):
         self.stops_run: bool = record.on_disconnect == "stop"
 
     def make_feed(self, store: Store) -> Feed:
-        """Return what wakes those who follow this tree."""
+        """Return the feed of this tree."""
         return Feed(store, ANY, _TREE_PAUSE)
 
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:
-        """Return events as they came."""
+        """Return the encoded events in store order."""
         return _joined(await self.events(store, after, READ), feed, after, self.run_id)
 
     async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
-        """Return what comes after a place, each with its own."""
+        """Return the events after a place, each with its place."""
         while True:
             tail = await store.tail(after, limit, below=self.run_id)
             events = [pair for pair in tail.events if await self._sees(store, pair[1].run_id)]
@@ -137,7 +137,7 @@ class TreeView(LogView):
             after = tail.events[-1][0]
 
     async def position(self, store: Store, after: int) -> tuple[int, bool]:
-        """Return the newest place there is, and whether a client that has ``after`` has seen everything."""
+        """Return the newest place, and whether a client that has ``after`` has seen everything."""
         tail = await store.tail(after, 1, below=self.run_id)
         return tail.place, not tail.events
 
@@ -150,12 +150,12 @@ class TreeView(LogView):
 
 
 def tree_name(run_id: str) -> str:
-    """Return the name of the feed of a tree; no run has it."""
+    """Return the feed name of a tree, which is not a valid run id."""
     return f"{run_id}/tree"
 
 
 def _joined(events: Iterable[tuple[int, Event]], feed: Feed, after: int, run_id: str | None) -> Piece:
-    """Return events as they are sent, as many as fit into one piece, up to the end of a run if one is given."""
+    """Return encoded events, as many as fit into one piece, up to the end of a run if one is given."""
     chunks: list[bytes] = []
     size = 0
     for place, event in events:

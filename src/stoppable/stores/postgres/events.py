@@ -73,7 +73,7 @@ def write(tx: Transaction, logs: Iterable[Log]) -> None:
 
 
 def append(tx: Transaction, run_id: str, epoch: int, lines: Lines) -> int:
-    """Add to a run's log."""
+    """Append to a run's log."""
     (answer,) = append_all(tx, [(run_id, epoch, lines)])
     if isinstance(answer, StoppableError):
         raise answer

@@ -35,7 +35,7 @@ def place_hold(tx: Transaction, selector: Selector, intent: StopIntent) -> Hold:
 
 
 def release(tx: Transaction, hold_id: str, actor: str | None) -> Hold:
-    """Take a hold away."""
+    """Remove a hold."""
     row = tx.one("DELETE FROM holds WHERE id = %s RETURNING hold", (hold_id,))
     if row is None:
         raise HoldNotFound(hold_id)
@@ -63,7 +63,7 @@ def entry_text(entry: AuditEntry) -> str:
 
 
 def audit(session: Session, after: int, limit: int) -> Sequence[AuditEntry]:
-    """Return who did what."""
+    """Return the audit."""
     found = session.all(
         "SELECT id, at, action, entry FROM audit WHERE id > %s ORDER BY id LIMIT %s", (max(after, 0), max(limit, 0))
     )

@@ -60,7 +60,7 @@ def open_worker(tx: Transaction, machine: Machine, info: WorkerInfo, ttl: float)
 
 
 def heartbeat(tx: Transaction, worker: str, ttl: float) -> Sequence[Intent]:
-    """Renew a lease, and say what is to be stopped."""
+    """Renew a lease, and return the pending stops."""
     renewed = tx.ask(_RENEW, (tx.now() + ttl, ttl, worker))
     found = intents(tx, worker)
     if renewed.fetchone() is None:
@@ -69,7 +69,7 @@ def heartbeat(tx: Transaction, worker: str, ttl: float) -> Sequence[Intent]:
 
 
 def close_worker(tx: Transaction, machine: Machine, worker: str) -> None:
-    """Take a lease back."""
+    """Release a lease."""
     tx.run("SELECT 1 FROM workers WHERE id = %s FOR UPDATE", (worker,))
     tx.run("UPDATE workers SET state = 'closed' WHERE id = %s AND state = 'open'", (worker,))
     tx.later.append(lambda: machine.locks.drop(worker))

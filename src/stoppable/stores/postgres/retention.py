@@ -23,7 +23,7 @@ _TABLES = (("events", "run"), ("outcomes", "run"), ("inputs", "run"), ("runs", "
 
 
 def purge(tx: Transaction, before: float, limit: int) -> int:
-    """Forget trees that ended before a time, and later on the keys of stops."""
+    """Delete trees that ended before a time, and old idempotency keys."""
     tx.run("DELETE FROM answered WHERE at < %s", (before - KEYS_KEPT,))
     tx.run("DELETE FROM followed WHERE expires < %s", (tx.now(),))
     forgotten = _old(tx, before, limit)

@@ -89,7 +89,7 @@ def _insert(
 
 
 def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
-    """Note that a gate is closed."""
+    """Record that a gate is closed."""
     row = tx.one(_GATE, (run_id,))
     if row is None:
         raise RunNotFound(run_id)

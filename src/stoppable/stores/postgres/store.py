@@ -51,7 +51,7 @@ class PostgresStore(SqlStore):
         self.name: str = without_password(url)
         """The URL without its password."""
 
-    # Its life
+    # Opening and closing
 
     def open(self) -> None:
         """Connect, and make the tables or bring them up to date."""
@@ -115,14 +115,14 @@ class PostgresStore(SqlStore):
     # Workers
 
     def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
-        """Give a process its lease."""
+        """Give a process a lease."""
         try:
             return self._write(leases.open_worker, self._opened().machine, info, ttl)
         except StoppableError as error:
             return Reply.failed(error)
 
     def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
-        """Renew a lease, and say what is to be stopped."""
+        """Renew a lease, and return the pending stops."""
         reply: Reply[Sequence[Intent]] = Reply()
         try:
             self._opened().beat((leases.heartbeat, (worker, ttl), reply))
@@ -131,14 +131,14 @@ class PostgresStore(SqlStore):
         return reply
 
     def intents(self, worker: str) -> Reply[Sequence[Intent]]:
-        """Say what is to be stopped."""
+        """Return the pending stops."""
         try:
             return self._opened().intents(worker)
         except StoppableError as error:
             return Reply.failed(error)
 
     def close_worker(self, worker: str) -> Reply[None]:
-        """Take a lease back."""
+        """Release a lease."""
         try:
             return self._write(leases.close_worker, self._opened().machine, worker)
         except StoppableError as error:

@@ -37,7 +37,7 @@ GROUP BY number, mark HAVING sum(CASE type WHEN 'entered' THEN 1 ELSE -1 END) > 
 
 
 def tail(session: Session, after: int, limit: int, types: Collection[EventType], below: str | None) -> Tail:
-    """Return events of many runs as they came."""
+    """Return events of many runs in order."""
     last = session.all("SELECT coalesce(max(place), 0) FROM events")[0][0]
     terms = ""
     values: list[Any] = [max(after, 0), last]
@@ -56,7 +56,7 @@ def tail(session: Session, after: int, limit: int, types: Collection[EventType],
 
 
 def in_flight(session: Session, run_ids: Sequence[str], events_kept: int) -> Mapping[str, tuple[str, ...] | None]:  # noqa: ARG001 - the runs know
-    """Return the boundaries that are open in live runs."""
+    """Return the open boundaries of live runs."""
     wanted = list(run_ids)
     live = session.all("SELECT id, is_truncated FROM runs WHERE id = ANY(%s) AND ended_at IS NULL", (wanted,))
     found: dict[str, tuple[str, ...] | None] = {run_id: None if is_truncated else () for run_id, is_truncated in live}

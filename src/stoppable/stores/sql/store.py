@@ -77,7 +77,7 @@ class SqlStore(ABC):
     # Runs
 
     def register(self, record: RunRecord, request: str) -> Reply[Registered]:
-        """Keep a new run."""
+        """Store a new run."""
         return self._write(self._calls.register, record, request)
 
     def request_stop(
@@ -92,7 +92,7 @@ class SqlStore(ABC):
         if_unknown_hold: bool = False,
         asked_at: float | None = None,
     ) -> Reply[StopResult]:
-        """Keep a stop, then tell the workers."""
+        """Store a stop, then notify the workers."""
         request = StopRequest(
             target=target,
             intent=intent,
@@ -106,7 +106,7 @@ class SqlStore(ABC):
         return self._write(self._calls.request_stop, request)
 
     def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> Reply[None]:
-        """Note that a gate is closed."""
+        """Record that a gate is closed."""
         return self._write(self._calls.acknowledge, run_id, epoch, mode, receipt)
 
     def finish(
@@ -127,7 +127,7 @@ class SqlStore(ABC):
     # Events
 
     def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> Reply[int]:
-        """Add to a run's log."""
+        """Append to a run's log."""
         try:
             lines = Lines(events)
         except InvalidArgument as error:
@@ -141,11 +141,11 @@ class SqlStore(ABC):
     def tail(
         self, after: int = 0, limit: int = 1000, *, types: Collection[EventType] = (), below: str | None = None
     ) -> Reply[Tail]:
-        """Return events of many runs as they came."""
+        """Return events of many runs in order."""
         return self._read(self._calls.tail, after, limit, types, below)
 
     def in_flight(self, run_ids: Sequence[str]) -> Reply[Mapping[str, tuple[str, ...] | None]]:
-        """Return the boundaries that are open in live runs."""
+        """Return the open boundaries of live runs."""
         return self._read(self._calls.in_flight, run_ids, self._events_kept)
 
     # Looking
@@ -173,7 +173,7 @@ class SqlStore(ABC):
         return self._write(self._calls.place_hold, selector, intent)
 
     def release(self, hold_id: str, actor: str | None = None) -> Reply[Hold]:
-        """Take a hold away."""
+        """Remove a hold."""
         return self._write(self._calls.release, hold_id, actor)
 
     def holds(self) -> Reply[Sequence[Hold]]:
@@ -181,9 +181,9 @@ class SqlStore(ABC):
         return self._read(self._calls.holds)
 
     def audit(self, after: int = 0, limit: int = 100) -> Reply[Sequence[AuditEntry]]:
-        """Return who did what."""
+        """Return the audit."""
         return self._read(self._calls.audit, after, limit)
 
     def purge(self, before: float, limit: int = 1000) -> Reply[int]:
-        """Forget trees that ended before a time."""
+        """Delete trees that ended before a time."""
         return self._write(self._calls.purge, before, limit)

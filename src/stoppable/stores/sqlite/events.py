@@ -57,7 +57,7 @@ def _write(tx: Transaction, waiting: list[Row]) -> None:
 
 
 def append(tx: Transaction, run_id: str, epoch: int, lines: Lines) -> int:
-    """Add to a run's log."""
+    """Append to a run's log."""
     if lines.moves:
         rules.check_statuses(lines.moves)
     row = tx.one(_STATE, (run_id,))

@@ -54,7 +54,7 @@ class Leases:
         )
 
     def heartbeat(self, tx: Transaction, worker: str, ttl: float) -> Sequence[Intent]:
-        """Renew a lease, and say what is to be stopped."""
+        """Renew a lease, and return the pending stops."""
         renewed = tx.one(
             "UPDATE workers SET boot = ?, until = ?, ttl = ? WHERE id = ? AND state = 'open' RETURNING 1",
             (self._boot, self._clock() + ttl, ttl, worker),
@@ -64,7 +64,7 @@ class Leases:
         return intents(tx, worker)
 
     def close_worker(self, tx: Transaction, worker: str) -> None:
-        """Take a lease back."""
+        """Release a lease."""
         tx.run("UPDATE workers SET state = 'closed' WHERE id = ? AND state = 'open'", (worker,))
         tx.later.append(lambda: self._goodbye(worker))
 

@@ -22,7 +22,7 @@ DELETE FROM events WHERE run IN (SELECT value FROM json_each(?)) AND rowid < (SE
 
 
 def purge(tx: Transaction, before: float, limit: int) -> int:
-    """Forget trees that ended before a time, and later on the keys of stops."""
+    """Delete trees that ended before a time, and old idempotency keys."""
     tx.run("DELETE FROM answered WHERE at < ?", (before - KEYS_KEPT,))
     roots = "SELECT number FROM runs WHERE parent IS NULL AND ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at"
     forgotten = 0

@@ -27,7 +27,7 @@ def row_of(session: Session, run_id: str) -> Row:
 
 
 def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
-    """Keep a new run."""
+    """Store a new run."""
     known = tx.one("SELECT request, owner FROM runs WHERE id = ?", (record.id,))
     if known is not None:
         if known != (request, record.owner):
@@ -62,7 +62,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
 
 
 def acknowledge(tx: Transaction, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> None:
-    """Note that a gate is closed."""
+    """Record that a gate is closed."""
     row = tx.one("SELECT epoch, ended_at IS NULL, number, stop_requested_at FROM runs WHERE id = ?", (run_id,))
     if row is None:
         raise RunNotFound(run_id)

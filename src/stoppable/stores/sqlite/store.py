@@ -54,7 +54,7 @@ class SqliteStore(SqlStore):
         self._watchers = Listeners()
         self._engine: Engine | None = None
 
-    # Its life
+    # Opening and closing
 
     def open(self) -> None:
         """Open the file, or make it."""
@@ -126,23 +126,23 @@ class SqliteStore(SqlStore):
     # Workers
 
     def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
-        """Give a process its lease."""
+        """Give a process a lease."""
         return self._lease(Leases.open_worker, info, ttl)
 
     def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
-        """Renew a lease, and say what is to be stopped."""
+        """Renew a lease, and return the pending stops."""
         # Before all that waits: a lease must not run out because this process has much to write.
         return self._lease(Leases.heartbeat, worker, ttl, first=True)
 
     def intents(self, worker: str) -> Reply[Sequence[Intent]]:
-        """Say what is to be stopped."""
+        """Return the pending stops."""
         try:
             return self._opened().intents(worker)
         except StoppableError as error:
             return Reply.failed(error)
 
     def close_worker(self, worker: str) -> Reply[None]:
-        """Take a lease back."""
+        """Release a lease."""
         return self._lease(Leases.close_worker, worker)
 
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:

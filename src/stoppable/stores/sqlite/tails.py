@@ -36,7 +36,7 @@ FROM runs WHERE id IN (SELECT value FROM json_each(?)) AND ended_at IS NULL
 
 
 def tail(session: Session, after: int, limit: int, types: Collection[EventType], below: str | None) -> Tail:
-    """Return events of many runs as they came."""
+    """Return events of many runs in order."""
     last = session.all("SELECT coalesce(max(rowid), 0) FROM events")[0][0]
     terms, values = "", [max(after, 0), last]
     if types:
@@ -55,7 +55,7 @@ def tail(session: Session, after: int, limit: int, types: Collection[EventType],
 
 
 def in_flight(session: Session, run_ids: Sequence[str], events_kept: int) -> Mapping[str, tuple[str, ...] | None]:
-    """Return the boundaries that are open in live runs."""
+    """Return the open boundaries of live runs."""
     wanted = rows.encode(list(run_ids))
     found: dict[str, tuple[str, ...] | None] = {
         run_id: None if is_truncated else () for run_id, is_truncated in session.all(_LIVE, (events_kept, wanted))

@@ -95,7 +95,7 @@ class StoreHarness(ABC):
         return self.get(run_id)
 
     def append(self, record: RunRecord, *drafts: Draft) -> int:
-        """Add to a run's log."""
+        """Append to a run's log."""
         return answer(self.store.append(record.id, record.epoch, drafts))
 
     def get(self, run_id: str) -> RunRecord:
