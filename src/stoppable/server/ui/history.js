@@ -10,13 +10,14 @@ const LONG = 400; // characters of an event in the list
 
 export class History extends EventTarget {
 	/** @type {Summary[]} parents before children */ runs = [];
-	/** @type {Run | undefined} */ #run;
+	run = /** @type {Run} */ (/** @type {any} */ (null)); // until start() has it
 	/** @type {Bar[]} in the order in which they began */ bars = [];
 	/** @type {RunEvent[]} */ events = [];
 	dropped = { bars: 0, events: 0 };
 	output = { text: "", before: 0 };
 	/** @type {Map<string, Bar[]>} */ #open = new Map();
 	#ended = new AbortController();
+	#path;
 	#isTold = false;
 	#latest = 0; // end of a call
 	#isLooking = false;
@@ -27,11 +28,7 @@ export class History extends EventTarget {
 	constructor(id) {
 		super();
 		this.id = id;
-	}
-
-	/** The run itself, once it is there. */
-	get run() {
-		return /** @type {Run} */ (this.#run);
+		this.#path = `runs/${encodeURIComponent(id)}`;
 	}
 
 	/** Load it, then follow it; raises if there is no such run. */
@@ -46,7 +43,7 @@ export class History extends EventTarget {
 			this.#last = id || this.#last;
 			return this.#take(data);
 		};
-		await follow(`runs/${encodeURIComponent(this.id)}/events?tree=true`, { signal: this.#ended.signal, after: this.#last, take });
+		await follow(`${this.#path}/events?tree=true`, { signal: this.#ended.signal, after: this.#last, take });
 		await this.#look();
 	}
 
@@ -68,10 +65,8 @@ export class History extends EventTarget {
 		try {
 			do {
 				this.#looksAgain = false;
-				const path = `runs/${encodeURIComponent(this.id)}`;
-				const [run, tree] = await Promise.all([get(path, this.#ended.signal), get(`${path}/tree`, this.#ended.signal)]);
-				this.#run = run;
-				this.runs = tree.runs;
+				const { signal } = this.#ended;
+				[this.run, { runs: this.runs }] = await Promise.all([get(this.#path, signal), get(`${this.#path}/tree`, signal)]);
 			} while (this.#looksAgain);
 		} finally {
 			this.#isLooking = false;
