@@ -109,14 +109,15 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]bold[/red] \u202eevil\x9b31m"
 
 
 @stoppable.agent
-async def hostile():
-    """Say things that would take over a careless terminal."""
+async def hostile(until=None):
+    """Say things that would take over a careless terminal; the last of them once a file is there, if one is named."""
     print(HOSTILE)
     subprocess.run(["printf", "%s\\n", "from a process: " + HOSTILE], check=True)
     stoppable.emit("told", message=HOSTILE)
     stoppable.append_partial(HOSTILE)
     async with stoppable.boundary("tool", HOSTILE):
-        await stoppable.sleep(0.3)
+        while until is not None and not Path(until).exists():
+            await stoppable.sleep(0.01)
     raise RuntimeError(HOSTILE)
 
 

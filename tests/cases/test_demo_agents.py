@@ -20,7 +20,7 @@ async def supervisor(monkeypatch):
 
 async def seen(supervisor, handle, is_so):
     """Wait until the events of a run show something."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         async for event in supervisor.events(handle.id):
             if is_so(event):
                 return
@@ -31,13 +31,13 @@ def partial(event):
 
 
 async def test_research_stops_with_its_searchers_in_the_middle_of_their_answers(supervisor):
-    with demo_model(words_per_second=200):
+    with demo_model(words_per_second=20):
         handle = await supervisor.start(AGENTS["research"])
         await seen(supervisor, handle, lambda event: event.type == "progress")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(await supervisor.tree(handle.id)) < 3 or not handle.run.in_flight:
                 await asyncio.sleep(0.01)
-        receipt = await supervisor.stop(handle.id, reason="enough", wait=10)
+        receipt = await supervisor.stop(handle.id, reason="enough", wait=30)
     assert receipt.status == "stopped"
     assert receipt.entered_after == ()
     assert {record.status for record in await supervisor.tree(handle.id)} <= {"stopped", "completed"}
@@ -59,7 +59,7 @@ async def test_research_left_alone_completes(supervisor):
 async def test_a_tool_in_a_thread_leaves_its_loop(supervisor):
     handle = await supervisor.start(AGENTS["thread_tool"])
     await seen(supervisor, handle, partial)
-    receipt = await supervisor.stop(handle.id, wait=10)
+    receipt = await supervisor.stop(handle.id, wait=30)
     assert (receipt.status, receipt.in_flight) == ("stopped", ("tool:crunch",))
     assert (await handle.outcome()).rung == "signal"
 
@@ -67,23 +67,25 @@ async def test_a_tool_in_a_thread_leaves_its_loop(supervisor):
 async def test_a_tree_of_processes_dies(supervisor):
     handle = await supervisor.start(AGENTS["process_tree"])
     await seen(supervisor, handle, lambda event: event.type == "entered")
-    receipt = await supervisor.stop(handle.id, "kill", wait=10)
+    receipt = await supervisor.stop(handle.id, "kill", wait=30)
     assert receipt.status == "stopped"
 
 
 async def test_swallowing_buys_no_further_effect(supervisor):
     handle = await supervisor.start(AGENTS["stubborn"])
     await seen(supervisor, handle, partial)
-    receipt = await supervisor.stop(handle.id, wait=15)
+    receipt = await supervisor.stop(handle.id, wait=30)
     assert (receipt.status, receipt.entered_after) == ("stopped", ())
     outcome = await handle.outcome()
     assert outcome.result == "gave up after swallowing 20"
 
 
 async def test_a_blocked_thread_is_lost_and_named(supervisor):
-    handle = await supervisor.start(functools.partial(AGENTS["blocked_thread"], seconds=4))
+    handle = await supervisor.start(
+        functools.partial(AGENTS["blocked_thread"], seconds=4), policy=stoppable.Policy(kill=0.1)
+    )
     await seen(supervisor, handle, lambda event: event.type == "entered")
-    receipt = await supervisor.stop(handle.id, "kill", wait=10)
+    receipt = await supervisor.stop(handle.id, "kill", wait=30)
     assert receipt.status == "lost"
     assert any("agents.py" in node.name for node in receipt.nodes)
 

@@ -61,7 +61,7 @@ def test_ls_shows_children_below_their_parents(stoppable, client, unique):
     assert tree.count("waiting") == 2
     assert tree.startswith(f"parent  {run_id[:12]}  ● running")
     assert [one["name"] for one in stoppable.json("tree", run_id)] == ["parent", "waiting", "waiting"]
-    client.stop(run_id, wait=10)
+    client.stop(run_id, wait=30)
 
 
 def test_stop_waits_and_prints_the_receipt(stoppable, client):
@@ -182,7 +182,7 @@ def test_watch_of_one_run_ends_with_it(stoppable, client):
     assert lines[-1]["type"] == "done"
     assert "progress  told number=2" in stoppable("watch", run_id).stderr
     stopped = running(client, "waiting")
-    client.stop(stopped, wait=10)
+    client.stop(stopped, wait=30)
     assert "■ stopped" in stoppable("watch", stopped, code=Exit.STOPPED).stderr
 
 

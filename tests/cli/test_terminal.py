@@ -10,7 +10,7 @@ def test_watch_is_a_live_table_that_ctrl_c_leaves(served, client, unique):
         terminal.see("Ctrl-C leaves")
         run_id = client.start("waiting", run_id=unique, owner="ann").id
         terminal.see(rf"{unique} +waiting +ann +● running")
-        client.stop(run_id, reason="enough", wait=10)
+        client.stop(run_id, reason="enough", wait=30)
         terminal.see(rf"{unique} +waiting +ann +■ stopped +\S+ +\S+ +graceful: enough")
         terminal.press(CTRL_C)
         assert terminal.end() == 0
@@ -37,7 +37,7 @@ def test_leaving_a_watch_leaves_the_run_alone(served, client, unique):
         terminal.see("the run goes on")
         assert terminal.end() == 130
     assert client.get(run_id).stop is None
-    client.stop(run_id, wait=10)
+    client.stop(run_id, wait=30)
 
 
 def test_a_stop_of_many_asks_and_takes_no_for_an_answer(served, client, unique):
@@ -48,7 +48,7 @@ def test_a_stop_of_many_asks_and_takes_no_for_an_answer(served, client, unique):
         terminal.press("n\n")
         assert terminal.end() == 4
     assert client.get(run_id).stop is None
-    client.stop(run_id, wait=10)
+    client.stop(run_id, wait=30)
 
 
 @pytest.mark.parametrize("key", [CTRL_C, b"\x04"], ids=["ctrl-c", "ctrl-d"])
@@ -61,7 +61,7 @@ def test_a_question_that_is_left_stops_nothing(served, client, unique, key):
         terminal.see("\nerror: nothing was stopped\n")
         assert terminal.end() == 130
     assert client.get(run_id).stop is None
-    client.stop(run_id, wait=10)
+    client.stop(run_id, wait=30)
 
 
 def test_an_error_has_no_colour_where_none_is_wanted(served):

@@ -38,7 +38,7 @@ def test_what_is_in_flight_is_told(client, unique):
         ),
     )
     assert (told.in_flight.get(unique) or told.run.in_flight) == ("llm:long",)
-    client.stop(unique, "immediate", wait=10)
+    client.stop(unique, "immediate", wait=30)
     changes.close()
 
 

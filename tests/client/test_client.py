@@ -27,7 +27,7 @@ def test_a_run_is_started_stopped_and_its_receipt_read(client):
     for event in client.events(record.id):
         if event.type is EventType.PARTIAL:
             break
-    receipt = client.stop(record.id, reason="enough", wait=10)
+    receipt = client.stop(record.id, reason="enough", wait=30)
     assert (receipt.status, receipt.answer, str(receipt.reason)) == ("stopped", "accepted", "enough (local)")
     assert receipt.final
     ended = client.get(record.id)
@@ -61,7 +61,7 @@ def test_a_stop_again_changes_nothing_and_a_harder_one_escalates(client):
     wait_until_running(client, record.id)
     assert client.stop(record.id, reason="first").answer == "accepted"
     assert client.stop(record.id, reason="second").answer == "already_stopping"
-    receipt = client.stop(record.id, "kill", wait=15)
+    receipt = client.stop(record.id, "kill", wait=30)
     assert (receipt.answer, receipt.mode, receipt.reason.message) == ("escalated", "kill", "first")
     assert client.stop(record.id).answer == "already_finished"
 
@@ -99,7 +99,7 @@ def test_a_tree_is_stopped_as_one(client):
     for _ in client.events(record.id):
         if len(client.tree(record.id)) == 3:
             break
-    client.stop(record.id, wait=10)
+    client.stop(record.id, wait=30)
     assert [(one.name, one.status) for one in client.tree(record.id)] == [
         ("parent", "stopped"),
         ("waiting", "stopped"),
@@ -194,7 +194,7 @@ def test_the_address_and_the_key_come_from_the_environment(connect, server, monk
 
 
 def test_however_many_runs_are_followed_there_is_room_for_a_stop(connect, server):
-    client = connect(server, timeout=5.0, retry_seconds=0.0)
+    client = connect(server, timeout=30.0, retry_seconds=0.0)
     run_id = client.start("waiting").id
     streams = [client.events(run_id) for _ in range(101)]
     for stream in streams:
@@ -218,7 +218,7 @@ def test_a_block_left_by_an_error_stops_its_run(client):
         raise ZeroDivisionError("own")
     record = client.get(run.id)
     assert record.stop.reason.message == "its block was left by ZeroDivisionError: own"
-    assert client.stop(run.id, wait=10).status == "stopped"
+    assert client.stop(run.id, wait=30).status == "stopped"
 
 
 def test_a_block_left_in_order_leaves_its_run_alone(client):

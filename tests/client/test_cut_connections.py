@@ -29,7 +29,7 @@ def test_a_stop_whose_answer_is_lost_is_the_same_stop(connect, server):
     direct = connect(server)
     run_id = direct.start("waiting").id
     with CuttingProxy(server, 0) as proxy:
-        receipt = connect(proxy.url).stop(run_id, reason="once", wait=10)
+        receipt = connect(proxy.url).stop(run_id, reason="once", wait=30)
     assert (receipt.status, receipt.reason.message) == ("stopped", "once")
 
 
@@ -68,7 +68,7 @@ def test_a_start_that_may_have_been_heard_is_taken_back(connect, server, unique)
         lonely = connect(proxy.url, retry_seconds=0.0)
         with pytest.raises(ServerUnreachable), lonely.run("waiting", run_id=unique):
             pass
-    assert client.stop(unique, wait=10).status == "stopped"
+    assert client.stop(unique, wait=30).status == "stopped"
     assert client.get(unique).stop.reason.message.startswith("its block was left by ServerUnreachable")
 
 
@@ -88,7 +88,7 @@ async def test_a_cancelled_block_stops_its_run(server):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        receipt = await client.stop(ids[0], wait=10)
+        receipt = await client.stop(ids[0], wait=30)
         assert (receipt.status, receipt.reason.message) == ("stopped", "its block was left by CancelledError")
 
 

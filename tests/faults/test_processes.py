@@ -39,7 +39,7 @@ def test_a_stop_from_another_process_reaches_the_worker_and_nobody_else(node, su
     assert [supervisor.get(run).status for run in (sibling, other)] == ["running", "running"]
     wait_until(grows(tmp_path / "b"))
     wait_until(grows(tmp_path / "c"))
-    receipt = supervisor.stop(other, wait=10)
+    receipt = supervisor.stop(other, wait=30)
     assert (receipt.status, receipt.answer) == ("stopped", "accepted")
     assert receipt.acknowledged_at is not None
 
@@ -81,7 +81,7 @@ def test_a_worker_that_is_frozen_past_its_lease_is_lost_and_its_late_writes_chan
     assert types[types.index("done") :] == ["done", "late"]
     assert stands_still(tmp_path / "a")
     again = worker.start("forever")  # it goes on with a new lease
-    assert supervisor.stop(again, wait=10).status == "stopped"
+    assert supervisor.stop(again, wait=30).status == "stopped"
 
 
 @pytest.mark.parametrize("moment", ["before the datagram", "datagrams are lost"])

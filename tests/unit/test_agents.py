@@ -112,8 +112,8 @@ async def test_sleep_follows_the_fake_clock(clock):
         return "rested"
 
     handle = await stoppable.spawn(agent)
-    for _ in range(3):
-        await asyncio.sleep(0.001)
+    while not handle.status.terminal:
+        await asyncio.sleep(0)
         clock.advance(3600)
     assert await handle.result() == "rested"
 
