@@ -1,6 +1,8 @@
 """The runs of this process are told of a stop at once; only the answer waits for the store."""
 
 import asyncio
+import contextlib
+import threading
 import time
 
 import pytest
@@ -9,6 +11,8 @@ from tests.waiting import until
 
 import stoppable
 from stoppable import Supervisor
+from stoppable._core import clock
+from stoppable._engine import control
 from stoppable.errors import RunNotFound, StoreError
 from stoppable.stores.reply import Reply, settle
 
@@ -110,6 +114,23 @@ async def test_what_a_stop_does_not_mean_is_not_told(store):
         assert not any(other.run.token.stopped for other in others)
 
 
+@contextlib.contextmanager
+def held_control():
+    """Keep the control thread from doing anything else."""
+    is_held, let_go = threading.Event(), threading.Event()
+
+    def hold():
+        is_held.set()
+        let_go.wait(30)
+
+    control.get().call_at(clock.now(), hold)
+    assert is_held.wait(30)
+    try:
+        yield
+    finally:
+        let_go.set()
+
+
 async def test_many_are_halted_before_anything_is_written_about_the_first(store):
     faulty = Faulty(store)
     halted = []
@@ -125,8 +146,10 @@ async def test_many_are_halted_before_anything_is_written_about_the_first(store)
         recorder = supervisor._core.recorder
         await until(lambda: all(handle.status == "running" for handle in handles))
         await until(lambda: not recorder.outbox._calls and not any(log.is_busy for log in recorder.logs.values()))
-        receipts = await supervisor.stop_where(all=True)
-        assert {receipt.status for receipt in receipts} == {"stopping"}
+        with held_control():  # what it has to write would come as soon as it has the time
+            stopping = asyncio.create_task(supervisor.stop_where(all=True))
+            await until(lambda: len(halted) == 200)
+        assert {receipt.status for receipt in await stopping} == {"stopping"}
         for handle in handles:
             await handle.outcome()
         assert halted == [0] * 200
