@@ -22,9 +22,11 @@ from stoppable.adapters.a2a import Exposed
 from stoppable.server import Principal, create_app
 
 from .serving import PATIENT, SECONDS, Stream, listening, message, state_of
+from .test_slow_readers import MOST_BYTES, resident, said_everything, talker
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 KEY = "a-key-of-some-length"
+SMALL_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]  # what is taken unread
 
 
 @stoppable.agent
@@ -105,6 +107,28 @@ async def test_a_cancel_ends_the_task_and_its_stream_and_is_answered_alike_again
         assert (await stream.ended())[-1] == "COMPLETED"
         with pytest.raises(TaskNotCancelableError):
             await client.cancel_task(CancelTaskRequest(id=stream.task_id))
+
+
+async def test_a_stream_that_nobody_reads_keeps_little_and_holds_up_nobody():
+    async with (
+        exposed(talker, echo) as url,
+        client_of(url + "/a2a/talker") as talkers,
+        client_of(url + "/a2a/echo") as echos,
+    ):
+        address = (await interface_of(url + "/a2a/talker"))["url"]
+        sent = message()
+        sent.tenant = "talker"
+        before = resident()
+        async with grpc.aio.insecure_channel(address, options=SMALL_WINDOW) as channel:
+            deaf = a2a_pb2_grpc.A2AServiceStub(channel).SendStreamingMessage(sent)
+            task = await said_everything(talkers)
+            grown = resident() - before
+            assert not deaf.done()  # it is still open
+            stream = Stream(echos.send_message(message("hello")))
+            assert (await stream.ended())[-1] == "COMPLETED"
+            async with asyncio.timeout(SECONDS):
+                assert state_of(await talkers.cancel_task(CancelTaskRequest(id=task.id))) == "CANCELED"
+        assert grown < MOST_BYTES, f"{grown:,} bytes"
 
 
 async def test_the_tenant_of_a_call_names_one_of_several_agents():
