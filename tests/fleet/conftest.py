@@ -7,18 +7,35 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
+from stoppable.stores.postgres import from_url
 from stoppable.stores.sql import locks
 
-from .postgres_server import PostgresServer
+from .postgres_server import Installation, PostgresServer
 
 
 @pytest.fixture(scope="session")
-def server():
+def installation():
+    """What every server of this process is started from."""
+    installation = Installation()
+    yield installation
+    installation.close()
+
+
+@pytest.fixture(scope="session")
+def server(request):
     """Start a server, which ends with the tests."""
     if (url := os.environ.get("STOPPABLE_TEST_POSTGRES")) is not None:  # that of the tests which started these
         yield SimpleNamespace(url=url)
         return
-    server = PostgresServer()
+    server = PostgresServer(request.getfixturevalue("installation"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def own_server(installation):
+    """A server that a test may kill."""
+    server = PostgresServer(installation)
     yield server
     server.close()
 
@@ -37,6 +54,30 @@ def url(database, tmp_path):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("SET client_min_messages = warning")
         connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@pytest.fixture(scope="session")
+def _wiped(database):
+    """A schema with tables, and a connection that empties them: tables take longer to make than most tests."""
+    schema = f"test_{uuid.uuid4().hex}"
+    store = from_url(f"{database}?schema={schema}")
+    store.open()
+    store.close()
+    with psycopg.connect(database, autocommit=True) as connection:
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'version'", (schema,)
+        ).fetchall()
+        connection.execute("SET client_min_messages = warning")
+        yield schema, lambda: connection.execute("".join(f"DELETE FROM {schema}.{table};" for (table,) in tables))
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.fixture
+def wiped_url(database, tmp_path, _wiped):
+    """The URL of a store that is empty, but whose numbers go on where another test has ended."""
+    schema, wipe = _wiped
+    yield f"{database}?schema={schema}&locks={tmp_path / 'locks'}"
+    wipe()
 
 
 @pytest.fixture(autouse=True)

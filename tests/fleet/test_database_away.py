@@ -1,22 +1,11 @@
 """While the database is away: what runs in a replica can be stopped there, and nothing that was answered is lost."""
 
 import httpx
-import pytest
 from tests.faults.replica_cases import ask, over, record_of, start, started, stop
 from tests.faults.replicas import DEADLINE, Replicas
 from tests.waiting import wait_until
 
-from .postgres_server import PostgresServer
-
 TTL = 60.0  # longer than the database is away here
-
-
-@pytest.fixture
-def own_server():
-    """A server that a test may kill."""
-    server = PostgresServer()
-    yield server
-    server.close()
 
 
 def status(replica, path):

@@ -27,8 +27,8 @@ class TestPostgresStore(DurableStoreContract):
     events_kept = 300  # more than any other test adds
 
     @pytest.fixture(autouse=True)
-    def _database(self, url):
-        self.url = url
+    def _database(self, wiped_url):
+        self.url = wiped_url
 
     def make_store(self, clock):
         store = from_url(self.url)

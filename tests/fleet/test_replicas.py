@@ -7,8 +7,6 @@ import pytest
 from tests.faults import campaign
 from tests.faults.replica_cases import ReplicaCases
 
-from .postgres_server import PostgresServer
-
 SEED = int(os.environ.get("STOPPABLE_FAULTS_SEED", "20"))
 
 
@@ -19,12 +17,9 @@ class TestReplicasOfADatabase(ReplicaCases):
         return f"{database}?schema=replicas_{uuid.uuid4().hex}&locks={tmp_path_factory.mktemp('locks')}"
 
 
-def test_no_stop_that_was_answered_is_lost_while_replicas_and_the_database_fail(tmp_path):
+@pytest.mark.timeout(600)  # every part has a deadline of its own
+def test_no_stop_that_was_answered_is_lost_while_replicas_and_the_database_fail(own_server, tmp_path):
     """G14; ``make faults`` does it with every fault and thousands of stops."""
-    server = PostgresServer()  # of its own: it is killed
     faults = ["SIGKILL of the worker", "connections ended by the database", "kill -9 of the database", "resets"]
-    try:
-        with campaign.on_postgres(server, tmp_path, SEED) as fleet:
-            campaign.run(fleet, faults, 10, tmp_path, SEED, least=1)
-    finally:
-        server.close()
+    with campaign.on_postgres(own_server, tmp_path, SEED) as fleet:
+        campaign.run(fleet, faults, 10, tmp_path, SEED, least=1)

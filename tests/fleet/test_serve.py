@@ -5,7 +5,6 @@ import signal
 import pytest
 from tests.waiting import wait_until
 
-from .postgres_server import PostgresServer
 from .replicas import SECONDS, Replica
 
 
@@ -36,14 +35,6 @@ def test_the_runs_of_a_replica_that_was_killed_end(replica, url):
     assert records[0]["outcome"]["error"]["type"] == "WorkerDied"
     assert there.status(there.start()) == "running"
     assert "secret" not in here.log.read_text() + there.log.read_text()
-
-
-@pytest.fixture
-def own_server():
-    """A server that a test may kill."""
-    server = PostgresServer()
-    yield server
-    server.close()
 
 
 def test_while_the_database_is_away_local_stops_work_and_are_kept_when_it_is_back(replica, own_server, tmp_path):
