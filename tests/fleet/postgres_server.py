@@ -1,14 +1,16 @@
 """A Postgres of the tests, from the files of a package: it needs neither root nor a container, and root will do."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+
+from tests.ports import held_port
 
 SECONDS = 120  # on a busy machine; only a defect takes that long
 _SETTINGS = ("-h", "127.0.0.1", "-k", "", "-N", 200, "-c", "fsync=off")  # no test cuts the power
@@ -83,9 +85,8 @@ class PostgresServer:
         self._installation = installation or Installation()
         self.folder = _make_folder()
         self._data = self._installation.copy(self.folder)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self._held = contextlib.ExitStack()
+        self.port = self._held.enter_context(held_port())
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -95,27 +96,39 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
-        command = self._installation.command
+        self._begin()
+        deadline = time.monotonic() + SECONDS
+        is_ready = self._installation.command("pg_isready", "-q", "-h", "127.0.0.1", "-p", self.port)
+        while subprocess.run(is_ready, check=False).returncode != 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+            if self.process.poll() is not None:
+                said = (self.folder / "log").read_text()
+                assert "is still in use" in said[-500:], said  # by children of the last one, which end by themselves
+                self._begin()
+
+    def _begin(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                command("postgres", "-D", self._data, "-p", self.port, *_SETTINGS),
+                self._installation.command("postgres", "-D", self._data, "-p", self.port, *_SETTINGS),
                 user=_USER,
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + SECONDS
-        is_ready = command("pg_isready", "-q", "-h", "127.0.0.1", "-p", self.port)
-        while subprocess.run(is_ready, check=False).returncode != 0:
-            assert self.process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
 
     def kill(self) -> None:
-        """End it as a power cut would; its children see that it is gone."""
+        """End it as a power cut would, with the processes of its connections: they would go on for a moment."""
         assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)  # it starts no more of them
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        pairs = [map(int, line.split()) for line in listed.splitlines()]
+        children = [pid for pid, parent in pairs if parent == self.process.pid]
         self.process.kill()
         self.process.wait(SECONDS)
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End it at once, and remove its files."""
@@ -124,5 +137,6 @@ class PostgresServer:
             self.process.send_signal(signal.SIGINT)  # without waiting for those who are connected
             self.process.wait(SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._held.close()
         if not self._is_shared:
             self._installation.close()

@@ -1,13 +1,14 @@
 """Processes of `stoppable serve` on one database."""
 
+import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
+from tests.ports import held_port
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -18,8 +19,8 @@ class Replica:
     """One server, with the agents of ``fleet_agents``."""
 
     def __init__(self, url, folder, ttl=30):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        self._held = contextlib.ExitStack()
+        port = self._held.enter_context(held_port())
         self.log = folder / f"{port}.log"
         variables = {name: value for name, value in os.environ.items() if not name.startswith("STOPPABLE")}
         with self.log.open("wb") as log:
@@ -71,6 +72,7 @@ class Replica:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(SECONDS)
+        self._held.close()
 
     def ends(self):
         return self.process.wait(SECONDS)

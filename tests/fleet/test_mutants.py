@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stoppable"
 CONTRACT = "tests/fleet/test_postgres.py::TestPostgresStore::"
-TREE = CONTRACT + "test_a_tree_and_children_that_are_born_in_another_process_stop_together"
+FORCED = "tests/fleet/test_forced_orders.py::"
+TREE = FORCED + "test_a_stop_of_a_tree_sees_the_child_that_is_being_born"
 SECONDS = 100
 
 
@@ -34,14 +35,14 @@ MUTANTS = (
         "runs.py",
         "    if record.over or record.epoch != epoch:\n",
         "    if False:\n",
-        (CONTRACT + "test_of_many_ends_in_two_processes_one_wins",),
+        (FORCED + "test_of_two_ends_the_second_sees_the_first",),
     ),
     Mutant(
         "no row is locked before an end",
         "runs.py",
         "is_truncated FROM runs WHERE id = %s FOR NO KEY UPDATE OF runs",
         "is_truncated FROM runs WHERE id = %s",
-        (CONTRACT + "test_of_many_ends_in_two_processes_one_wins",),
+        (FORCED + "test_of_two_ends_the_second_sees_the_first",),
     ),
     Mutant(
         "no re-read after a reconnect",
@@ -77,8 +78,8 @@ MUTANTS = (
         '        self._lock(f"{kind} {name}", "_shared" if shared else "")\n',
         "        pass\n",
         (
-            CONTRACT + "test_a_stop_and_the_start_of_its_run_in_two_processes_do_not_miss_each_other",
-            CONTRACT + "test_a_hold_and_starts_in_two_processes_do_not_miss_each_other",
+            FORCED + "test_a_start_sees_the_stop_that_is_being_written",
+            FORCED + "test_a_start_sees_the_hold_that_is_being_placed",
         ),
     ),
     Mutant(
@@ -93,7 +94,7 @@ MUTANTS = (
         "runs.py",
         "state = 'open' FOR KEY SHARE",
         "state = 'open'",
-        (CONTRACT + "test_a_run_that_starts_while_its_worker_is_given_up_does_not_stay_behind",),
+        (FORCED + "test_a_reaper_sees_the_start_that_is_being_written",),
     ),
 )
 
