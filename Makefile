@@ -11,7 +11,7 @@ MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser --ignore tests/tutorial --ignore tests/fleet
 
-.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-openhands bench-ui screenshots check check-public-types check-ui model soak faults bench clean
+.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -162,6 +162,10 @@ bench-ui: ## measure the web UI in a headless Chromium; writes bench/results/ui.
 screenshots: ## make the pictures of the docs again
 	$(call environment,.venv-ui,dev$(comma)ui)
 	SCREENSHOTS=docs/images .venv-ui/bin/python -m pytest -q tests/browser/test_screenshots.py tests/browser/test_user_code_screenshots.py
+
+screens: ## make the pictures of the command line again, in a real terminal
+	$(call environment,$(VENV),dev)
+	$(BIN)/python -m tests.cli.screens
 
 check: check-ui ## lint, types, layers
 	$(call environment,$(VENV),dev$(comma)check)

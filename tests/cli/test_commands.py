@@ -344,6 +344,7 @@ def test_show_has_all_about_a_run(stoppable, client, unique):
     assert "team:a" in told
     assert "Traceback (most recent call last):" in told
     assert "served_agents.py" in told
+    assert "stoppable/_" not in told, "only lines of the author"
     assert set(stoppable.json("show", unique)) == {"run", "tree", "receipt"}
 
 

@@ -40,6 +40,13 @@ def test_a_graceful_stop_says_what_it_waits_for_and_how_long(in_flight, now, tol
     assert Countdown(mode=Mode.GRACEFUL, in_flight=in_flight, ladder=GRACEFUL).told(now) == told
 
 
+def test_a_list_begins_with_the_time_as_a_narrow_column_cuts_the_rest():
+    going_on = Countdown(mode=Mode.GRACEFUL, in_flight=["llm:gpt"], ladder=GRACEFUL)
+    assert going_on.brief(102.0) == "waiting up to 8 s for its answer: llm:gpt in flight"
+    assert going_on.brief(110.5) == "cancelled in 1 s: llm:gpt in flight"
+    assert going_on.brief(119.0) == "llm:gpt in flight"
+
+
 def test_a_cooperative_stop_has_no_end_and_one_that_was_not_heard_says_so():
     assert Countdown(mode=Mode.COOPERATIVE, in_flight=["llm:gpt"], ladder=[]).told(0) == (
         "llm:gpt in flight: waiting as long as it takes"
@@ -62,17 +69,18 @@ def test_what_is_in_flight_below_a_run_counts_for_it():
 def test_a_stop_that_waits_counts_down_and_so_do_watch_ls_and_show(served, stoppable, client):
     run_id = running(client, "long_call", policy=PATIENT)
     waits = r"llm:long in flight: waiting up to \d+ s for its answer"
+    listed = r"waiting up to \d+ s for its answer: llm:long in flight"
     with (
         Terminal("watch", run_id, STOPPABLE_URL=served, columns=100) as watching,
         Terminal("stop", run_id, "--wait", "60", STOPPABLE_URL=served, columns=100) as stopping,
     ):
         stopping.see(rf"stopping \(graceful\): {waits}; Ctrl-C stops waiting")
         watching.see(rf"stopping \(graceful\): {waits}")
-        assert re.search(waits, stoppable("ls", "-n", "100").stdout)
+        assert re.search(listed, stoppable("ls", "-n", "100").stdout)
         shown = stoppable("show", run_id).stdout
         assert re.search(r"in flight +llm:long\n", shown)
         assert re.search(rf"stopping +{waits}", shown)
-        assert re.search(waits, stoppable("tree", run_id).stdout)
+        assert re.search(listed, stoppable("tree", run_id).stdout)
         client.stop(run_id, "immediate")
         assert stopping.end() == 0
         assert watching.end() == 6

@@ -14,6 +14,7 @@ def test_watch_is_a_live_table_that_ctrl_c_leaves(served, client, unique):
         terminal.see(rf"{unique} +waiting +ann +■ stopped +\S+ +\S+ +graceful: enough")
         terminal.press(CTRL_C)
         assert terminal.end() == 0
+    assert b"^C" not in terminal.raw
     assert b"\x1b[?1049h" in terminal.raw
     assert terminal.raw.rindex(b"\x1b[?1049l") > terminal.raw.rindex(b"\x1b[?1049h")
 

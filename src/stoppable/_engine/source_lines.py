@@ -46,7 +46,7 @@ def lines(frames: list[FrameType]) -> tuple[str, ...]:
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the traceback of an error as text; of a recursion its end.
+    """Return the traceback of an error as text, from the author's code on; of a recursion its end.
 
     A recursion may have made a run of each of its levels, and to format a thousand frames takes a tenth of a second.
     """
@@ -55,7 +55,10 @@ def trace_of(error: BaseException) -> str:
     while frame is not None:
         frames.append(frame)
         frame = frame.tb_next
-    told = error.__traceback__ if len(frames) <= _FRAMES_OF_TRACE else frames[-_FRAMES_OF_RECURSION]
+    frames = frames[next((i for i, one in enumerate(frames) if not _is_ours(one.tb_frame)), 0) :]
+    if len(frames) > _FRAMES_OF_TRACE:
+        frames = frames[-_FRAMES_OF_RECURSION:]
+    told = frames[0] if frames else None
     return "".join(traceback.format_exception(type(error), error, told))
 
 

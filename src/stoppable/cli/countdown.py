@@ -50,19 +50,25 @@ class Countdown:
 
     def told(self, now: float) -> str:
         """Say it: ``llm:gpt in flight: waiting up to 8 s for its answer``, ``nothing in flight: cancelled in 8 s``."""
-        why = self._why()
+        return ": ".join(part for part in (self._why(), self._then(now)) if part)
+
+    def brief(self, now: float) -> str:
+        """Say it with the time first, where the end may be cut: ``cancelled in 8 s: nothing in flight``."""
+        return ": ".join(part for part in (self._then(now), self._why()) if part)
+
+    def _then(self, now: float) -> str:
         if self.mode is Mode.COOPERATIVE:
-            return f"{why}: waiting as long as it takes"
+            return "waiting as long as it takes"
         if not self.ladder:
-            return f"{why}: its worker has not heard of the stop yet"
+            return "its worker has not heard of the stop yet"
         steps = [step for step in self.ladder if step.at > now and (self.in_flight or step.rung is not Rung.INTERRUPT)]
         if not steps:
-            return why
+            return ""
         step = min(steps, key=lambda step: step.at)
         seconds = math.ceil(step.at - now)
         if step.rung is Rung.INTERRUPT:
-            return f"{why}: waiting up to {seconds} s for {_ending(self.in_flight or ())}"
-        return f"{why}: {_FORCE[step.rung]} in {seconds} s"
+            return f"waiting up to {seconds} s for {_ending(self.in_flight or ())}"
+        return f"{_FORCE[step.rung]} in {seconds} s"
 
     def _why(self) -> str:
         if self.in_flight:

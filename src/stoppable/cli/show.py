@@ -91,7 +91,7 @@ def what(record: RunSummary, now: float) -> str:
         return record.error
     if record.mode is not None:
         told = f"{record.mode}: {record.reason}"
-        return told if record.over else f"{Countdown.of_summary(record).told(now)} ({told})"
+        return told if record.over else f"{Countdown.of_summary(record).brief(now)} ({told})"
     in_flight = [f"in flight: {counted(record.in_flight)}"] if record.in_flight else []
     return ", ".join([*in_flight, *(f"{key}:{value}" for key, value in record.labels.items())])
 

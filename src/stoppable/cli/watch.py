@@ -15,6 +15,7 @@ from stoppable.cli.exits import Exit, told
 from stoppable.cli.following import follow
 from stoppable.cli.newest import Asked, Told
 from stoppable.cli.options import Direct, Json, OptionalRun, Url
+from stoppable.cli.output import quiet_keyboard
 from stoppable.cli.text import first
 from stoppable.records import RunSummary
 
@@ -49,7 +50,7 @@ def watch(
 
 
 def _live(runs: Asked | Told, interval: float) -> None:
-    with Live(console=screen.err(), auto_refresh=False, screen=screen.err().is_terminal) as live:
+    with quiet_keyboard(), Live(console=screen.err(), auto_refresh=False, screen=screen.err().is_terminal) as live:
         while True:
             live.update(_page(runs), refresh=True)
             runs.wait(interval)
