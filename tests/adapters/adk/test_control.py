@@ -1,10 +1,20 @@
 """The surfaces beside ADK's own: the routes and the page of stoppable, also on a port of their own."""
 
+import asyncio
+
 import httpx
 
 from ...ports import held_port
 from .serving import Client, asked, served
 from .world import DEADLINE
+
+
+async def tree_of(server, client, *, size):
+    """Return the tree of the run once it has ``size`` runs; a tool may begin before the record of its run is stored."""
+    async with asyncio.timeout(DEADLINE):
+        while client.run_id is None or len(tree := await server.supervisor.tree(client.run_id)) < size:
+            await asyncio.sleep(0.005)
+    return tree
 
 
 async def test_the_runs_are_shown_and_stopped_below_the_apps_address(server):
@@ -25,7 +35,7 @@ async def test_sub_agents_are_the_tree_of_the_run(server):
         async with asked(client):
             await server.world.saw("enter async_tool")
             await server.world.saw("enter other_tool")
-            tree = await server.supervisor.tree(client.run_id)
+            tree = await tree_of(server, client, size=4)
             by_id = {record.id: record for record in tree}
             found = {(by_id[record.parent_id].name if record.parent_id else None, record.name) for record in tree}
             assert found == {(None, "sequence"), ("sequence", "both"), ("both", "left"), ("both", "right")}
@@ -37,7 +47,7 @@ async def test_an_agent_that_is_called_as_a_tool_is_a_child(server):
     async with Client(server, "agent_tool_without_plugins") as client:
         async with asked(client):
             await server.world.saw("enter async_tool")
-            tree = await server.supervisor.tree(client.run_id)
+            tree = await tree_of(server, client, size=2)
             assert [record.name for record in tree] == ["agent_tool_without_plugins", "inner_agent"]
             receipt = (await client.cancel(mode="immediate", wait=20)).json()["receipt"]
         assert "tool:async_tool" in receipt["inFlight"]
