@@ -145,6 +145,7 @@ def picture(name, width, command, text):
     for line in Text.from_ansi(f"\x1b[1m$\x1b[0m {command}\n{text}".rstrip()).split("\n"):
         line.rstrip()
         console.print(line)
+    console.print()  # the drawing cuts the feet of letters on the last line
     drawn = console.export_svg(title=f"{width} columns", theme=_theme(), unique_id=f"{name}-{width}")
     # The docs load nothing from elsewhere.
     drawn = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->", "", drawn, flags=re.DOTALL)
