@@ -72,8 +72,10 @@ async def _is_over(run: Run, until: float) -> bool:
             await asyncio.sleep(_LOOK_SECONDS)
         look.set_result(True)
     finally:
-        del _looks[loop, run]
-        if not look.done():
+        if look.done():
+            loop.call_soon(_looks.pop, (loop, run))  # branches that notice the stop in this turn share it
+        else:
+            del _looks[loop, run]
             look.set_result(False)
     return True
 

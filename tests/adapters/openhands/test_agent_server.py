@@ -18,7 +18,8 @@ from ...ports import held_port
 from .test_commands import alive, written
 from .world import DEADLINE
 
-START_SECONDS = 120  # its packages are large
+START_SECONDS = 300  # its packages are large: half a minute of CPU time
+pytestmark = pytest.mark.timeout(START_SECONDS + 100)
 
 
 @pytest.fixture(scope="module")
