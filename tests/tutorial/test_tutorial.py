@@ -121,7 +121,9 @@ def test_the_tutorial_works_word_for_word(tmp_path):
                 shown[code] = first.shows("= done =\n")
             else:
                 if "runs/first/stop" in code:  # nobody types so fast that it has not begun
-                    first.run(f"until curl -s http://127.0.0.1:{port}/runs/first/tree | grep -q llm:ask; do sleep 0.1; done")
+                    first.run(
+                        f"until curl -s http://127.0.0.1:{port}/runs/first/tree | grep -q llm:ask; do sleep 0.1; done"
+                    )
                 shown[code] = first.run(code.replace(str(PORT), str(port)))
         second.press_ctrl_c()
         second.type("echo '= d''one ='\n")
