@@ -121,7 +121,7 @@ def test_a_second_sigterm_ends_the_process_at_once(node, supervisor, tmp_path):
     worker.signal(signal.SIGTERM)
     wait_until(lambda: supervisor.get(run).stop is not None)
     worker.signal(signal.SIGTERM)
-    assert worker.wait(5) == -signal.SIGTERM
+    assert worker.wait(15) == -signal.SIGTERM  # a graceful stop of it would take 18 s
     assert over(supervisor, run).status == "stopped"  # proven dead, and a stop was pending
 
 
@@ -134,7 +134,7 @@ def test_sigterm_ends_a_process_whose_store_does_not_answer(node, path):
     holder.execute("BEGIN IMMEDIATE")
     try:
         worker.signal(signal.SIGTERM)
-        assert worker.wait(20) == -signal.SIGTERM  # giving up the file alone would take 60 s
+        assert worker.wait(50) == -signal.SIGTERM  # giving up the file alone would take 60 s
     finally:
         holder.close()
     with sync.Supervisor(SqliteStore(path), ttl=TTL) as supervisor:
@@ -169,6 +169,7 @@ def test_nor_are_its_plain_commands_but_those_of_a_run_that_completed_live_on(no
     wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 3)
     left, *found = [int(pid) for pid in pids.read_text().split()]
     try:
+        wait_until(lambda: "completed" in {below.status for below in supervisor.tree(run)})  # and that is kept
         worker.signal(signal.SIGKILL)
         wait_until(lambda: not any(is_alive(pid) for pid in found))
         assert over(supervisor, run).status == "failed"
