@@ -355,3 +355,37 @@ async def test_a_node_cannot_span_the_yields_of_a_generator_that_somebody_reads(
 
     with pytest.raises(stoppable.StoppableError, match=r"remote\(\) cannot span"):
         list(blocking())
+
+
+async def test_one_that_has_ended_when_its_address_becomes_known_is_not_told():
+    """Whoever has seen the end may close the client, which a call would open again."""
+    told, heard = [], asyncio.Event()
+
+    async def tell(stop):
+        told.append(stop)
+
+    async def hear(stop):
+        heard.set()
+        return "cancelled"
+
+    async def first():
+        async with stoppable.remote("first", tell=tell) as node:
+            await heard.wait()
+            node.identify(job="1")
+            node.ended("finished")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    async def second():
+        async with stoppable.remote("second", tell=hear, ref={}):
+            await heard.wait()
+
+    async def both():
+        await asyncio.gather(first(), second(), return_exceptions=True)
+
+    async with Supervisor() as supervisor:
+        handle = await supervisor.start(both)
+        await until(lambda: len(handle.run.children) == 2)
+        await handle.stop("graceful")
+        await handle.outcome()
+    assert (heard.is_set(), told) == (True, [])
