@@ -153,7 +153,7 @@ class Line:
     def _start(self, order: RemoteStop, answer: Any = None) -> None:
         assert self._loop is not None, "called on it"
         if self._is_closed:  # since it was scheduled: whoever saw the end may have closed the client
-            if answer is not None:
+            if inspect.iscoroutine(answer):
                 answer.close()
             return
         task = self._loop.create_task(self._call_async(order, answer), name=f"stoppable tells {self._run.name}")

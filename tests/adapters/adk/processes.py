@@ -1,6 +1,7 @@
 """Processes that have google-adk imported already: that takes five seconds of a processor, and many tests need one."""
 
 import contextlib
+import logging
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -36,6 +37,7 @@ def _be(said, listener, cwd, environment, arguments):
     sys.path.insert(0, str(cwd))
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # in development mode it reports what is slow here
     option, what, *rest = arguments
     sys.argv = [what, *rest]
     if option == "-m":
