@@ -65,7 +65,12 @@ def run_tests(place: Path, mutant: Mutant | None, nodes: list[str]) -> subproces
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, *nodes],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(place), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(place),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONHASHSEED": "0",  # the lives of the machine depend on the order of sets
+        },
         capture_output=True,
         text=True,
         timeout=SECONDS,
