@@ -191,7 +191,7 @@ async def sigterm(is_plain):
             await asyncio.to_thread(server.wait)
         async with task_store(DatabaseTaskStore, folder) as store:
             stored = state_of(await store.get(task_id, ServerCallContext())).lower()
-    return "(nobody cancels)", ended, stored, "–"
+    return "(no cancel)", ended, stored, "–"
 
 
 async def races(is_plain):

@@ -318,7 +318,7 @@ class Run(Awaited):
         return min((at for stop in self._stops() if (at := stop.kill_at) is not None), default=None)
 
     def _participants(self) -> list[participants.Participant]:
-        """Return whoever executes a part of it, each once."""
+        """Return the participants that execute a part of the run, each once."""
         return list(dict.fromkeys(self._executing()))
 
     def _is_executed(self) -> bool:

@@ -216,7 +216,7 @@ class Edge(_Edge):
         if self._is_taken_back(outsider):
             participant.issued = self._issued
         if not participant.is_cancelled_for(self.run, self._issued):
-            return outsider  # also our cancel, if this run is not part of the stopped one: it propagates to that
+            return outsider  # also our cancel, if it is meant for a run around this one
         if participant.pay_back(self._issued) > isinstance(outsider, CancelledError):
             # One of ours may not have arrived yet. Before 3.13, uncancel() does not take it back, and it would hit
             # the caller's next await: let it arrive here.

@@ -102,7 +102,10 @@ def with_those_below(runs: Iterable[RunSummary]) -> dict[str, RunSummary]:
         above: RunSummary | None = run
         while above is not None:
             known = open_in[above.id]
-            open_in[above.id] = None if known is None or run.in_flight is None else [*known, *run.in_flight]
+            if run.in_flight is None:
+                open_in[above.id] = None
+            elif known is not None:
+                known.extend(run.in_flight)
             above = given.get(above.parent_id or "")
     return {run_id: replace(run, in_flight=_tuple(open_in[run_id])) for run_id, run in given.items()}
 

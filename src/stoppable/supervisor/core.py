@@ -70,13 +70,7 @@ class SupervisorCore:
         if not seconds(ttl, "ttl"):
             raise InvalidArgument("ttl is 0: use a positive number of seconds, such as 30")
         self.store: Store = store_of(store)
-        self.lease: Lease = Lease(
-            self.store,
-            ttl,
-            deliver=self._deliver,
-            fenced=self._kill_all,
-            beaten=self._beaten,
-        )
+        self.lease: Lease = Lease(self.store, ttl, deliver=self._deliver, fenced=self._kill_all, beaten=self._beaten)
         self.recorder: Recorder = Recorder(self.store, lambda: self.lease.worker)
         self._keep_days = None if keep_days is None else seconds(keep_days, "keep_days", "days")
         self._keep_input = keep_input

@@ -13,6 +13,7 @@ import warnings
 os.environ.setdefault("OTEL_INSTRUMENTATION_A2A_SDK_ENABLED", "false")
 warnings.simplefilter("ignore")
 
+# E402: what is set above must be set before these are imported
 import uvicorn  # noqa: E402
 from starlette.applications import Starlette  # noqa: E402
 

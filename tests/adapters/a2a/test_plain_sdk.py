@@ -6,13 +6,10 @@ better: measure again with ``bench/a2a.py``, and mend the table.
 
 import asyncio
 import contextlib
-import os
-import signal
 import threading
 
 import pytest
 from a2a.server.cluster.database_task_store import VersionedDatabaseTaskStore
-from a2a.server.context import ServerCallContext
 from a2a.server.tasks import DatabaseTaskStore, InMemoryTaskStore
 from a2a.types import SubscribeToTaskRequest
 from a2a.utils.errors import InternalError, TaskNotCancelableError
@@ -20,8 +17,7 @@ from a2a.utils.errors import InternalError, TaskNotCancelableError
 from .executors import HangingCancel, InThread, RaisingCancel, SaysCanceled, Scripted, Swallows
 from .serving import SECONDS, Stream, served, state_of
 from .test_misbehaving import started
-from .test_remote import Caller, calling
-from .test_replicas import process_in, replicas, task_store
+from .test_replicas import replicas, task_after_sigterm
 
 MENDED = "the SDK does this right now: take the row out of the table in docs/how-to/a2a.md and out of bench/a2a.py"
 
@@ -203,15 +199,4 @@ async def test_a_cancel_at_the_other_replica_is_called_canceled_and_the_work_is_
 
 
 async def test_sigterm_leaves_the_task_working(tmp_path):
-    with process_in(tmp_path, "plain") as (url, server):
-        async with calling(url, is_wrapped=False) as remote:
-            caller = Caller(remote)
-            asking = asyncio.create_task(caller())
-            await caller.working()
-            os.kill(server.pid, signal.SIGTERM)
-            await asyncio.to_thread(server.wait, SECONDS)
-            await asyncio.wait({asking})
-            asking.exception()
-    async with task_store(DatabaseTaskStore, tmp_path) as store:
-        task = await store.get(caller.heard[0].task.id, ServerCallContext())
-    assert state_of(task) == "WORKING", MENDED
+    assert state_of(await task_after_sigterm(tmp_path, "plain")) == "WORKING", MENDED

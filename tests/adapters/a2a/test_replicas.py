@@ -115,8 +115,9 @@ def process_in(folder, *options):
         server.communicate()
 
 
-async def test_sigterm_leaves_no_task_working(tmp_path):
-    with process_in(tmp_path) as (url, server):
+async def task_after_sigterm(tmp_path, *how):
+    """Return what is stored of a task whose server was terminated."""
+    with process_in(tmp_path, *how) as (url, server):
         async with calling(url, is_wrapped=False) as remote:
             caller = Caller(remote)
             asking = asyncio.create_task(caller())
@@ -126,6 +127,10 @@ async def test_sigterm_leaves_no_task_working(tmp_path):
             await asyncio.wait({asking})
             asking.exception()
     async with task_store(DatabaseTaskStore, tmp_path) as store:
-        task = await store.get(caller.heard[0].task.id, ServerCallContext())
+        return await store.get(caller.heard[0].task.id, ServerCallContext())
+
+
+async def test_sigterm_leaves_no_task_working(tmp_path):
+    task = await task_after_sigterm(tmp_path)
     assert state_of(task) == "CANCELED"
     assert task.metadata["stoppable"]["kind"] == "shutdown"
