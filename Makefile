@@ -11,7 +11,7 @@ MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser --ignore tests/tutorial --ignore tests/fleet
 
-.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
+.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -155,6 +155,10 @@ bench-cli: ## measure what it costs to start a command; writes bench/results/cli
 bench-openhands: ## measure interrupts of OpenHands, plain and supervised, after `make test-openhands`; writes bench/results/openhands.md
 	.venv-openhands/bin/python bench/openhands.py
 
+bench-fleet: ## measure replicas on Postgres, and stops of Celery, DBOS and arq beside them; writes bench/results/fleet.md
+	$(call environment,.venv-fleet,dev$(comma)fleet$(comma)fleet-peers)
+	.venv-fleet/bin/python bench/fleet.py
+
 bench-ui: ## measure the web UI in a headless Chromium; writes bench/results/ui.md
 	$(call environment,.venv-ui,dev$(comma)ui)
 	.venv-ui/bin/python bench/ui.py
@@ -210,8 +214,8 @@ soak: ## start, stop, kill and freeze at random for five minutes (SECONDS=…, S
 
 faults: ## kill, freeze and cut off replicas under load (STOPS=…, SEED=…): no stop that was answered may be lost
 	$(call environment,.venv-fleet,dev$(comma)fleet)
-	.venv-fleet/bin/python tests/faults/campaign.py --store sqlite --stops $(or $(STOPS),1000) $(if $(SEED),--seed $(SEED))
-	.venv-fleet/bin/python tests/faults/campaign.py --store postgres --stops $(or $(STOPS),1500) $(if $(SEED),--seed $(SEED))
+	.venv-fleet/bin/python tests/faults/campaign.py --store sqlite --stops $(or $(STOPS),2000) $(if $(SEED),--seed $(SEED))
+	.venv-fleet/bin/python tests/faults/campaign.py --store postgres --stops $(or $(STOPS),2000) $(if $(SEED),--seed $(SEED))
 
 bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-bench,bench$(comma)server)

@@ -157,7 +157,7 @@ def main() -> None:
             "a stop over HTTP": each_time(lambda: stop_over_http(service)),
             "a boundary's event to a browser": each_time(lambda: event_to_browser(service)),
         }
-    flows["a worker process"] = each_time(worker_process)
+    flows["an agent process"] = each_time(worker_process)
     for name, files in flows.items():
         print(f"{name}: {len(files)} files")
         if not options.count:

@@ -1,4 +1,4 @@
-"""Measures what a run starts: threads, worker processes, process trees, and the tokens that come after a stop.
+"""Measures what a run starts: threads, agent processes, process trees, and the tokens that come after a stop.
 
 Threads are timed as in core.py; the rest are medians of a few real starts and stops. A full run writes
 bench/results/participants.md.
@@ -100,7 +100,7 @@ def workers(quick: bool) -> Section:
 
     async def kill() -> float:
         handle = await stoppable.spawn(time.sleep, 60, isolation="process")
-        while not handle.run._members:
+        while not handle.run.members:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.3)
         began = time.perf_counter()
@@ -111,7 +111,7 @@ def workers(quick: bool) -> Section:
     base = _median_ms(process, rounds)
     rows = [
         against(base, "multiprocessing spawn: start, join (floor)", base, unit="ms"),
-        against(base, "worker process: start, result", _median_ms(worker, rounds), unit="ms"),
+        against(base, "agent process: start, result", _median_ms(worker, rounds), unit="ms"),
         Row(name="worker in a blocked call: kill → stopped", value=_median_of_ms(kill, rounds), unit="ms"),
     ]
     return Section(title="A process of its own", rows=rows)

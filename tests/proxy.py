@@ -23,6 +23,7 @@ class Proxy:
         self._links = set()
         self._delay = 0.0
         self._is_hole = False
+        self._cut_at = None
         self.port = 0
 
     def __enter__(self):
@@ -42,6 +43,11 @@ class Proxy:
         """How many are open."""
         return len(self._links)
 
+    @property
+    def has_cut(self):
+        """Whether there is no answer left to cut a connection at."""
+        return self._cut_at is None
+
     def delay(self, seconds):
         """Pass every packet on so much later."""
         self._delay = seconds
@@ -57,6 +63,10 @@ class Proxy:
     def reset(self):
         """Cut every connection, on both sides."""
         self._do(self._each(lambda link: link.reset()))
+
+    def cut_at(self, answer, turn=1):
+        """Cut a connection instead of passing on the answer of the server that contains this, the first or a later."""
+        self._cut_at, self._turn = answer, turn
 
     def heal(self):
         """Pass everything on at once again."""
@@ -102,6 +112,16 @@ class Proxy:
         """The seconds by which packets come late now."""
         return self._delay
 
+    def is_cut_at(self, answer):
+        """Whether a connection is cut because of what the server says."""
+        if self._cut_at is None or self._cut_at not in answer:
+            return False
+        self._turn -= 1
+        if self._turn > 0:
+            return False
+        self._cut_at = None
+        return True
+
     @property
     def is_hole(self):
         """Whether new connections lead nowhere."""
@@ -125,6 +145,9 @@ class _Link:
                     await asyncio.sleep(self._proxy.later)
                 if self.is_hole or (self._is_half and writer is self._writer):
                     continue
+                if writer is self._writer and self._proxy.is_cut_at(data):
+                    self.reset()
+                    return
                 writer.write(data)
                 await writer.drain()
             if not (self.is_hole or writer.is_closing()):

@@ -54,6 +54,19 @@ async def calling(seconds=0.3):
 
 
 @stoppable.agent
+async def twice():
+    """Make two calls of one name side by side, which finish after the stop."""
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    async def call():
+        async with stoppable.boundary("llm", "same"):
+            await stopped.wait()
+
+    with stoppable.on_stop(lambda: loop.call_soon_threadsafe(stopped.set)):
+        await asyncio.gather(call(), call())
+
+
+@stoppable.agent
 async def long_call():
     """Make a call that takes for ever, and clean up after it."""
     try:

@@ -1,4 +1,4 @@
-"""Agents of a module that a worker process can import."""
+"""Agents of a module that an agent process can import."""
 
 import asyncio
 import logging.handlers

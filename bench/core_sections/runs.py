@@ -8,7 +8,7 @@ import stoppable
 from core_sections.places import in_run, in_trio, noop
 from measure import Contender, Effort, garbage, load, measure
 from stoppable._core import context
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._engine.tasks import TaskParticipant
 from table import Section, Target, against, number
 
@@ -28,16 +28,16 @@ NO_TASK = "call and open_run execute in the caller's task: they pay for no task,
 
 
 async def _skeleton() -> None:
-    run = Run("noop", context.current_run())
+    run = RunNode("noop", context.current_run())
     await asyncio.create_task(_drive(run))
 
 
-async def _drive(run: Run) -> None:
+async def _drive(run: RunNode) -> None:
     task = asyncio.current_task()
     participant = TaskParticipant(task, task.get_loop())  # type: ignore[union-attr, arg-type]
     context.current.set(run)
-    run._begin(participant)
-    run._end(await noop(), None)
+    run.begin(participant)
+    run.end(await noop(), None)
     participant.leave()
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-import stoppable
 from measure import Effort, Job, load, measure_once
+from stoppable._core.node import RunNode
 from table import Row, Section, Target, against
 
 NODES = 10_000
@@ -45,12 +45,12 @@ def clear_flags(objects: list[Flag]) -> list[Flag]:
     return objects
 
 
-def build_runs(shape: str) -> list[stoppable.Run]:
+def build_runs(shape: str) -> list[RunNode]:
     """Make a tree of runs; the root comes first."""
     parent_of = SHAPES[shape]
-    runs = [stoppable.Run("root")]
+    runs = [RunNode("root")]
     for number in range(1, NODES):
-        runs.append(stoppable.Run("node", runs[parent_of(number)]))
+        runs.append(RunNode("node", runs[parent_of(number)]))
     return runs
 
 
@@ -65,7 +65,7 @@ def build_tokens(shape: str) -> list[Any]:
     return tokens
 
 
-def stop_root(runs: list[stoppable.Run]) -> object:
+def stop_root(runs: list[RunNode]) -> object:
     """Stop the whole tree."""
     return runs[0].stop("cooperative")
 

@@ -1,26 +1,26 @@
 """The errors of stoppable.
 
 BaseException
-└── AgentStopped                  inside a run: this code has been told to stop
+└── AgentStopped                  inside a run: its code must stop
 Exception
 └── StoppableError
     ├── InvalidArgument           (ValueError) a mode, a time or an agent that makes no sense
     ├── ProcessNotStarted         (OSError) the system refused to start a command; nothing is running
     │   └── CommandNotFound       (FileNotFoundError) there is no such program
     ├── ProcessFailed             (CalledProcessError) check=True, and a code other than 0
-    ├── WorkerDied                a worker process ended before its agent did
+    ├── WorkerDied                an agent process ended before its agent did
     ├── RunNotFound               (LookupError) no run has this id, or it is not yours
     ├── RunConflict               the id belongs to a run that was started by a different request
     ├── RunHeld                   a hold refuses this start until it is released
     ├── HoldNotFound              (LookupError) no hold has this id
-    ├── StoreError                (OSError) the store could not do it: nothing is promised
-    ├── ServerUnreachable         (ConnectionError) no server answers a client
-    ├── NotAllowed                (PermissionError) the server wants a key, or this key may not do it
+    ├── StoreError                (OSError) the store failed, or could not write
+    ├── ServerUnreachable         (ConnectionError) no server answers the client
+    ├── NotAllowed                (PermissionError) the server needs a key, or this key lacks a scope
     ├── ServerError               unexpected response from the server
-    ├── Fenced                    the lease of this worker has run out; its runs were given up
-    └── RunEnded                  whoever awaits a run that did not complete
-        ├── RunStopped            it was stopped, and everything of it is dead
-        ├── RunLost               it was stopped, and something of it may still be alive
+    ├── Fenced                    the lease of this worker has expired; its runs were given up
+    └── RunEnded                  the awaited run did not complete
+        ├── RunStopped            it was stopped, and every part of it has ended
+        ├── RunLost               it was stopped, and parts of it may still be alive
         └── RunFailed             its body raised; the error is the ``__cause__``
 """
 
@@ -64,6 +64,9 @@ class AgentNotFound(InvalidArgument):
     """No agent has this name; the message lists those that exist."""
 
 
+_HOW = {"stopped": "was stopped", "lost": "is lost"}
+
+
 class RunEnded(StoppableError):
     """The awaited run did not complete."""
 
@@ -74,7 +77,7 @@ class RunEnded(StoppableError):
 
     def __str__(self) -> str:
         detail = self.outcome.error if self.outcome.reason is None else self.outcome.reason
-        return f"run {self.run_id} is {self.outcome.status}: {detail}"
+        return f"run {self.run_id} {_HOW.get(self.outcome.status, self.outcome.status)}: {detail}"
 
 
 class RunStopped(RunEnded):

@@ -91,7 +91,7 @@ async def test_a_body_that_swallows_the_cancel_is_escalated_and_never_a_success(
     await until(lambda: swallowed == 1)
     clock.advance(5)
     await until(lambda: swallowed == 2)
-    assert handle.run._rung == "kill"
+    assert handle.run.rung == "kill"
     clock.advance(2)
     assert (await handle.outcome()).status == "lost"
     handle._carrier.cancel()
@@ -131,7 +131,7 @@ async def test_a_subprocess_is_not_orphaned(tmp_path):
     handle = await stoppable.spawn(agent)
     while not there.exists():
         await asyncio.sleep(0.001)
-    (pid,) = {member.holder.pid for member in handle.run._members if hasattr(member, "holder")}
+    (pid,) = {member.holder.pid for member in handle.run.members if hasattr(member, "holder")}
     await handle.stop("immediate")
     outcome = await handle.outcome()
     assert outcome.status == "stopped"

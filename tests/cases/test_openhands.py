@@ -22,7 +22,7 @@ async def test_an_uncooperative_tool_keeps_the_run_stopping_until_it_has_ended()
     handle = await stoppable.spawn(agent)
     await until(began.is_set)
     await handle.stop("immediate")
-    await until(lambda: handle.run._ended is not None)  # the task was cancelled, the tool works on
+    await until(lambda: handle.run.body_end is not None)  # the task was cancelled, the tool works on
     assert handle.status == "stopping"
     release.set()
     assert (await handle.outcome()).status == "stopped"
@@ -72,7 +72,7 @@ async def test_three_parallel_tools_neither_delay_the_stop_nor_stall_the_loop():
     handle = await stoppable.spawn(agent)
     await asyncio.to_thread(began.wait, 30)
     receipt = await handle.stop("immediate")
-    await until(lambda: handle.run._ended is not None)  # though the tools work on
+    await until(lambda: handle.run.body_end is not None)  # though the tools work on
     assert receipt.answer == "accepted"
     release.set()
     assert (await handle.outcome()).status == "stopped"

@@ -105,7 +105,7 @@ async def test_deaf_tools_keep_the_run_stopping_until_they_have_ended(body, desk
     await until(desk.began.is_set)
     receipt = await handle.stop("immediate")
     assert receipt.answer == "accepted"
-    await until(lambda: handle.run._ended is not None)  # neither the stop nor the loop waits for the tools
+    await until(lambda: handle.run.body_end is not None)  # neither the stop nor the loop waits for the tools
     assert handle.status == "stopping"
     desk.go_on.set()
     assert (await handle.outcome()).status == "stopped"

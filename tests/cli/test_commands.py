@@ -1,5 +1,6 @@
 """The commands against a real server: what they print, as text and as JSON, and their exit codes."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stoppable.cli.app import COMMANDS
 from stoppable.cli.exits import EPILOG, MEANINGS, Exit
 from stoppable.records import EventType
 
@@ -95,12 +97,12 @@ def test_pressing_again_climbs_and_the_last_press_asks(stoppable, client):
     assert stoppable.json("stop", run_id)["mode"] == "graceful"
     done = stoppable("stop", run_id)
     assert "escalated: immediate" in done.stdout
-    assert "press harder (kill)" in done.stderr
+    assert "stop it again to escalate to kill" in done.stderr
     asked = stoppable("stop", run_id, code=Exit.USAGE)
     assert "Clean-up may not run" in asked.stderr
     assert "--yes" in asked.stderr
     assert stoppable.json("stop", run_id, "--yes", "--wait", "20", code=Exit.LOST)["mode"] == "kill"
-    assert "already_finished" in stoppable("stop", run_id).stdout
+    assert "already finished: kill" in stoppable("stop", run_id).stdout
     told = re.findall(r"status  stopping \((\w+)\)", stoppable("watch", run_id, code=Exit.LOST).stderr)
     assert told == ["graceful", "immediate", "kill"]
 
@@ -133,7 +135,7 @@ def test_a_stop_of_many_previews_and_needs_a_yes(stoppable, client, unique):
 def test_holds_refuse_starts_until_they_are_released(stoppable, unique):
     stopped = stoppable.json("stop", "--label", f"team:{unique}", "--hold", "--yes", "--reason", "spend")
     refused = stoppable("start", "waiting", "--label", f"team:{unique}", code=Exit.REFUSED)
-    told = f"held (spend): `stoppable release {stopped['hold']}` lets them through again"
+    told = f"on hold (spend): `stoppable release {stopped['hold']}` allows them again"
     assert told in refused.stderr
     listed = stoppable("holds").stdout
     assert stopped["hold"] in listed
@@ -258,7 +260,7 @@ def test_a_server_that_is_not_there(stoppable, monkeypatch):
 
 
 def test_a_demo_that_goes_wrong_exits_with_1(stoppable, monkeypatch):
-    assert "as it must be" in stoppable("demo", "--fast").stderr
+    assert "as expected" in stoppable("demo", "--fast").stderr
     assert {one["status"] for one in stoppable.json("demo", "--fast").values()} == {"completed", "stopped"}
     monkeypatch.setattr("stoppable.demo.three_runs.EXPECTED", {"A": "stopped"})
     assert "A is completed, not stopped" in stoppable("demo", "--fast", code=Exit.FAILED).stderr
@@ -371,11 +373,57 @@ def test_the_beginning_of_an_id_needs_four_characters(stoppable):
     assert "a prefix needs four characters" in stoppable("show", "abc", code=Exit.NOT_FOUND).stderr
 
 
-def test_a_failed_import_names_the_line_of_the_user(stoppable, tmp_path, monkeypatch):
-    (tmp_path / "breaks_at_import.py").write_text("import json\n\njson.loads('{')\n")
+@pytest.mark.parametrize(
+    ("source", "code", "told"),
+    [
+        ("import json\n\njson.loads('{')\n", Exit.FAILED, "(char 1) ({}:3: json.loads('{{'))"),
+        ("\ndef agent(:\n    pass\n", Exit.FAILED, "SyntaxError: invalid syntax ({}:2: def agent(:)"),
+        (
+            "import os\nimport no_such_package\n",
+            Exit.NOT_FOUND,
+            "needs the module no_such_package, which is not installed ({}:2: ",
+        ),
+        ("from json import no_such_name\n", Exit.FAILED, "({}:1: from json import no_such_name)"),
+        ("raise SystemExit('no')\n", Exit.FAILED, "SystemExit: no ({}:1: "),
+    ],
+)
+def test_a_failed_import_names_the_line_of_the_user(stoppable, tmp_path, monkeypatch, unique, source, code, told):
+    name = unique.replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(source)
+    (tmp_path / f"{name}_caller.py").write_text(f"import {name}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    told = stoppable("run", "breaks_at_import:agent", code=Exit.FAILED).stderr
-    assert "breaks_at_import.py:3: json.loads('{')" in told
+    for module in (name, f"{name}_caller"):
+        done = stoppable("run", f"{module}:agent", code=code)
+        assert told.format(tmp_path / f"{name}.py") in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in {"serve", "demo"}])
+def test_an_error_is_one_line_on_stderr_with_json_too(stoppable, command, monkeypatch):
+    monkeypatch.setattr("stoppable.cli.options._RETRY_SECONDS", 0.1)
+    target = {"run": "no_such_module:x", "check": "no_such_module:x", "start": "x", "stop": "abcd", "release": "abcd"}
+    words = [command, *filter(None, [target.get(command, "abcd" if command in {"show", "tree", "receipt"} else None)])]
+    is_local = command in {"run", "check"}
+    code = Exit.NOT_FOUND if is_local else Exit.UNREACHABLE
+    done = stoppable(*words, "--json", code=code, STOPPABLE_URL="http://127.0.0.1:1")
+    assert done.stdout == ""
+    assert re.fullmatch(r"error: .+\n", done.stderr)
+
+
+def test_a_receipt_counts_what_happened_more_than_once(stoppable, client, unique):
+    client.start("twice", run_id=unique)
+    entered = (event for event in client.events(unique) if event.type == "entered")
+    assert len(list(itertools.islice(entered, 2))) == 2
+    client.stop(unique, wait=30)
+    told = stoppable("receipt", unique).stdout
+    assert re.search(r"in flight +llm:same ×2\n", told)
+    assert "llm same finished ×2\n" in told
+
+
+def test_a_stop_of_a_run_that_has_ended_says_so(stoppable, client, unique):
+    client.start("echo", run_id=unique).wait(30)
+    assert "✓ completed  it had already ended" in stoppable("stop", unique).stdout
+    assert f"{unique} was not stopped: it is completed" in stoppable("receipt", unique).stderr
 
 
 def test_without_the_key_it_is_said_which_variable_to_set(stoppable):

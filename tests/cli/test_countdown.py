@@ -42,7 +42,7 @@ def test_a_graceful_stop_says_what_it_waits_for_and_how_long(in_flight, now, tol
 
 def test_a_list_begins_with_the_time_as_a_narrow_column_cuts_the_rest():
     going_on = Countdown(mode=Mode.GRACEFUL, in_flight=["llm:gpt"], ladder=GRACEFUL)
-    assert going_on.brief(102.0) == "waiting up to 8 s for its answer: llm:gpt in flight"
+    assert going_on.brief(102.0) == "waiting up to 8 s: llm:gpt in flight"
     assert going_on.brief(110.5) == "cancelled in 1 s: llm:gpt in flight"
     assert going_on.brief(119.0) == "llm:gpt in flight"
 
@@ -52,7 +52,7 @@ def test_a_cooperative_stop_has_no_end_and_one_that_was_not_heard_says_so():
         "llm:gpt in flight: waiting as long as it takes"
     )
     assert Countdown(mode=Mode.GRACEFUL, in_flight=[], ladder=[]).told(0) == (
-        "nothing in flight: its worker has not heard of the stop yet"
+        "nothing in flight: its worker has not seen the stop yet"
     )
 
 
@@ -69,7 +69,7 @@ def test_what_is_in_flight_below_a_run_counts_for_it():
 def test_a_stop_that_waits_counts_down_and_so_do_watch_ls_and_show(served, stoppable, client):
     run_id = running(client, "long_call", policy=PATIENT)
     waits = r"llm:long in flight: waiting up to \d+ s for its answer"
-    listed = r"waiting up to \d+ s for its answer: llm:long in flight"
+    listed = r"waiting up to \d+ s: llm:long in flight"
     with (
         Terminal("watch", run_id, STOPPABLE_URL=served, columns=100) as watching,
         Terminal("stop", run_id, "--wait", "60", STOPPABLE_URL=served, columns=100) as stopping,
@@ -90,9 +90,11 @@ def test_a_stop_that_waits_counts_down_and_so_do_watch_ls_and_show(served, stopp
 def test_a_stop_that_does_not_wait_says_why_it_is_not_over(stoppable, client):
     run_id = running(client, "stuck", policy=PATIENT)
     first = stoppable("stop", run_id).stderr
-    assert re.search(r"^stopping: tool:stuck in flight: waiting up to \d+ s for it to finish; to press harder", first)
+    assert re.search(
+        r"^stopping: tool:stuck in flight: waiting up to \d+ s for it to finish; stop it again to escalate", first
+    )
     again = stoppable("stop", run_id).stderr
-    assert re.search(r"^stopping: tool:stuck in flight: killed in \d+ s; to press harder \(kill\)", again)
+    assert re.search(r"^stopping: tool:stuck in flight: killed in \d+ s; stop it again to escalate to kill", again)
     client.stop(run_id, "kill")
 
 

@@ -18,7 +18,7 @@ def test_ctrl_c_once_lets_what_is_in_flight_finish():
         terminal.see("Ctrl-C stops it")
         terminal.press(CTRL_C)
         terminal.see(r"stopping \(graceful\): llm:call in flight: waiting up to \d+ s for its answer")
-        terminal.see("Ctrl-C again cuts off what is in flight; clean-up runs")
+        terminal.see("Ctrl-C again cuts off the calls in flight; clean-up runs")
         assert terminal.end() == 130
     for told in ("■ stopped", "graceful, highest rung signal", "reason +Ctrl-C", "llm call finished", "answer 0"):
         assert terminal.see(told)
@@ -111,7 +111,7 @@ def test_the_demo_draws_bars_and_ends_well_and_respects_no_color():
         terminal.see("━")
         terminal.see("10/10")
         assert terminal.end() == 0
-    for told in (r"B +\w+ +■ stopped", "wrong topic", "B step 3/10", "as it must be"):
+    for told in (r"B +\w+ +■ stopped", "wrong topic", "B step 3/10", "as expected"):
         assert terminal.see(told)
     assert "\x1b[3" not in terminal.raw.decode()
 

@@ -11,7 +11,7 @@ def test_watch_is_a_live_table_that_ctrl_c_leaves(served, client, unique):
         run_id = client.start("waiting", run_id=unique, owner="ann").id
         terminal.see(rf"{unique} +waiting +ann +● running")
         client.stop(run_id, reason="enough", wait=30)
-        terminal.see(rf"{unique} +waiting +ann +■ stopped +\S+ +\S+ +graceful: enough")
+        terminal.see(rf"{unique} +waiting +ann +■ stopped +\S+ +\S+ +enough \(local\), graceful")
         terminal.press(CTRL_C)
         assert terminal.end() == 0
     assert b"^C" not in terminal.raw

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from stoppable._core.reason import Reason
-from stoppable._core.state import Mode, Status
+from stoppable._core.state import Mode, Rung, Status
 from stoppable.cli import tables
 from stoppable.client import AgentInfo
-from stoppable.records import AuditEntry, Hold, RunRecord, RunSummary, Selector
+from stoppable.records import AuditEntry, Climb, Hold, RunRecord, RunSummary, Selector
 
 NOW = 1_700_000_000.0
 WIDTHS = range(40, 201)
@@ -109,6 +109,23 @@ def test_headers_are_whole_at_every_width_and_a_wider_terminal_never_shows_fewer
 def test_of_runs_the_least_telling_columns_are_left_out_first(width, headers):
     simple = [run(1, in_flight=("llm:plan",)), run(2, status=Status.COMPLETED)]
     assert headers_of(drawn(tables.runs(simple, NOW), width), RUN_HEADERS) == headers
+
+
+def test_what_a_run_does_is_readable_at_80_columns():
+    stopping = run(
+        5,
+        status=Status.STOPPING,
+        mode=Mode.GRACEFUL,
+        reason=Reason.of("wrong topic"),
+        in_flight=("llm:gpt-4o-mini-2024-07-18",),
+        ladder=(Climb(rung=Rung.INTERRUPT, at=NOW + 9.5),),
+    )
+    running = run(6, owner="somebody@example.org", in_flight=("llm:gpt-4o-mini-2024-07-18", "tool:search"))
+    stopped = run(7, status=Status.STOPPED, mode=Mode.GRACEFUL, reason=Reason.of("the budget of May is used up"))
+    text = "\n".join(drawn(tables.runs([stopping, running, stopped], NOW), 80))
+    assert "waiting up to 10 s: llm:gpt" in text
+    assert "llm:gpt-4o-mini-2024-07-18, " in text
+    assert "the budget of May is used up" in text
 
 
 def test_what_is_always_there_is_never_cut():

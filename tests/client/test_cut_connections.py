@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import stoppable
 from stoppable.client import AsyncClient, Client, NotAllowed, ServerError, ServerUnreachable
-from stoppable.client.sse import Decoder, Reader
+from stoppable.client.sse import Decoder, EventParser
 from stoppable.errors import StoppableError, StoreError
 from stoppable.records import EventType
 from stoppable.testing import FakeClock
@@ -326,8 +326,8 @@ def test_an_event_without_an_end_is_given_up(piece):
 
 
 def test_an_event_of_a_newer_version_is_passed_over():
-    reader = Reader("run", 0)
+    parser = EventParser("run", 0)
     told = [{"runId": "run", "at": 0.0, "type": kind, "data": {}} for kind in ("status", "of tomorrow", "done")]
     wire = "".join(f"id: {number}\ndata: {json.dumps(data)}\n\n" for number, data in enumerate(told, 1))
-    assert [(event.seq, event.type) for event in reader.feed(wire.encode())] == [(1, "status"), (3, "done")]
-    assert reader.done
+    assert [(event.seq, event.type) for event in parser.feed(wire.encode())] == [(1, "status"), (3, "done")]
+    assert parser.done

@@ -5,7 +5,7 @@ from .user_code import Running
 
 @pytest.fixture(scope="session", params=["process", "thread"])
 def app(request, tmp_path_factory):
-    """The app, with agents in worker processes and on its own threads; a stop waits a second for calls in flight."""
+    """The app, with agents in agent processes and on its own threads; a stop waits a second for calls in flight."""
     options = ["--grace", "1"] + (["--in-process"] if request.param == "thread" else [])
     running = Running(tmp_path_factory.mktemp(request.param), *options)
     running.isolation = request.param

@@ -262,6 +262,7 @@ def main() -> None:
             print(f"failed; replay with --store {options.store} --seed {seed}", flush=True)
             raise
     total = sum(fates.values(), Counter())
+    assert sum(total.values()) >= options.stops, f"only {sum(total.values())} stops in {LONGEST:.0f} s for each fault"
     print(f"{sum(total.values())} stops answered 202, 0 lost: {dict(total)}")
 
 

@@ -1,4 +1,4 @@
-"""The agents of the nodes; a module, so that a worker process can import it."""
+"""The agents of the nodes; a module, so that an agent process can import it."""
 
 import asyncio
 import subprocess

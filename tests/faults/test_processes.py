@@ -53,7 +53,7 @@ def test_a_worker_that_is_killed_leaves_failed_and_never_running_for_ever(node, 
     records = [over(supervisor, run) for run in runs]
     assert time.monotonic() - began < LONG, "its death is proven by its lock"
     assert {(record.status, record.outcome.error.type) for record in records} == {("failed", "WorkerDied")}
-    assert stands_still(tmp_path / "marks")  # its worker process died with it
+    assert stands_still(tmp_path / "marks")  # its agent process died with it
     assert {record.status for run in runs for record in supervisor.tree(run)} == {"failed"}
 
 

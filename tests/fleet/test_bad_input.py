@@ -7,10 +7,10 @@ import psycopg
 import pytest
 
 from stoppable import Status
-from stoppable.errors import InvalidArgument, StoreError
-from stoppable.records import OutcomeRecord, RunRecord, StopIntent
+from stoppable.errors import InvalidArgument, RunNotFound, StoreError
+from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, StopIntent
 from stoppable.stores.base import WorkerInfo
-from stoppable.stores.postgres import from_url
+from stoppable.stores.postgres import connection, from_url, single_stop
 from stoppable.stores.urls import store_of
 
 
@@ -136,3 +136,23 @@ def _lives(store):
     store.finish("a", 1, OutcomeRecord(status=Status.STOPPED), None).result(10)
     store.purge(store.now() + 1).result(10)
     store.close_worker("w").result(10)
+
+
+def test_a_pooler_that_gives_each_transaction_another_connection_is_named(url):
+    """What pgbouncer does in transaction mode: what the session was told, or has prepared, is gone."""
+    store = from_url(url)
+    store.open()
+    try:
+        with pytest.raises(RunNotFound):
+            store.request_stop("a", StopIntent()).result(30)
+        with pytest.raises(StoreError, match="use session mode"):
+            connection.connect(store._engine._address, prepared=(*single_stop.PREPARED, *single_stop.PREPARED))
+        session = store._engine._links[0].get()
+        session.execute("DEALLOCATE ALL")
+        with pytest.raises(StoreError, match="use session mode"):
+            store.request_stop("a", StopIntent()).result(30)
+        session.execute("SET search_path = public")
+        with pytest.raises(StoreError, match="use session mode"):
+            store.append("a", 1, [Draft(type=EventType.LOG)]).result(30)
+    finally:
+        store.close()

@@ -6,7 +6,8 @@ import psycopg
 from tests.waiting import wait_until
 
 from stoppable.records import StopIntent
-from stoppable.stores.postgres import from_url, holds
+from stoppable.stores.postgres import from_url
+from stoppable.stores.sql import holds
 
 SECONDS = 30
 

@@ -8,6 +8,7 @@ import pytest
 
 from stoppable._core.state import Status
 from stoppable.records import Draft, EventType, Filter, OutcomeRecord, RunRecord, Selector, StopIntent
+from stoppable.stores.base import WorkerInfo
 from stoppable.stores.postgres import from_url
 from stoppable.stores.postgres.transaction import Session
 
@@ -45,11 +46,19 @@ def plans(monkeypatch):
         how = "ANALYZE, " if _READS.match(sql) else "" if _WRITES.match(sql) else None
         if how is not None:
             explain = f"EXPLAIN ({how}TIMING off, FORMAT JSON) {sql}" if how else f"EXPLAIN (FORMAT JSON) {sql}"
-            ((plan,),) = session._connection.execute(explain, values).fetchall()
+            ((plan,),) = ask(session, explain, values).fetchall()
             found.append((sql, plan[0]["Plan"]))
         return ask(session, sql, values)
 
+    perform = Session.perform
+
+    def performed(session, sql, values):
+        ((plan,),) = perform(session, f"EXPLAIN (FORMAT JSON) {sql}", values).fetchall()
+        found.append((sql, plan[0]["Plan"]))
+        return perform(session, sql, values)
+
     monkeypatch.setattr(Session, "ask", explained)
+    monkeypatch.setattr(Session, "perform", performed)
     return found
 
 
@@ -130,6 +139,28 @@ def test_a_run_begins_is_stopped_and_ends(filled, plans):
     filled.finish("child", record.epoch, OutcomeRecord(status=Status.STOPPED), None).result(SECONDS)
     filled.finish("new", record.epoch, OutcomeRecord(status=Status.STOPPED), None).result(SECONDS)
     check(plans)
+
+
+def test_a_plan_from_when_there_were_few_runs_finds_a_run_by_its_id_later(database, plans, tmp_path):
+    schema = f"few_{uuid.uuid4().hex}"
+    store = from_url(f"{database}?schema={schema}&locks={tmp_path}")
+    store.open()
+    store.open_worker(WorkerInfo(id="worker"), 36_000).result(SECONDS)
+    for run in map(str, range(10)):  # after five times a plan may be kept
+        store.register(RunRecord(id=run, name="agent", worker="worker"), run).result(SECONDS)
+        store.request_stop(run, StopIntent()).result(SECONDS)
+    store.close()
+    prepared = [plan for sql, plan in plans if sql.startswith("EXECUTE")]
+    found = [
+        node for plan in prepared for node in nodes(plan) if node.get("Relation Name") in LARGE and "Index Name" in node
+    ]
+    read = {(node["Index Name"], node.get("Index Cond", "all of it").split()[0]) for node in found}
+    assert read == {
+        ("runs_id_key", "(id"),
+        ("runs_by_parent", "(parent"),
+        ("outcomes_pkey", "(run"),
+        ("inputs_pkey", "(run"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ def test_a_replica_that_goes_silent_in_a_transaction_holds_nobody_up(url, store,
     monkeypatch.setattr(connection, "TRANSACTION_SECONDS", 1)
     silent = connection.connect(store._engine._address)
     try:
+        if silent.info.server_version < 170_000:
+            pytest.skip("Postgres bounds the time of a transaction from 17 on")
         with pytest.raises(psycopg.OperationalError), silent.pipeline():
             silent.execute("BEGIN")
             silent.execute("SELECT 1 FROM runs WHERE id = 'a' FOR UPDATE").fetchone()

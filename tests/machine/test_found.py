@@ -7,8 +7,8 @@ import pytest
 
 import stoppable
 from stoppable._core import context
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._engine.edge import _Edge
 
 
@@ -147,16 +147,16 @@ def test_a_hook_that_raises_more_than_an_exception_stops_no_other(clock):
     def rude():
         raise Rude
 
-    run = Run("hooked")
-    run._begin(None)
+    run = RunNode("hooked")
+    run.begin(None)
     in_run(run, lambda: (stoppable.on_stop(rude), stoppable.on_stop(lambda: calls.append("second"))))
     run.stop("cooperative")
     assert calls == ["second"]
 
 
 def test_a_boundary_entered_after_two_stops_is_listed_once():
-    run = Run("saves")
-    run._begin(None)
+    run = RunNode("saves")
+    run.begin(None)
     run.stop("cooperative")
     run.stop("graceful", grace=60)
 
@@ -165,7 +165,7 @@ def test_a_boundary_entered_after_two_stops_is_listed_once():
             pass
 
     in_run(run, clean_up)
-    run._end(None, None)
+    run.end(None, None)
     assert run.receipt.entered_after == ("tool:save",)
 
 
@@ -259,10 +259,10 @@ async def test_a_task_that_checks_in_a_shield_takes_part():
 
 def test_a_final_receipt_stays_as_it_is_when_an_ancestor_is_stopped_later(clock):
     """G2: a child that was given up, still alive, and then a harder stop of its parent."""
-    parent = Run("parent")
-    parent._begin(None)
-    child = Run("child", parent)
-    child._begin(Undead())
+    parent = RunNode("parent")
+    parent.begin(None)
+    child = RunNode("child", parent)
+    child.begin(Undead())
     child.stop("immediate")
     clock.advance(7)
     final = child.receipt
@@ -354,23 +354,23 @@ async def test_a_shield_entered_after_the_outer_was_left_has_its_own_time(clock)
 def test_hooks_of_a_finished_run_are_not_called_by_a_later_stop_above_it(clock):
     """G12: the run was never told to stop; it is within reach only because of what it left running."""
     calls = []
-    parent = Run("parent")
-    parent._begin(None)
-    finished = Run("finished", parent)
-    finished._begin(None)
+    parent = RunNode("parent")
+    parent.begin(None)
+    finished = RunNode("finished", parent)
+    finished.begin(None)
     in_run(finished, lambda: stoppable.on_stop(lambda: calls.append("stop")))
     in_run(finished, lambda: stoppable.on_interrupt(lambda: calls.append("interrupt")))
-    Run("left behind", finished)._begin(Undead())
-    finished._end(None, None)
+    RunNode("left behind", finished).begin(Undead())
+    finished.end(None, None)
     parent.stop("immediate")
     assert (finished.status, calls) == ("completed", [])
 
 
 def test_an_older_ladder_sends_nothing_to_a_run_that_was_given_up(clock):
     """G7: the harder stop has sent CANCEL and KILL; the gentle one comes to them seconds later."""
-    run = Run("given up")
+    run = RunNode("given up")
     undead = Undead()
-    run._begin(undead)
+    run.begin(undead)
     run.stop("graceful")
     clock.advance(5)
     run.stop("kill")
@@ -380,16 +380,16 @@ def test_an_older_ladder_sends_nothing_to_a_run_that_was_given_up(clock):
 
 def test_a_stopping_run_above_a_lost_node_is_lost_also_with_a_finished_run_in_between(clock):
     """G8: as for a child of its own, when the lost one is given up and not when its own ladder ends."""
-    parent = Run("parent")
-    parent._begin(None)
-    between = Run("between", parent)
-    between._begin(None)
-    lost = Run("lost", between)
-    lost._begin(Undead())
-    between._end(None, None)
+    parent = RunNode("parent")
+    parent.begin(None)
+    between = RunNode("between", parent)
+    between.begin(None)
+    lost = RunNode("lost", between)
+    lost.begin(Undead())
+    between.end(None, None)
     parent.stop("graceful")
     in_run(parent, stoppable.should_stop)
-    parent._end(None, None)
+    parent.end(None, None)
     lost.stop("kill")
     clock.advance(2)
     assert (between.status, lost.status) == ("completed", "lost")
@@ -398,13 +398,13 @@ def test_a_stopping_run_above_a_lost_node_is_lost_also_with_a_finished_run_in_be
 
 def test_a_final_receipt_says_for_good_that_the_run_never_looked(clock):
     """Also if something that the run left behind looks, before the blind grace would have been over."""
-    run = Run("blind")
-    run._begin(Undead())
+    run = RunNode("blind")
+    run.begin(Undead())
     run.stop()
-    run._deliver(raised=True)
-    run._end(None, None)
+    run.deliver(raised=True)
+    run.end(None, None)
     assert (run.status, run.receipt.blind) == ("stopped", True)
-    run._admit(Undead())
+    run.admit(Undead())
     in_run(run, stoppable.should_stop)
     clock.advance(2)
     assert run.receipt.blind
@@ -412,14 +412,14 @@ def test_a_final_receipt_says_for_good_that_the_run_never_looked(clock):
 
 @pytest.mark.parametrize("look", [stoppable.should_stop, stoppable.check])
 def test_a_run_that_was_started_in_a_shield_and_looked_gets_its_grace(clock, look):
-    run = Run("cleans up")
-    run._begin(Undead())
+    run = RunNode("cleans up")
+    run.begin(Undead())
 
     def clean_up():
         with stoppable.shielded(5):
-            edge = _Edge(Run("child", run))
+            edge = _Edge(RunNode("child", run))
             edge._open(Undead())
-            return edge.run, look(), context.current.get()._looked
+            return edge.run, look(), context.current.get().has_checked
 
     child, _, looked = in_run(run, clean_up)
     assert looked

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from stoppable._core import participants
 from stoppable._core.hooks import Moment, _user_hook, on_end
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._engine import control
 from stoppable._engine.edge import _Edge
@@ -42,9 +42,9 @@ class Actor(Participant):
         self.name = name
         self.world = world
         self.living = True
-        self.joined: list[Run] = []
+        self.joined: list[RunNode] = []
         self.shields: list[shielded] = []
-        self.held_back: Run | None = None
+        self.held_back: RunNode | None = None
         self.log: list[tuple[str, str]] = []  # of rung and run
         self.arrived = 0
 
@@ -95,7 +95,7 @@ class World(RuleBasedStateMachine):
         participants.participant = lambda: self._executing
         participants.join = participants.attend = self._join
         self.model = Model()
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, RunNode] = {}
         self.actors: dict[str, Actor] = {}
         self.contexts: dict[str, contextvars.Context] = {}
         self.things: dict[int, Any] = {}  # the boundary, shield or edge of each frame
@@ -109,12 +109,12 @@ class World(RuleBasedStateMachine):
         self.clock.__exit__(None, None, None)
         logging.getLogger("stoppable").disabled = False
 
-    def _join(self, run: Run) -> Actor | None:
+    def _join(self, run: RunNode) -> Actor | None:
         # As the engine does it for the task that enters a boundary or a check.
         actor = self._executing
-        if actor is not None and run._main is not actor and actor not in (run._members or ()):
+        if actor is not None and run.main is not actor and actor not in (run.members or ()):
             actor.joined.append(run)
-            run._admit(actor)
+            run.admit(actor)
         return actor
 
     def inside(self, actor: str, function, *args) -> Any:
@@ -145,7 +145,7 @@ class World(RuleBasedStateMachine):
 
     def new_run(self, parent: str | None) -> str:
         name = f"r{len(self.runs)}"
-        self.runs[name] = Run(name, None if parent is None else self.runs[parent])
+        self.runs[name] = RunNode(name, None if parent is None else self.runs[parent])
         self.model.add_run(name, parent)
         return name
 
@@ -238,8 +238,8 @@ class World(RuleBasedStateMachine):
         self.actors[actor].living = False
         self.awaited.pop(actor, None)
         for run in self.actors[actor].joined:
-            run._withdraw(self.actors[actor])
-            run._settle()
+            run.withdraw(self.actors[actor])
+            run.settle()
 
     def add_hook(self, actor: str, moment: Moment, error: BaseException | None, is_locked) -> None:
         run = self.model.scope(actor)["run"]

@@ -8,12 +8,12 @@ CORE_MUTANTS = (
         breaks="G1",
         file="_core/boundary.py",
         snippet="""\
-        members[self] = True  # published first, checked then
-        if run._closed or run._budget is not None or run._sink is not None:
+        members[self] = True  # published first, then checked
+        if run.closed or run.budget is not None or run.sink is not None:
             self._published(run, run)
 """,
         replacement="""\
-        if run._closed or run._budget is not None or run._sink is not None:
+        if run.closed or run.budget is not None or run.sink is not None:
             self._published(run, run)
         members[self] = True
 """,
@@ -25,7 +25,7 @@ CORE_MUTANTS = (
         file="_core/boundary.py",
         snippet="""\
         members[self] = True
-        if run._closed or run._budget is not None or run._sink is not None:
+        if run.closed or run.budget is not None or run.sink is not None:
             try:
                 self._published(run, run)
             except AgentStopped:
@@ -33,7 +33,7 @@ CORE_MUTANTS = (
                 raise
 """,
         replacement="""\
-        if run._closed or run._budget is not None or run._sink is not None:
+        if run.closed or run.budget is not None or run.sink is not None:
             self._published(run, run)
         members[self] = True
 """,
@@ -44,19 +44,19 @@ CORE_MUTANTS = (
         breaks="G1",
         file="_core/boundary.py",
         snippet="""\
-            run._admit(self)
+            run.admit(self)
             self._published(run, scope)
 """,
         replacement="""\
             self._published(run, scope)
-            run._admit(self)
+            run.admit(self)
 """,
         caught_by=(GAPS + "test_a_stop_that_comes_while_a_shielded_boundary_is_published_lists_it",),
     ),
     Mutant(
         name="the receipt forgets what is in flight",
         breaks="G1",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="stop.note_in_flight(self, member)",
         replacement="pass",
         caught_by=(
@@ -66,32 +66,32 @@ CORE_MUTANTS = (
     Mutant(
         name="a finished run's gate stays open",
         breaks="G1",
-        file="_core/run.py",
-        snippet="        self._closed = True\n        if self._previous",
+        file="_core/node.py",
+        snippet="        self.closed = True\n        if self._previous",
         replacement="        if self._previous",
         caught_by=(SPEC + "test_g01_closed_gate.py::test_a_finished_runs_gate_is_closed_too[task]",),
     ),
     Mutant(
         name="a terminal status is written over",
         breaks="G2",
-        file="_core/run.py",
-        snippet="if status not in self._where().followers:",
+        file="_core/node.py",
+        snippet="if status not in self.status.followers:",
         replacement="if False:",
         caught_by=(GAPS + "test_an_end_after_the_run_was_given_up_changes_nothing",),
     ),
     Mutant(
         name="a later reason replaces the first",
         breaks="G3",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="""\
         self._note(stop)
-        self._closed = True
-        if self._members:
+        self.closed = True
+        if self.members:
 """,
         replacement="""\
-        self._later, self._stop = self._stops(), stop
-        self._closed = True
-        if self._members:
+        self._later, self.first_stop = self.stops(), stop
+        self.closed = True
+        if self.members:
 """,
         caught_by=(SPEC + "test_g03_latch.py::test_the_first_reason_stays_and_later_ones_are_appended[task]",),
         the_machine_sees_it=True,
@@ -99,8 +99,8 @@ CORE_MUTANTS = (
     Mutant(
         name="a stop marks the target only",
         breaks="G4",
-        file="_core/run.py",
-        snippet="[] if self._first is None else [self._first]",
+        file="_core/node.py",
+        snippet="[] if self.first_child is None else [self.first_child]",
         replacement="[]",
         caught_by=(
             SPEC + "test_g12_hooks.py::test_the_whole_subtree_is_marked_before_the_first_hook",
@@ -111,9 +111,9 @@ CORE_MUTANTS = (
     Mutant(
         name="a stop reaches the parent",
         breaks="G4",
-        file="_core/run.py",
-        snippet="[] if self._first is None else [self._first]",
-        replacement="[run for run in (self.parent or self._first,) if run is not None]",
+        file="_core/node.py",
+        snippet="[] if self.first_child is None else [self.first_child]",
+        replacement="[run for run in (self.parent or self.first_child,) if run is not None]",
         caught_by=(
             SPEC + "test_g04_downward_only.py::test_a_stop_of_one_child_leaves_parent_and_siblings_alone[task]",
         ),
@@ -121,22 +121,22 @@ CORE_MUTANTS = (
     Mutant(
         name="a child is not born stopped",
         breaks="G4",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="""\
-            if self._closed:
-                for stop in self._stops():
+            if self.closed:
+                for stop in self.stops():
 """,
         replacement="""\
-            if self._closed and self._outcome is not None:
-                for stop in self._stops():
+            if self.closed and self.outcome is not None:
+                for stop in self.stops():
 """,
         caught_by=(SPEC + "test_g04_downward_only.py::test_a_child_created_after_the_stop_is_born_stopped",),
     ),
     Mutant(
         name="a finished run leaves the tree with what it left running",
         breaks="G4, G8",
-        file="_core/run.py",
-        snippet="if self._previous is not None and not self._is_alive():",
+        file="_core/node.py",
+        snippet="if self._previous is not None and not self.is_alive():",
         replacement="if self._previous is not None:",
         caught_by=(
             FOUND + "test_a_stop_reaches_what_a_finished_child_left_running",
@@ -146,8 +146,8 @@ CORE_MUTANTS = (
     Mutant(
         name="a child that has not begun counts as dead",
         breaks="G4, G8",
-        file="_core/run.py",
-        snippet="if run._outcome is None or run._is_executed():",
+        file="_core/node.py",
+        snippet="if run.outcome is None or run._is_executed():",
         replacement="if run._is_executed():",
         caught_by=(FOUND + "test_a_stop_reaches_a_child_of_a_finished_run_that_has_not_begun",),
     ),
@@ -156,14 +156,14 @@ CORE_MUTANTS = (
         breaks="G5",
         file="_core/boundary.py",
         snippet="""\
-    if scope._closed:
-        scope._raise_stopped()
+    if scope.closed:
+        scope.raise_stopped()
 
 
 """,
         replacement="""\
-    if scope._closed and not getattr(scope, "_raised", False):
-        scope._raise_stopped()
+    if scope.closed and not getattr(scope, "_raised", False):
+        scope.raise_stopped()
 
 
 """,
@@ -172,7 +172,7 @@ CORE_MUTANTS = (
     Mutant(
         name="a stop of the same mode climbs again",
         breaks="G6, G10",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="if stop.mode > max(earlier, key=lambda other: other.mode.rank).mode:",
         replacement="if stop.mode >= max(earlier, key=lambda other: other.mode.rank).mode:",
         caught_by=(
@@ -183,7 +183,7 @@ CORE_MUTANTS = (
     Mutant(
         name="a mode may fall",
         breaks="G6",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="if stop.mode > max(earlier, key=lambda other: other.mode.rank).mode:",
         replacement="if stop.mode != earlier[-1].mode:",
         caught_by=(SPEC + "test_g06_bounded.py::test_a_higher_mode_escalates_and_a_lower_one_changes_nothing[task]",),
@@ -192,9 +192,9 @@ CORE_MUTANTS = (
     Mutant(
         name="a second ladder climbs the same rung again",
         breaks="G7",
-        file="_core/run.py",
-        snippet="if self._rung is not None and self._rung >= rung:",
-        replacement="if self._rung is not None and self._rung > rung:",
+        file="_core/node.py",
+        snippet="if self.rung is not None and self.rung >= rung:",
+        replacement="if self.rung is not None and self.rung > rung:",
         caught_by=(GAPS + "test_two_ladders_send_one_cancel",),
     ),
     Mutant(
@@ -231,9 +231,9 @@ CORE_MUTANTS = (
     Mutant(
         name="completed although the stop was delivered",
         breaks="G8",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="""\
-is_over = self._delivered_at is None and self._write(""",
+is_over = self.delivered_at is None and self._write(""",
         replacement="""\
 is_over = self._write(""",
         caught_by=(
@@ -245,23 +245,23 @@ is_over = self._write(""",
     Mutant(
         name="should_stop() is no delivery",
         breaks="G8",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="""\
-        self._deliver(raised=True)
+        self.deliver(raised=True)
         return True
 
-    def _raise_stopped""",
+    def raise_stopped""",
         replacement="""\
         return True
 
-    def _raise_stopped""",
+    def raise_stopped""",
         caught_by=(SPEC + "test_g08_honest_outcome.py::test_should_stop_answering_true_is_a_delivery[task]",),
     ),
     Mutant(
         name="stopped while a participant is alive",
         breaks="G8",
-        file="_core/run.py",
-        snippet="if self._members and self._is_executed():",
+        file="_core/node.py",
+        snippet="if self.members and self._is_executed():",
         replacement="if False:",
         caught_by=(
             SPEC + "test_g08_honest_outcome.py::test_with_gather_a_sibling_that_runs_on_keeps_the_run_stopping",
@@ -270,15 +270,15 @@ is_over = self._write(""",
     Mutant(
         name="stopped above a node that is lost",
         breaks="G8",
-        file="_core/run.py",
-        snippet="return self._conclude(_LOST if any(child._is_alive() for child in children) else _STOPPED)",
+        file="_core/node.py",
+        snippet="return self._conclude(_LOST if any(child.is_alive() for child in children) else _STOPPED)",
         replacement="return self._conclude(_STOPPED)",
         caught_by=(GAPS + "test_a_run_above_a_child_that_was_given_up_is_lost",),
     ),
     Mutant(
         name="what was given up below a finished run is no news to those above it",
         breaks="G8",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="return True  # its leftovers were given up",
         replacement="return False",
         caught_by=(FOUND + "test_a_stopping_run_above_a_lost_node_is_lost_also_with_a_finished_run_in_between",),
@@ -286,7 +286,7 @@ is_over = self._write(""",
     Mutant(
         name="an error while stopping is hidden",
         breaks="G8",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="partial, error, clock.now())",
         replacement="partial, error if status is _FAILED else None, clock.now())",
         caught_by=(SPEC + "test_g08_honest_outcome.py::test_an_error_while_stopping_is_attached_and_not_clean[task]",),
@@ -297,13 +297,13 @@ is_over = self._write(""",
         file="_core/boundary.py",
         snippet="""\
         self._note_fate(run, kind, error)
-        if run._ended is not None:
+        if run.body_end is not None:
 """,
         replacement="""\
         self._note_fate(run, kind, error)
         if error is None:
-            run._raise_stopped()
-        if run._ended is not None:
+            run.raise_stopped()
+        if run.body_end is not None:
 """,
         caught_by=(
             SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",
@@ -312,9 +312,9 @@ is_over = self._write(""",
     Mutant(
         name="a partial of a stopped run is dropped",
         breaks="G11",
-        file="_core/run.py",
-        snippet="partial = None if self._partial is None else",
-        replacement="partial = None if self._partial is None or self._stop else",
+        file="_core/node.py",
+        snippet="partial = None if self.recorded is None else",
+        replacement="partial = None if self.recorded is None or self.first_stop else",
         caught_by=(
             SPEC + "test_g11_finished_work_is_kept.py::test_the_answer_of_a_call_in_flight_is_kept[cooperative]",
         ),
@@ -322,9 +322,9 @@ is_over = self._write(""",
     Mutant(
         name="a hook is called by every stop",
         breaks="G12",
-        file="_core/run.py",
-        snippet="and self._outcome is None and self._withdraw(member)",
-        replacement="and self._outcome is None",
+        file="_core/node.py",
+        snippet="and self.outcome is None and self.withdraw(member)",
+        replacement="and self.outcome is None",
         caught_by=(SPEC + "test_g12_hooks.py::test_a_hook_is_called_once_however_often_the_run_is_stopped",),
     ),
     Mutant(
@@ -343,8 +343,8 @@ is_over = self._write(""",
     Mutant(
         name="a hook that comes late is not called",
         breaks="G12",
-        file="_core/run.py",
-        snippet="if self._is_past(hook.moment) and self._withdraw(hook):",
+        file="_core/node.py",
+        snippet="if self._is_past(hook.moment) and self.withdraw(hook):",
         replacement="if False:",
         caught_by=(SPEC + "test_g12_hooks.py::test_a_hook_registered_after_the_stop_is_called_at_once",),
         the_machine_sees_it=True,
@@ -352,13 +352,13 @@ is_over = self._write(""",
     Mutant(
         name="hooks are called under the lock",
         breaks="G12",
-        file="_core/run.py",
+        file="_core/node.py",
         snippet="""\
-                stop.target._sink.stopping(stop)
+                stop.target.sink.stopping(stop)
         call_hooks(due.hooks)
 """,
         replacement="""\
-                stop.target._sink.stopping(stop)
+                stop.target.sink.stopping(stop)
         with lock:
             call_hooks(due.hooks)
 """,

@@ -7,7 +7,7 @@ ENGINE_MUTANTS = (
         name="a branch that meets the stop cuts the call of its sibling",
         breaks="G11",
         file="_engine/draining.py",
-        snippet="return run._rung is None and all(",
+        snippet="return run.rung is None and all(",
         replacement="return False and all(",
         caught_by=(UNIT + "test_siblings.py::test_it_waits_no_longer_than_the_grace[False]",),
     ),
@@ -15,7 +15,7 @@ ENGINE_MUTANTS = (
         name="the run's own task waits for its branches before it cleans up",
         breaks="G7",
         file="_engine/draining.py",
-        snippet="me is not run._main and ",
+        snippet="me is not run.main and ",
         replacement="",
         caught_by=(UNIT + "test_siblings.py::test_the_runs_own_task_cleans_up_at_once",),
     ),
@@ -23,7 +23,7 @@ ENGINE_MUTANTS = (
         name="a final receipt changes when something looks that the run left behind",
         breaks="G2",
         file="_core/stop.py",
-        snippet="self.is_blind and self.target._outcome is None and self._has_looked()",
+        snippet="self.is_blind and self.target.outcome is None and self._has_looked()",
         replacement="self.is_blind and self._has_looked()",
         caught_by=(FOUND + "test_a_final_receipt_says_for_good_that_the_run_never_looked",),
     ),
@@ -47,15 +47,15 @@ ENGINE_MUTANTS = (
         name="force misses a sibling once the body has ended",
         breaks="G6",
         file="_engine/tasks.py",
-        snippet="(run._ended is not None and run not in (self._joined or ()))",
-        replacement="run._ended is not None",
+        snippet="(run.body_end is not None and run not in (self._joined or ()))",
+        replacement="run.body_end is not None",
         caught_by=(FOUND + "test_a_sibling_that_outlives_the_body_is_cancelled",),
     ),
     Mutant(
         name="force follows a task into the run around the one that has ended",
         breaks="G13",
         file="_engine/tasks.py",
-        snippet=" or (run._ended is not None and run not in (self._joined or ()))",
+        snippet=" or (run.body_end is not None and run not in (self._joined or ()))",
         replacement="",
         caught_by=(
             SPEC + "test_g13_no_misdelivery.py::test_a_cancel_for_a_child_that_has_ended_does_not_hit_its_parent",
@@ -89,11 +89,11 @@ ENGINE_MUTANTS = (
             self._close(result, stop, outsider, rest)
             if outsider is not None:
                 raise outsider
-        if self.run._outcome is None:
+        if self.run.outcome is None:
 """,
         replacement="""\
             self._close(result, stop, outsider, rest)
-        if self.run._outcome is None:
+        if self.run.outcome is None:
 """,
         caught_by=(SPEC + "test_g09_no_stolen_cancellation.py::test_a_timeout_around_a_run_is_a_timeout_at_once",),
     ),
@@ -146,7 +146,7 @@ ENGINE_MUTANTS = (
         name="a generator agent runs on after the stop of its reader",
         breaks="G5",
         file="_engine/generators.py",
-        snippet="if context.current.get()._closed:",
+        snippet="if context.current.get().closed:",
         replacement="if False:",
         caught_by=(GENERATORS + "test_a_stop_of_the_reader_lands_between_two_items_and_closes_it",),
     ),
@@ -188,7 +188,7 @@ ENGINE_MUTANTS = (
         name="any run pays our cancel back",
         breaks="G8",
         file="_engine/tasks.py",
-        snippet="return self.issued > before and self._unwinding is not None and run._is_within(self._unwinding)",
+        snippet="return self.issued > before and self._unwinding is not None and run.is_within(self._unwinding)",
         replacement="return self.issued > before",
         caught_by=(UNIT + "test_edges.py::test_a_run_that_is_no_part_of_the_stopped_one_passes_its_cancel_on",),
     ),
@@ -196,7 +196,7 @@ ENGINE_MUTANTS = (
         name="a run that was cut is not told so",
         breaks="G8",
         file="_engine/edge.py",
-        snippet="        run._deliver(raised=True)  # it was cut off, although",
+        snippet="        run.deliver(raised=True)  # it was cut off, although",
         replacement="        #",
         caught_by=(UNIT + "test_edges.py::test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopped",),
     ),

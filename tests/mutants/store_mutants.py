@@ -7,14 +7,15 @@ from functools import partial
 
 from .mutant import Mutant
 
-MEMORY = "stores/memory.py"
+MEMORY = "stores/memory/store.py"
 RULES = "stores/rules.py"
-TOMBSTONES = "stores/tombstones.py"
+TOMBSTONES = "stores/memory/tombstones.py"
 WRITER = "stores/sqlite/writer.py"
 DURABILITY = "tests/stores/test_sqlite_durability.py::"
 LEASE = "supervisor/lease.py"
 LEASES = "tests/supervisor/test_lease.py::"
 CONTRACT = "tests/stores/test_memory.py::TestMemoryStore::"
+SHARED = "tests/stores/test_sqlite.py::TestSqliteStore::"
 StoreMutant = partial(Mutant, machine="tests/stores/test_memory_machine.py")
 
 STORE_MUTANTS = (
@@ -315,6 +316,28 @@ STORE_MUTANTS = (
         snippet="draft = Draft(type=EventType.TRUNCATED)  # noqa: PLW2901 - in its place",
         replacement="continue",
         caught_by=(CONTRACT + "test_a_full_log_is_truncated_once_and_keeps_the_statuses",),
+    ),
+    Mutant(
+        name="two processes share a file without a lock",
+        breaks="G14",
+        file=WRITER,
+        snippet='            self._connection.execute("BEGIN IMMEDIATE")\n',
+        # Both have looked before either writes.
+        replacement="""\
+            self._connection.execute("BEGIN")
+            self._connection.execute("SELECT count(*) FROM runs").fetchall()
+            import threading
+            meeting = threading.__dict__.setdefault("meeting", threading.Barrier(2))
+            try:
+                meeting.wait(0.2)
+            except threading.BrokenBarrierError:
+                meeting.reset()
+""",
+        caught_by=(
+            SHARED + "test_a_stop_and_the_start_of_its_run_in_two_processes_do_not_miss_each_other",
+            SHARED + "test_a_hold_and_starts_in_two_processes_do_not_miss_each_other",
+            SHARED + "test_of_many_ends_in_two_processes_one_wins",
+        ),
     ),
     Mutant(
         name="a stop is answered before it is durable",

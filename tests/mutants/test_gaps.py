@@ -9,8 +9,8 @@ import stoppable
 from stoppable._core import context
 from stoppable._core.gate import lock
 from stoppable._core.hooks import Callback, Moment
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 
 
 class StopsWhilePublishing(dict):
@@ -45,23 +45,23 @@ def enter_async(boundary):
 @pytest.mark.parametrize("way", [pytest.param(enter, id="with"), pytest.param(enter_async, id="async with")])
 def test_a_stop_that_comes_while_a_boundary_is_published_is_seen_by_it(way):
     """G1: it is not in the snapshot, so it must not be entered."""
-    run = Run("raced")
-    run._begin(None)
-    run._members = members = StopsWhilePublishing(run)
+    run = RunNode("raced")
+    run.begin(None)
+    run.members = members = StopsWhilePublishing(run)
     with pytest.raises(stoppable.AgentStopped):
         in_run(run, lambda: way(stoppable.boundary("tool", "raced")))
     assert members.receipt.in_flight == ()
-    assert not run._members
+    assert not run.members
 
 
 def test_a_stop_that_comes_while_a_shielded_boundary_is_published_lists_it():
     """G1: it may be entered, and the receipt says so."""
-    run = Run("raced")
-    run._begin(None)
+    run = RunNode("raced")
+    run.begin(None)
 
     def body():
         with stoppable.shielded(5):
-            run._members = StopsWhilePublishing(run)
+            run.members = StopsWhilePublishing(run)
             with stoppable.boundary("tool", "save"):
                 pass
 
@@ -71,10 +71,10 @@ def test_a_stop_that_comes_while_a_shielded_boundary_is_published_lists_it():
 
 def test_an_end_after_the_run_was_given_up_changes_nothing():
     """G2, without a ladder: the second of two writers comes late."""
-    run = Run("given up")
-    run._begin(None)
+    run = RunNode("given up")
+    run.begin(None)
     run.stop("cooperative")
-    run._lose()
+    run.lose()
     outcome = run.outcome
     assert not run._conclude(stoppable.Status.STOPPED)
     assert run.outcome is outcome
@@ -133,10 +133,10 @@ class Undead(Participant):
 
 def test_two_ladders_send_one_cancel(clock):
     """G7: the first ladder comes to CANCEL when the harder stop that overtook it has been there."""
-    run = Run("stopped twice")
+    run = RunNode("stopped twice")
     undead = Undead()
-    run._begin(undead)
-    run._looked = True  # or it would be cancelled after the blind grace
+    run.begin(undead)
+    run.has_checked = True  # or it would be cancelled after the blind grace
     run.stop("graceful")
     clock.advance(8)
     run.stop("immediate")
@@ -146,21 +146,21 @@ def test_two_ladders_send_one_cancel(clock):
 
 def test_a_run_above_a_child_that_was_given_up_is_lost(clock):
     """G8, without asyncio: the parent's body has ended, and a participant of its child is alive."""
-    parent = Run("parent")
-    parent._begin(None)
-    child = Run("child", parent)
-    child._begin(Undead())
+    parent = RunNode("parent")
+    parent.begin(None)
+    child = RunNode("child", parent)
+    child.begin(Undead())
     parent.stop("kill")
-    parent._end(None, None)
+    parent.end(None, None)
     assert parent.status == "stopping"
     clock.advance(2)
     assert (child.status, parent.status) == ("lost", "lost")
 
 
 def test_hooks_of_ours_are_called_outside_the_lock():
-    run = Run("hooked")
-    run._begin(None)
+    run = RunNode("hooked")
+    run.begin(None)
     held = []
-    run._add_hook(Callback(run, Moment.STOP, lambda: held.append(lock._is_owned())))
+    run.add_hook(Callback(run, Moment.STOP, lambda: held.append(lock._is_owned())))
     run.stop("cooperative")
     assert held == [False]

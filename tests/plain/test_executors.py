@@ -48,7 +48,7 @@ async def test_a_run_is_not_stopped_before_its_calls_have_returned(way):
     await until(tool.began.is_set)
     receipt = await handle.stop("immediate")
     assert receipt.in_flight == ("thread:Tool.work",)
-    await until(lambda: handle.run._ended is not None)
+    await until(lambda: handle.run.body_end is not None)
     assert handle.status == "stopping"
     tool.release.set()
     assert (await handle.outcome()).status == "stopped"

@@ -53,7 +53,7 @@ async def test_of_a_shared_pool_only_the_call_takes_part(tmp_path):
         await until(there.exists, 30)
         receipt = await handle.stop("immediate")
         assert receipt.in_flight == ("spawn:touch_and_sleep",)
-        await until(lambda: handle.run._ended is not None)
+        await until(lambda: handle.run.body_end is not None)
         assert handle.status == "stopping"
         assert (await handle.outcome()).status == "stopped"
         assert pool.submit(double, 2).result() == 4  # nobody has touched its processes

@@ -192,7 +192,7 @@ async def test_a_run_that_completes_leaves_its_processes_alone_and_a_later_stop_
 
     handle = await stoppable.spawn(parent)
     await until(lambda: len(pids) == 2)
-    await until(lambda: all(run.outcome is not None for run in handle.run._offspring()))
+    await until(lambda: all(run.outcome is not None for run in handle.run.list_children()))
     since = [table.started(pid) for pid in pids]
     assert all(map(table.is_running, pids, since))
     await handle.stop("immediate")
@@ -307,7 +307,7 @@ async def test_a_sibling_keeps_its_process():
         assert process[0].returncode is None
         await other.stop("immediate")
         await other.outcome()
-        return process[0].returncode
+        return await process[0].wait()
 
     assert await (await stoppable.spawn(parent)).result() == -signal.SIGTERM
 
@@ -350,7 +350,7 @@ async def test_a_process_that_cannot_be_ended_makes_the_run_lost_and_is_named(cl
     told = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
     assert any(f"processes {processes[0].pid} (sleep)" in name for name in told)
     processes[0].kill()
-    await until(lambda: handle.run._main is None)
+    await until(lambda: handle.run.main is None)
 
 
 async def test_outside_and_detached_a_process_is_as_ever():

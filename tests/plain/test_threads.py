@@ -58,7 +58,7 @@ async def test_a_run_is_not_stopped_before_its_threads_have_ended(make):
     await until(tool.began.is_set)
     receipt = await handle.stop("immediate")
     assert receipt.in_flight == ("thread:plain",)
-    await until(lambda: handle.run._ended is not None)
+    await until(lambda: handle.run.body_end is not None)
     assert handle.status == "stopping"
     tool.release.set()
     outcome = await handle.outcome()
@@ -76,7 +76,7 @@ async def test_a_thread_that_cannot_be_ended_makes_the_run_lost_and_is_named(clo
     handle = await stoppable.spawn(agent)
     await until(tool.began.is_set)
     await handle.stop("immediate")
-    await until(lambda: handle.run._ended is not None)
+    await until(lambda: handle.run.body_end is not None)
     clock.advance(7)
     assert (await handle.outcome()).status == "lost"
     abandoned = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
@@ -175,9 +175,9 @@ async def test_a_later_stop_of_the_parent_waits_for_the_threads_of_a_completed_c
 
     handle = await stoppable.spawn(parent)
     await until(tool.began.is_set)
-    await until(lambda: not handle.run._offspring() or handle.run._offspring()[0].outcome is not None)
+    await until(lambda: not handle.run.list_children() or handle.run.list_children()[0].outcome is not None)
     await handle.stop("immediate")
-    await until(lambda: handle.run._ended is not None)
+    await until(lambda: handle.run.body_end is not None)
     assert handle.status == "stopping"
     tool.release.set()
     assert (await handle.outcome()).status == "stopped"

@@ -18,7 +18,7 @@ from stoppable.server import Principal, ServerLimits
 from stoppable.server.sse import run_changes
 from stoppable.server.sse.feed import message
 from stoppable.stores.base import WorkerInfo
-from stoppable.stores.reply import Reply
+from stoppable.stores.future import StoreFuture
 
 from .serving import DEADLINE, RawStream, asked_for, client_of, ended, over, parsed, served, started
 
@@ -305,7 +305,7 @@ async def test_a_store_that_does_not_answer_for_a_while_loses_no_change(caplog):
         def fail():
             raise StoreError("it does not answer")
 
-        return Reply.of(fail)
+        return StoreFuture.of(fail)
 
     with served(AGENTS) as service:
         async with changed(service) as stream:

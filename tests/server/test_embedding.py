@@ -91,9 +91,9 @@ async def test_in_an_existing_app_under_a_prefix_with_its_own_cookie():
         prefix = f"{url}/api/agents"
         all_scopes = ["read", "start", "stop"]
         async with (
-            httpx.AsyncClient(base_url=prefix, cookies={"session": token("ada", all_scopes)}) as ada,
-            httpx.AsyncClient(base_url=prefix, cookies={"session": token("eve", ["read"])}) as eve,
-            httpx.AsyncClient(base_url=prefix, cookies={"session": "forged.claims"}) as stranger,
+            httpx.AsyncClient(base_url=prefix, cookies={"session": token("ada", all_scopes)}, timeout=30) as ada,
+            httpx.AsyncClient(base_url=prefix, cookies={"session": token("eve", ["read"])}, timeout=30) as eve,
+            httpx.AsyncClient(base_url=prefix, cookies={"session": "forged.claims"}, timeout=30) as stranger,
         ):
             assert (await stranger.get("/runs")).json() == {"detail": "log in first"}, "the app's own way to say so"
             assert (await ada.get(f"{url}/own")).json() == "theirs"
@@ -246,7 +246,7 @@ async def test_create_app_opens_the_supervisor_and_a_loop_for_the_agents():
     supervisor = Supervisor()
     with running(create_app(supervisor, agent, agent_loop=AgentLoop(resources))) as url:
         assert supervisor.is_open
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
             await ended(client, await started(client, "agent"))
     assert seen["lifespan"] is seen["agent"] is seen["left"]
     assert seen["thread"] == "stoppable-agents"
@@ -260,7 +260,7 @@ async def test_a_supervisor_that_was_open_stays_open():
 
     async with Supervisor() as supervisor:
         with running(create_app(supervisor, [agent])) as url:
-            async with httpx.AsyncClient(base_url=url) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=30) as client:
                 await started(client, "agent")
         assert supervisor.is_open
 

@@ -12,7 +12,7 @@ from stoppable.errors import RunNotFound, StoreError
 from stoppable.server import Principal, ServerLimits
 from stoppable.server.access import Scope
 from stoppable.server.responses import Problem
-from stoppable.stores.reply import Reply
+from stoppable.stores.future import StoreFuture
 
 from .serving import RawStream, client_of, over, served, started
 
@@ -204,7 +204,7 @@ async def test_what_ails_the_store_is_told_to_the_operator_and_the_log_alone(ser
         def fail():
             raise StoreError("/var/lib/runs.db is full")
 
-        return Reply.of(fail)
+        return StoreFuture.of(fail)
 
     monkeypatch.setattr(service.supervisor.store, "query", refuse)
     async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("root")) as root:

@@ -53,7 +53,7 @@ async def test_an_owner_has_so_many_live_runs_and_no_more():
             await client.post(f"/runs/{first}/stop", params={"wait": 15})
             refused = await client.post("/runs", json={"agent": "worker", "owner": "ada", "isolation": "process"})
             assert refused.status_code == 429
-            assert "1 runs in processes" in refused.json()["error"]["message"]
+            assert "1 runs in agent processes" in refused.json()["error"]["message"]
             await started(client, "sleeper", owner="ada")
             await started(client, "sleeper", owner="eve")
             for _ in range(3):

@@ -66,6 +66,15 @@ def test_a_run_that_is_stopped_has_three_lines(lines):
 
 
 @pytest.mark.parametrize("lines", ["stoppable.runs"], indirect=True)
+def test_a_stop_without_a_reason_shows_none(lines):
+    with served([sleeper]) as service, Client(service.url) as client:
+        run_id = client.start("sleeper").id
+        lines.next()
+        client.stop(run_id, wait=30)
+        assert lines.next().getMessage() == f"run {run_id} stopping: 'sleeper', graceful stop by 'local'"
+
+
+@pytest.mark.parametrize("lines", ["stoppable.runs"], indirect=True)
 def test_a_failure_is_a_warning_that_says_why_on_one_line(lines):
     with served([failing]) as service, Client(service.url) as client:
         run_id = client.start("failing").id

@@ -413,13 +413,13 @@ def test_two_agents_of_one_name_are_refused():
 
 async def test_readyz_tells_when_the_store_does_not_answer(service):
     from stoppable.errors import StoreError
-    from stoppable.stores.reply import Reply
+    from stoppable.stores.future import StoreFuture
 
     def refuse(*_, **__):
         def fail():
             raise StoreError("the disk is full: make room")
 
-        return Reply.of(fail)
+        return StoreFuture.of(fail)
 
     async with client_of(service) as client:
         run_id = await started(client, "sleeper")

@@ -47,7 +47,7 @@ async def test_a_stop_during_an_llm_call_halts_at_the_next_boundary_and_keeps_th
     with ModelServer(Reply("first"), Reply("second", gate=gate), Reply("never")) as model:
 
         async def research(questions):
-            async with httpx.AsyncClient(base_url=model.url) as llm:
+            async with httpx.AsyncClient(base_url=model.url, timeout=30) as llm:
                 for question in questions:
                     async with stoppable.boundary("llm", "ask"):
                         answer = await llm.post("/chat/completions", json={"model": "m", "messages": [], "n": question})

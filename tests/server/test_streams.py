@@ -14,8 +14,8 @@ import stoppable
 from stoppable._core import clock
 from stoppable.errors import StoreError
 from stoppable.server import ServerLimits
+from stoppable.stores.future import StoreFuture, settle
 from stoppable.stores.memory import MemoryStore
-from stoppable.stores.reply import Reply, settle
 
 from .serving import DEADLINE, RawStream, client_of, ended, event, events, in_process, over, served, started
 
@@ -53,7 +53,7 @@ def steps():
 
 @pytest.fixture(params=["own", "httptools", "h11"])
 def serve(request):
-    """Serve with our protocol, which takes streams over, or with one of uvicorn's, as in somebody's app."""
+    """Serve with the protocol of ``serve``, or with one of uvicorn as in another app."""
     return functools.partial(served, protocol=None if request.param == "own" else request.param)
 
 
@@ -130,7 +130,7 @@ async def test_a_reader_that_is_dropped_since_the_store_does_not_answer_has_gone
         def fail():
             raise StoreError("it does not answer")
 
-        return Reply.of(fail)
+        return StoreFuture.of(fail)
 
     with serve({"steps": steps.agent}, limits=ServerLimits(disconnect_grace=0.05, heartbeat=0.05)) as service:
         async with client_of(service) as client:
@@ -205,7 +205,7 @@ async def test_a_client_that_takes_nothing_at_all_does_not_keep_its_connection(s
             transport = transport_of(service, stream)
             steps.give(150)
             await until(lambda: transport_of(service, stream) is None)
-            assert transport.get_write_buffer_size() == 0, "nor what was to be sent"
+            await until(lambda: transport.get_write_buffer_size() == 0)  # nor what was to be sent
             await stream.drop()
 
 
@@ -284,7 +284,7 @@ class Late(MemoryStore):
         if self.meanwhile is None:
             return found
         act, self.meanwhile = self.meanwhile, None
-        late = Reply()
+        late = StoreFuture()
 
         def answer():
             told = threading.Event()

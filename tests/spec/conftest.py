@@ -35,7 +35,7 @@ def kind(request) -> ParticipantContract:
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
-    """What is specified holds from the acknowledgement on, which a worker process on a busy machine gives late."""
+    """What is specified holds from the acknowledgement on, which an agent process on a busy machine gives late."""
     monkeypatch.setattr("stoppable._engine.handle._ACKNOWLEDGE_SECONDS", 30.0)
 
 

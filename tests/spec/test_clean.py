@@ -45,8 +45,8 @@ async def test_a_cancel_inside_the_boundary_of_a_child_is_clean_in_its_parent_to
         await child()
 
     handle = await stoppable.spawn(parent)
-    await until(lambda: handle.run._first is not None and handle.run._first.in_flight)
-    inner = handle.run._first
+    await until(lambda: handle.run.first_child is not None and handle.run.first_child.in_flight)
+    inner = handle.run.first_child
     await handle.stop("immediate")
     assert (await handle.outcome()).clean is True
     assert inner.outcome.clean is True

@@ -98,7 +98,7 @@ async def test_a_thread_that_outlives_cancel_has_finished_though_nobody_waited_f
     handle = await stoppable.spawn(agent)
     await until(began.is_set)
     handle.run.stop("immediate")
-    await until(lambda: handle.run._ended)
+    await until(lambda: handle.run.body_end)
     assert handle.run.in_flight == ("tool",)
     release.set()
     outcome = await handle.outcome()
@@ -120,7 +120,7 @@ async def test_a_thread_that_never_ends_leaves_its_boundary_abandoned(clock):
     handle = await stoppable.spawn(agent)
     await until(began.is_set)
     handle.run.stop("immediate")
-    await until(lambda: handle.run._ended)
+    await until(lambda: handle.run.body_end)
     clock.advance(7)
     outcome = await handle.outcome()
     release.set()
@@ -143,7 +143,7 @@ async def test_two_threads_of_one_effect_end_it_together():
     told = []
 
     async def agent():
-        stoppable.current_run()._sink = Told()
+        stoppable.current_run().sink = Told()
         async with stoppable.boundary("tool"):
             first = stoppable.bind(work)
             thread = threading.Thread(target=first, args=(releases[0],), daemon=True)
@@ -153,7 +153,7 @@ async def test_two_threads_of_one_effect_end_it_together():
     handle = await stoppable.spawn(agent)
     await until(lambda: ended.count("no") == 2)
     handle.run.stop("immediate")
-    await until(lambda: handle.run._ended)
+    await until(lambda: handle.run.body_end)
     releases[0].set()
     await until(lambda: "yes" in ended)
     assert handle.run.in_flight == ("tool",)
@@ -174,7 +174,7 @@ async def test_an_error_of_its_own_after_cancel_is_how_an_effect_finished():
     handle = await stoppable.spawn(agent)
     await until(lambda: handle.run.in_flight)
     handle.run.stop("immediate")
-    await until(lambda: handle.run._rung == "cancel")
+    await until(lambda: handle.run.rung == "cancel")
     release.set()
     await handle.outcome()
     assert fates(handle, "tool") == ["finished"]
@@ -216,11 +216,11 @@ async def test_an_effect_that_cancel_ends_is_cancelled_though_it_makes_an_error_
 async def test_an_effect_that_only_kill_ends_is_killed(clock):
     async def agent():
         with stoppable.boundary("tool"):
-            while stoppable.current_run()._rung != "kill":
+            while stoppable.current_run().rung != "kill":
                 try:
                     await asyncio.sleep(60)
                 except asyncio.CancelledError:
-                    if stoppable.current_run()._rung == "kill":
+                    if stoppable.current_run().rung == "kill":
                         raise
 
     handle = await stoppable.spawn(agent)

@@ -9,7 +9,7 @@ import pytest
 
 import stoppable
 from stoppable._core import context
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable.testing.participant_suite import (
     test_a_boundary_in_flight_finishes_and_the_next_is_not_entered,
     test_a_shielded_boundary_is_entered_after_the_stop_and_the_receipt_says_so,
@@ -44,8 +44,8 @@ def test_no_effect_slips_past_an_acknowledged_gate_under_thread_stress():
 
 
 def _gate_trial() -> int:
-    run = Run("trial")
-    run._begin(None)
+    run = RunNode("trial")
+    run.begin(None)
     effects: list[str] = []
     started = threading.Barrier(9)
 
@@ -77,7 +77,7 @@ def _gate_trial() -> int:
 def test_a_signal_handler_may_stop_the_run_whose_gate_it_interrupted():
     """1 000 rounds: the handler runs in the thread that is inside the gate, and neither deadlocks nor is lost."""
     stopped = 0
-    run = Run("none")
+    run = RunNode("none")
 
     def stop(signum, frame):
         run.stop("cooperative")
@@ -86,14 +86,14 @@ def test_a_signal_handler_may_stop_the_run_whose_gate_it_interrupted():
     outer = context.current.get()
     try:
         for round_ in range(1000):
-            run = Run("round")
-            run._begin(None)
+            run = RunNode("round")
+            run.begin(None)
             context.current.set(run)
             signal.setitimer(signal.ITIMER_REAL, 0.00001 + (round_ % 50) * 0.000002)
             try:
                 while True:
                     with stoppable.boundary("tool"):
-                        Run("child", run)._skip()
+                        RunNode("child", run).skip()
             except stoppable.AgentStopped:
                 stopped += 1
     finally:

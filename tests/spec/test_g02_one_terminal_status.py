@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import stoppable
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._core.state import Status
 from stoppable.testing.participant_suite import (
     test_a_stop_after_the_end_changes_nothing,
@@ -61,8 +61,8 @@ def test_stop_against_natural_completion_2000_rounds():
 
 
 def _race(randomness: random.Random) -> tuple[str, str]:
-    run = Run("race")
-    run._begin(None)
+    run = RunNode("race")
+    run.begin(None)
     go = threading.Barrier(2)
     answers = []
 
@@ -71,9 +71,9 @@ def _race(randomness: random.Random) -> tuple[str, str]:
         answers.append(run.stop("cooperative"))
 
     def end() -> None:
-        if randomness.random() < 0.5 and run._closed:
-            run._deliver(raised=True)
-        run._end("value", None)
+        if randomness.random() < 0.5 and run.closed:
+            run.deliver(raised=True)
+        run.end("value", None)
 
     thread = threading.Thread(target=stop)
     thread.start()
@@ -84,7 +84,7 @@ def _race(randomness: random.Random) -> tuple[str, str]:
     if order == "stop first":
         thread.join(30)
     for _ in range(randomness.randrange(randomness.choice((50, 400)))):
-        if run._closed:
+        if run.closed:
             break
     if order != "end first":
         end()
@@ -103,14 +103,14 @@ def _race(randomness: random.Random) -> tuple[str, str]:
 
 async def test_two_threads_that_end_a_run_agree_on_the_outcome():
     for _ in range(300):
-        run = Run("race")
-        run._begin(None)
+        run = RunNode("race")
+        run.begin(None)
         run.stop("cooperative")
         go = threading.Barrier(2)
 
         def act(end, run=run, go=go):
             go.wait(30)
-            run._end(None, None) if end else run._lose()
+            run.end(None, None) if end else run.lose()
 
         threads = [threading.Thread(target=act, args=(end,)) for end in (True, False)]
         for thread in threads:

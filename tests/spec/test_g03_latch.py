@@ -3,6 +3,7 @@
 import pytest
 
 import stoppable
+from stoppable._core.node import RunNode
 from stoppable.testing.participant_suite import (
     test_it_is_seen_on_other_threads_and_after_the_end,
     test_the_first_reason_stays_and_later_ones_are_appended,
@@ -19,7 +20,7 @@ __all__ = [  # what every kind of participant must do, for those of others too
 
 @pytest.mark.parametrize(("said", "actor"), [(None, "ann"), ("bob", "bob")])
 def test_a_whole_reason_is_kept_and_gets_the_actor_if_it_names_none(said, actor):
-    run = stoppable.Run("work")
+    run = RunNode("work")
     given = stoppable.Reason(kind="policy", message="enough", actor=said, at=5.0)
     reason = run.stop(reason=given, actor="ann").reason
     assert (reason.kind, reason.message, reason.actor, reason.at) == ("policy", "enough", actor, 5.0)

@@ -1,7 +1,7 @@
 """G4: the target and its descendants, children created later included; never the parent, never siblings."""
 
 import stoppable
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable.testing.participant_suite import (
     test_a_stop_of_one_child_leaves_parent_and_siblings_alone,
     test_a_stop_of_the_root_ends_the_whole_chain,
@@ -14,14 +14,14 @@ __all__ = [  # what every kind of participant must do, for those of others too
 
 
 def test_a_child_created_after_the_stop_is_born_stopped():
-    parent = Run("parent")
-    parent._begin(None)
+    parent = RunNode("parent")
+    parent.begin(None)
     parent.stop("cooperative", "why")
-    child = Run("child", parent)
-    grandchild = Run("grandchild", child)
+    child = RunNode("child", parent)
+    grandchild = RunNode("grandchild", child)
     assert child.token.stopped
     assert grandchild.token.reason.message == "why"
-    assert [node.name for node in parent._stop.nodes] == ["parent", "child", "grandchild"]
+    assert [node.name for node in parent.first_stop.nodes] == ["parent", "child", "grandchild"]
 
 
 async def test_a_child_inherits_owner_labels_and_policy():

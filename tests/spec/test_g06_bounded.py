@@ -39,7 +39,7 @@ async def test_what_cannot_be_ended_is_lost_within_the_total(kind, probe, clock)
             return
         await _ticks()
         assert handle.status == "stopping"
-        assert handle.run._rung == rung
+        assert handle.run.rung == rung
     clock.advance(2)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("lost", "lost", False)
@@ -72,7 +72,7 @@ async def test_a_second_stop_never_prolongs_the_first(kind, probe, clock):
     clock.advance(4)
     await handle.stop("graceful", grace=100)
     clock.advance(1)
-    assert handle.run._rung == "interrupt"
+    assert handle.run.rung == "interrupt"
     probe.release()
     await handle.outcome()
 
@@ -91,7 +91,7 @@ async def test_a_blocked_event_loop_holds_up_neither_the_answer_nor_the_ladder()
     def press(run):
         blocked.wait(30)
         seen.append(run.stop("graceful", grace=0.1).answer)
-        wait_until(lambda: run._rung == "cancel")
+        wait_until(lambda: run.rung == "cancel")
         seen.append(run.status)
         go_on.set()
 
@@ -174,7 +174,7 @@ LOOKS = [_looks_by_checking, _looks_by_asking, _looks_by_a_boundary, _looks_by_a
 @pytest.mark.parametrize("agent", [*LOOKS, _looks_by_a_shield])
 async def test_a_run_that_has_looked_gets_its_grace(agent, clock):
     handle = await stoppable.spawn(agent)
-    await wait(lambda: handle.run._looked or handle.run._members is not None)
+    await wait(lambda: handle.run.has_checked or handle.run.members is not None)
     await _ticks()
     receipt = await handle.stop()
     assert not receipt.blind
@@ -222,7 +222,7 @@ async def test_a_run_that_looks_after_the_stop_gets_its_grace_after_all(clock):
     await wait(lambda: steps)
     clock.advance(9)
     await _ticks()
-    assert handle.run._rung is None
+    assert handle.run.rung is None
     saved.set()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.clean, steps) == ("stopped", True, ["cleaning", "saved"])

@@ -110,7 +110,7 @@ async def test_a_shield_holds_cancel_back_until_it_is_left(clock):
     clock.advance(3)
     for _ in range(5):
         await asyncio.sleep(0)
-    assert handle.run._rung == "cancel"
+    assert handle.run.rung == "cancel"
     assert not saved
     proceed.set()
     outcome = await handle.outcome()

@@ -77,7 +77,7 @@ async def test_with_gather_a_sibling_that_runs_on_keeps_the_run_stopping():
     await handle.stop("cooperative")
     for _ in range(50):
         await asyncio.sleep(0.001)
-    assert handle.run._ended is not None
+    assert handle.run.body_end is not None
     assert handle.status == "stopping"
     release.set()
     outcome = await handle.outcome()
@@ -210,7 +210,7 @@ async def test_a_boundary_open_on_somebody_elses_thread_keeps_the_run_stopping(m
     await handle.stop(mode, grace=0)
     for _ in range(20):
         await asyncio.sleep(0.001)
-    assert handle.run._ended is not None
+    assert handle.run.body_end is not None
     assert handle.status == "stopping"
     release.set()
     outcome = await handle.outcome()
@@ -238,7 +238,7 @@ async def test_a_thread_that_stays_inside_a_boundary_makes_the_run_lost_and_a_fi
     while not entered.is_set():
         await asyncio.sleep(0.001)
     await handle.stop("kill")
-    while handle.run._ended is None:
+    while handle.run.body_end is None:
         await asyncio.sleep(0.001)
     clock.advance(2)
     assert (await handle.outcome()).status == "lost"
@@ -267,9 +267,9 @@ async def test_a_process_that_its_group_left_behind_keeps_the_run_stopping(clock
     await probe.seen("up")
     await handle.stop("immediate")
     (group,) = live
-    while group.returncode is None or handle.run._ended is None:
+    while group.returncode is None or handle.run.body_end is None:
         await asyncio.sleep(0.001)
-    handle.run._settle()
+    handle.run.settle()
     assert handle.status == "stopping"
     clock.advance(5)
     outcome = await handle.outcome()

@@ -157,8 +157,8 @@ async def test_a_cancel_issued_just_before_the_body_returns_does_not_hit_the_cal
             async with stoppable.open_run("work") as run:
                 run.stop("cooperative")
                 # What the CANCEL rung does on the loop's thread, at the worst moment: nothing is awaited afterwards.
-                run._climb(stoppable.Rung.INTERRUPT)
-                run._main._cancel(stoppable.Rung.CANCEL, run)
+                run.climb(stoppable.Rung.INTERRUPT)
+                run.main._cancel(stoppable.Rung.CANCEL, run)
         assert task.cancelling() == 0
         await asyncio.sleep(0)
         await asyncio.sleep(0.001)
@@ -168,8 +168,8 @@ async def test_a_foreign_cancel_that_comes_while_ours_is_absorbed_is_not_lost():
     async def work():
         async with stoppable.open_run("work") as run:
             run.stop("cooperative")
-            run._climb(stoppable.Rung.INTERRUPT)
-            run._main._cancel(stoppable.Rung.CANCEL, run)
+            run.climb(stoppable.Rung.INTERRUPT)
+            run.main._cancel(stoppable.Rung.CANCEL, run)
             asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
             return
 
@@ -201,7 +201,7 @@ async def test_a_foreign_cancel_while_waiting_for_stragglers_propagates_at_once_
         return straggling
 
     task = asyncio.create_task(work())
-    await until(lambda: runs and runs[0]._ended is not None)
+    await until(lambda: runs and runs[0].body_end is not None)
     assert runs[0].status == "stopping"
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -234,7 +234,7 @@ async def test_an_outer_stop_that_cancels_while_an_inner_run_waits_for_straggler
         await stoppable.call(inner)
 
     handle = await stoppable.spawn(outer)
-    await until(lambda: inners and inners[0]._ended is not None)
+    await until(lambda: inners and inners[0].body_end is not None)
     await handle.stop("immediate")
     await asyncio.sleep(0.01)
     assert handle.status == "stopping"

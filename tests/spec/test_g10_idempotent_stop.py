@@ -20,7 +20,7 @@ __all__ = [  # what every kind of participant must do, for those of others too
 async def test_a_stop_of_a_child_whose_parent_was_stopped_says_what_is_in_flight_there(kind, probe):
     handle = await kind.start([Child([Effect("deep")])], probe)
     await probe.seen("enter deep")
-    (child,) = handle.run._offspring()
+    (child,) = handle.run.list_children()
     await handle.stop("cooperative")
     receipt = child.stop("cooperative")
     in_flight = (kind.label("tool", "deep"),)

@@ -8,7 +8,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable.testing.scripts import FileProbe
 
 
@@ -44,12 +44,12 @@ async def test_a_removed_hook_is_not_called(clock):
 async def test_the_whole_subtree_is_marked_before_the_first_hook(clock):
     seen = []
     async with _stopped_run() as run:
-        child = Run("child", run)
-        grandchild = Run("grandchild", child)
+        child = RunNode("child", run)
+        grandchild = RunNode("grandchild", child)
         stoppable.on_stop(lambda: seen.append((run.token.stopped, grandchild.token.stopped)))
         run.stop("cooperative")
-        child._skip()
-        grandchild._skip()
+        child.skip()
+        grandchild.skip()
     assert seen == [(True, True)]
 
 
@@ -122,7 +122,7 @@ async def test_a_hook_that_hangs_holds_up_no_other_hook_of_the_same_stop(moment)
         await asyncio.sleep(60)
 
     handle = await stoppable.spawn(agent)
-    await until(lambda: len(handle.run._members or ()) == 6)
+    await until(lambda: len(handle.run.members or ()) == 6)
     await handle.stop("immediate")
     try:
         assert all(event.wait(5) for event in called)
@@ -287,8 +287,8 @@ async def test_a_stop_of_a_tree_lists_what_was_in_flight_there_once_however_ofte
             await child_handle.outcome()
 
     handle = await stoppable.spawn(parent)
-    await until(lambda: sum(len(run.in_flight) for run in handle.run._offspring()) == 50)
-    one = handle.run._offspring()[0]
+    await until(lambda: sum(len(run.in_flight) for run in handle.run.list_children()) == 50)
+    one = handle.run.list_children()[0]
     assert one.stop("cooperative").in_flight == ("tool",)
     for _ in range(3):
         assert handle.run.stop().in_flight == ("tool",) * 50

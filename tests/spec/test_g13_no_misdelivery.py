@@ -27,7 +27,7 @@ async def test_a_cancel_for_a_child_that_has_ended_does_not_hit_its_parent():
         await stoppable.call(body)
         run_main = asyncio.current_task()
         # The callback that the control thread had queued arrives only now.
-        participant = stoppable.current_run()._main
+        participant = stoppable.current_run().main
         participant._cancel(stoppable.Rung.CANCEL, run)
         await asyncio.sleep(0)
         return run_main.cancelling()

@@ -8,8 +8,8 @@ from tests.waiting import until
 import stoppable
 from stoppable import Supervisor
 from stoppable.errors import StoreError
+from stoppable.stores.future import StoreFuture
 from stoppable.stores.listeners import Listeners
-from stoppable.stores.reply import Reply
 from stoppable.stores.sqlite import SqliteStore
 from stoppable.stores.sqlite.wakeups import Wakeups
 
@@ -122,7 +122,7 @@ async def test_a_stop_that_the_store_did_not_take_is_not_answered_but_told_to_ru
         await until(lambda: handle.run.in_flight)
 
         def refuses(*_, **__):
-            return Reply.failed(StoreError("the disk is full"))
+            return StoreFuture.failed(StoreError("the disk is full"))
 
         with monkeypatch.context() as broken:
             broken.setattr(supervisor.store, "request_stop", refuses)

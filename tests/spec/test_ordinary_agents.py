@@ -25,7 +25,7 @@ def may_warn_again(monkeypatch):
     monkeypatch.setattr(boundaries, "_warned", False)
 
 
-# A worker process that has not begun
+# An agent process that has not begun
 
 
 async def test_a_stop_while_a_worker_process_starts_is_a_stop(tmp_path):
@@ -121,7 +121,7 @@ async def test_a_parent_that_sees_its_child_stopped_by_its_own_stop_was_told():
         return (await (await stoppable.spawn(child)).outcome()).status
 
     handle = await stoppable.spawn(parent)
-    await until(lambda: handle.run._first is not None and handle.run._first.status == "running")
+    await until(lambda: handle.run.first_child is not None and handle.run.first_child.status == "running")
     await handle.stop()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.result, handle.run.receipt.too_late) == ("stopped", "stopped", False)
@@ -176,7 +176,7 @@ async def test_a_task_that_should_stop_told_to_stop_takes_part():
     await until(lambda: handle.status == "running")
     await handle.stop()
     await told.wait()
-    await until(lambda: handle.run._ended)
+    await until(lambda: handle.run.body_end)
     assert handle.status == "stopping"
     release.set()
     assert (await handle.outcome()).status == "stopped"
@@ -208,7 +208,7 @@ async def test_a_thread_that_should_stop_told_to_stop_takes_part_until_its_call_
         await until(began.is_set)
         await handle.stop()
         await until(told.is_set)
-        await until(lambda: handle.run._ended)
+        await until(lambda: handle.run.body_end)
         assert handle.status == "stopping"
         release.set()
         await until(lambda: gc.collect() >= 0 and handle.status == "stopped")
@@ -470,7 +470,7 @@ async def test_a_task_that_was_left_behind_takes_part(others):
     handle = await stoppable.spawn(agent)
     await until(lambda: kept)
     await handle.stop()
-    await until(lambda: handle.run._ended)
+    await until(lambda: handle.run.body_end)
     assert handle.status == "stopping"
     await handle.stop("immediate")
     outcome = await handle.outcome()
@@ -488,7 +488,7 @@ async def test_the_tasks_of_children_are_their_own():
             await handle.result()
 
     handle = await stoppable.spawn(agent)
-    await until(lambda: len(handle.run._offspring()) == 3)
+    await until(lambda: len(handle.run.list_children()) == 3)
     await handle.stop()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "signal", True)

@@ -185,7 +185,7 @@ async def test_one_that_is_closed_or_thrown_into_before_it_is_awaited_ends_its_r
         ask().close()
         with pytest.raises(KeyError):
             ask().throw(KeyError())
-        return [run.status for run in stoppable.current_run()._offspring()]
+        return [run.status for run in stoppable.current_run().list_children()]
 
     assert await (await stoppable.spawn(agent)).result() == []
 

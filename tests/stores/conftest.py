@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from stoppable.stores.sql import locks
+from stoppable.stores.sql import worker_locks
 from stoppable.stores.sqlite import SqliteStore
 
 
@@ -12,8 +12,8 @@ from stoppable.stores.sqlite import SqliteStore
 def _locks():
     """Let go of the locks of workers that did not say goodbye: this process outlives them."""
     yield
-    while locks._held:
-        os.close(locks._held.popitem()[1])
+    while worker_locks._held:
+        os.close(worker_locks._held.popitem()[1])
 
 
 @pytest.fixture

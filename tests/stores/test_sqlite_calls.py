@@ -12,7 +12,7 @@ from stoppable._core.stop import Answer, Receipt
 from stoppable.errors import Fenced, InvalidArgument, RunNotFound, StoreError
 from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent
 from stoppable.stores.base import WorkerInfo
-from stoppable.stores.reply import Reply
+from stoppable.stores.future import StoreFuture
 from stoppable.stores.sql.batch import BatchThread
 from stoppable.stores.sqlite import SqliteStore, engine, transaction
 
@@ -350,7 +350,7 @@ def test_a_heartbeat_does_not_wait_for_what_was_asked_before(tmp_path):
     try:
         store.open_worker(WorkerInfo(id="w"), 60).result(15)
         entered, go = threading.Event(), threading.Event()
-        store._engine._writer.batches.put((lambda tx: (entered.set(), go.wait(15)), (), Reply()))
+        store._engine._writer.batches.put((lambda tx: (entered.set(), go.wait(15)), (), StoreFuture()))
         assert entered.wait(15)
         for number in range(2000):  # more than one transaction takes
             record = RunRecord(id=str(number), name="x", worker="w")

@@ -35,7 +35,6 @@ from stoppable.records import (
     to_json,
 )
 from stoppable.stores import rules
-from stoppable.stores.arrivals import open_boundaries
 from stoppable.stores.base import (
     EVENTS_KEPT,
     KEYS_KEPT,
@@ -47,8 +46,9 @@ from stoppable.stores.base import (
     WorkerInfo,
     wall_clock,
 )
+from stoppable.stores.future import StoreFuture
 from stoppable.stores.listeners import Listeners
-from stoppable.stores.reply import Reply
+from stoppable.stores.rules import open_boundaries
 
 from .toy_state import News, State, answered_again, chosen_runs, is_matched, result_of
 
@@ -103,7 +103,7 @@ class ToyStore:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _call(self, work: Callable[[State], T]) -> Reply[T]:
+    def _call(self, work: Callable[[State], T]) -> StoreFuture[T]:
         """Make a call as a whole or not at all, then tell whoever listens."""
         news = News()
 
@@ -123,14 +123,14 @@ class ToyStore:
                     new.replace(self._path)
                 return answer
 
-        reply = Reply.of(made)
+        reply = StoreFuture.of(made)
         self._watchers.tell(news.runs)
         self._hints.tell(news.workers)
         return reply
 
     # Workers
 
-    def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
+    def open_worker(self, info: WorkerInfo, ttl: float) -> StoreFuture[None]:
         def work(state: State) -> None:
             if info.id in state.closed | state.silent:
                 raise Fenced(info.id)
@@ -138,7 +138,7 @@ class ToyStore:
 
         return self._call(work)
 
-    def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
+    def heartbeat(self, worker: str, ttl: float) -> StoreFuture[Sequence[Intent]]:
         def work(state: State) -> list[Intent]:
             if worker not in state.leases:
                 raise Fenced(worker)
@@ -147,7 +147,7 @@ class ToyStore:
 
         return self._call(work)
 
-    def intents(self, worker: str) -> Reply[Sequence[Intent]]:
+    def intents(self, worker: str) -> StoreFuture[Sequence[Intent]]:
         return self._call(lambda state: self._to_stop(state, worker))
 
     @staticmethod
@@ -158,7 +158,7 @@ class ToyStore:
             if record.worker == worker and not record.over and record.stop and not rules.is_answered(record)
         ]
 
-    def close_worker(self, worker: str) -> Reply[None]:
+    def close_worker(self, worker: str) -> StoreFuture[None]:
         def work(state: State) -> None:
             if state.leases.pop(worker, None) is not None:
                 state.closed.add(worker)
@@ -168,7 +168,7 @@ class ToyStore:
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
         return self._hints.add(worker, wake)
 
-    def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
+    def reap(self, limit: int = 100, *, expired: bool = True) -> StoreFuture[Sequence[RunRecord]]:
         def work(state: State) -> list[RunRecord]:
             if expired:
                 silent = {worker for worker, until in state.leases.items() if until < self.now()}
@@ -187,7 +187,7 @@ class ToyStore:
 
     # Runs
 
-    def register(self, record: RunRecord, request: str) -> Reply[Registered]:
+    def register(self, record: RunRecord, request: str) -> StoreFuture[Registered]:
         def work(state: State) -> Registered:
             known = state.runs.get(record.id)
             if known is not None:
@@ -240,7 +240,7 @@ class ToyStore:
         owner: str | None = None,
         if_unknown_hold: bool = False,
         asked_at: float | None = None,
-    ) -> Reply[StopResult]:
+    ) -> StoreFuture[StopResult]:
         def work(state: State) -> StopResult:
             if idempotency_key is not None and (owner, idempotency_key) in state.answered:
                 return answered_again(state, target, state.answered[owner, idempotency_key][1])
@@ -301,7 +301,7 @@ class ToyStore:
         state.news.runs.add(record.id)
         state.news.workers.add(record.worker)
 
-    def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> Reply[None]:
+    def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> StoreFuture[None]:
         def work(state: State) -> None:
             record = state.live(run_id, epoch)
             top = state.runs[run_id] = changed(record, receipt=rules.timed(receipt, record.stop_requested_at))
@@ -320,7 +320,7 @@ class ToyStore:
         outcome: OutcomeRecord,
         receipt: Receipt | None,
         events: Sequence[Draft] = (),
-    ) -> Reply[RunRecord]:
+    ) -> StoreFuture[RunRecord]:
         def work(state: State) -> RunRecord:
             record = state.run(run_id)
             rules.check_end(outcome, events)
@@ -341,7 +341,7 @@ class ToyStore:
 
     # Events
 
-    def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> Reply[int]:
+    def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> StoreFuture[int]:
         def work(state: State) -> int:
             state.live(run_id, epoch)
             rules.check_statuses(events)
@@ -369,7 +369,7 @@ class ToyStore:
         state.news.runs.add(run_id)
         return seq
 
-    def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Reply[Sequence[Event]]:
+    def read(self, run_id: str, after: int = 0, limit: int = 1000) -> StoreFuture[Sequence[Event]]:
         def work(state: State) -> list[Event]:
             state.run(run_id)
             return state.log(run_id)[max(after, 0) : max(after, 0) + limit]
@@ -378,7 +378,7 @@ class ToyStore:
 
     def tail(
         self, after: int = 0, limit: int = 1000, *, types: Collection[EventType] = (), below: str | None = None
-    ) -> Reply[Tail]:
+    ) -> StoreFuture[Tail]:
         def work(state: State) -> Tail:
             meant = None if below is None else {record.id for record in state.tree(below)}
             found = [
@@ -392,7 +392,7 @@ class ToyStore:
 
         return self._call(work)
 
-    def in_flight(self, run_ids: Sequence[str]) -> Reply[Mapping[str, tuple[str, ...] | None]]:
+    def in_flight(self, run_ids: Sequence[str]) -> StoreFuture[Mapping[str, tuple[str, ...] | None]]:
         def work(state: State) -> dict[str, tuple[str, ...] | None]:
             live = [run_id for run_id in run_ids if run_id in state.runs and not state.runs[run_id].over]
             return {run_id: open_boundaries(state.log(run_id)) for run_id in live}
@@ -404,10 +404,10 @@ class ToyStore:
 
     # Looking
 
-    def get(self, run_id: str) -> Reply[RunRecord]:
+    def get(self, run_id: str) -> StoreFuture[RunRecord]:
         return self._call(lambda state: state.run(run_id))
 
-    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Summaries]:
+    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> StoreFuture[Summaries]:
         def work(state: State) -> Summaries:
             below, most = rules.cursor_number(cursor), rules.page_size(limit)
             newest = [record for record in reversed(state.runs.values()) if wanted.matches(record)]
@@ -417,15 +417,15 @@ class ToyStore:
 
         return self._call(work)
 
-    def tree(self, run_id: str) -> Reply[Sequence[RunSummary]]:
+    def tree(self, run_id: str) -> StoreFuture[Sequence[RunSummary]]:
         return self._call(lambda state: [RunSummary.of(record) for record in state.tree(run_id)])
 
-    def counts(self) -> Reply[Mapping[str, int]]:
+    def counts(self) -> StoreFuture[Mapping[str, int]]:
         return self._call(lambda state: Counter(record.status.value for record in state.runs.values()))
 
     # Holds, audit, retention
 
-    def place_hold(self, selector: Selector, intent: StopIntent) -> Reply[Hold]:
+    def place_hold(self, selector: Selector, intent: StopIntent) -> StoreFuture[Hold]:
         def work(state: State) -> Hold:
             hold = self._make_hold(state, selector, intent)
             state.holds[hold.id] = hold
@@ -437,7 +437,7 @@ class ToyStore:
     def _make_hold(self, state: State, selector: Selector, intent: StopIntent) -> Hold:
         return Hold(id=f"hold-{state.number()}", selector=selector, reason=intent.reason, created_at=self.now())
 
-    def release(self, hold_id: str, actor: str | None = None) -> Reply[Hold]:
+    def release(self, hold_id: str, actor: str | None = None) -> StoreFuture[Hold]:
         def work(state: State) -> Hold:
             if hold_id not in state.holds:
                 raise HoldNotFound(hold_id)
@@ -449,17 +449,17 @@ class ToyStore:
 
         return self._call(work)
 
-    def holds(self) -> Reply[Sequence[Hold]]:
+    def holds(self) -> StoreFuture[Sequence[Hold]]:
         return self._call(lambda state: list(state.holds.values()))
 
-    def audit(self, after: int = 0, limit: int = 100) -> Reply[Sequence[AuditEntry]]:
+    def audit(self, after: int = 0, limit: int = 100) -> StoreFuture[Sequence[AuditEntry]]:
         return self._call(lambda state: state.audit[max(after, 0) : max(after, 0) + limit])
 
     def _note(self, state: State, action: str, intent: StopIntent, target: str | Selector, result: Any) -> None:
         number = len(state.audit) + 1
         state.audit.append(rules.audit_entry(number, self.now(), action, intent, target, to_json(result)))
 
-    def purge(self, before: float, limit: int = 1000) -> Reply[int]:
+    def purge(self, before: float, limit: int = 1000) -> StoreFuture[int]:
         def work(state: State) -> int:
             state.answered = {key: kept for key, kept in state.answered.items() if kept[0] >= before - KEYS_KEPT}
             forgotten = 0

@@ -14,7 +14,7 @@ from stoppable import Supervisor
 from stoppable._core import clock
 from stoppable._engine import control
 from stoppable.errors import RunNotFound, StoreError
-from stoppable.stores.reply import Reply, settle
+from stoppable.stores.future import StoreFuture, settle
 
 
 class Held(Faulty):
@@ -25,7 +25,7 @@ class Held(Faulty):
         self.held = []
 
     def request_stop(self, *args, **kwargs):
-        reply = Reply()
+        reply = StoreFuture()
         self.held.append((self._inner.request_stop(*args, **kwargs), reply))
         return reply
 

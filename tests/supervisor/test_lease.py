@@ -12,8 +12,8 @@ from stoppable import Policy, Supervisor
 from stoppable.errors import Fenced, InvalidArgument, StoreError
 from stoppable.records import RunRecord, StopIntent
 from stoppable.stores.base import WorkerInfo
+from stoppable.stores.future import StoreFuture, settle
 from stoppable.stores.memory import MemoryStore
-from stoppable.stores.reply import Reply, settle
 from stoppable.stores.sqlite import SqliteStore
 from stoppable.supervisor import lease
 from stoppable.testing import FakeClock
@@ -36,9 +36,9 @@ class Faulty:
         def call(*args, **kwargs):
             self.calls.append(name)
             if name in self.silent:
-                return Reply()
+                return StoreFuture()
             if name in self.failing:
-                return Reply.of(self._fail)
+                return StoreFuture.of(self._fail)
             return method(*args, **kwargs)
 
         return call
@@ -97,7 +97,7 @@ async def test_a_worker_that_cannot_renew_its_lease_ends_its_runs_before_others_
 
 async def test_a_run_whose_worker_was_fenced_while_it_was_registered_never_begins(store):
     """Its worker is given back once its other runs are over, which says that this one is dead too."""
-    faulty, began, answer = Faulty(store), [], Reply()
+    faulty, began, answer = Faulty(store), [], StoreFuture()
 
     async with Supervisor(faulty, ttl=30) as supervisor:
         faulty._inner.register, register = (lambda *args: answer), faulty._inner.register
@@ -126,11 +126,11 @@ async def test_a_worker_that_was_fenced_keeps_its_lock_until_its_runs_are_over(t
         beats = faulty.calls.count("heartbeat")
         await until(lambda: faulty.calls.count("heartbeat") > beats + 3)
         assert supervisor._core.lease.worker != fenced
+        lock = tmp_path / "runs.db-workers" / f"{fenced}.lock"
         assert len(store.inherited) == 2
-        assert (tmp_path / "runs.db-workers" / f"{fenced}.lock").exists()
+        assert lock.exists()
         let_go.set()
-        await until(lambda: len(store.inherited) == 1)
-        assert not (tmp_path / "runs.db-workers" / f"{fenced}.lock").exists()
+        await until(lambda: len(store.inherited) == 1 and not lock.exists())
         assert (await handle.outcome()).status == "stopped"
 
 

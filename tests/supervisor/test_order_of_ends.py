@@ -4,8 +4,8 @@ import asyncio
 
 import stoppable
 from stoppable import Supervisor
+from stoppable.stores.future import StoreFuture, settle
 from stoppable.stores.memory import MemoryStore
-from stoppable.stores.reply import Reply, settle
 
 
 class Late(MemoryStore):
@@ -21,7 +21,7 @@ class Late(MemoryStore):
         reply = super().append(run_id, epoch, events)
         if self._is_open or not any(event.data.get("name") == "held up" for event in events):
             return reply
-        late = Reply()
+        late = StoreFuture()
         self._unanswered.append((late, reply.result(), None))
         return late
 

@@ -129,14 +129,14 @@ class SlowStore:
         return getattr(self._inner, name)
 
     def register(self, record, request):
-        from stoppable.stores.reply import Reply
+        from stoppable.stores.future import StoreFuture
 
-        reply = Reply()
+        reply = StoreFuture()
         self._held.append((reply, lambda: self._inner.register(record, request)))
         return reply
 
     def let_go(self):
-        from stoppable.stores.reply import settle
+        from stoppable.stores.future import settle
 
         for reply, call in self._held:
             settle([(reply, call().result(), None)])
@@ -373,7 +373,7 @@ async def test_a_tree_stop_while_children_are_spawned_at_full_speed_leaves_no_li
                 await asyncio.sleep(0)
             await supervisor.stop(handle.id)
             assert (await handle.outcome()).status == "stopped"
-            assert not handle.run._is_alive()
+            assert not handle.run.is_alive()
             statuses = {record.status for record in await supervisor.tree(handle.id)}
             assert statuses == {"stopped"}
 

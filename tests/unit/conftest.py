@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def importable(tmp_path, monkeypatch):
-    """Make a module out of its text: a worker process can only be given what it can import."""
+    """Make a module out of its text: an agent process can only be given what it can import."""
     made = []
 
     def make(name, source):

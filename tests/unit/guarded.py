@@ -79,7 +79,7 @@ class Client:
 
 
 def in_flight():
-    return [m.label for m in stoppable.current_run()._members if isinstance(m, Boundary)]
+    return [m.label for m in stoppable.current_run().members if isinstance(m, Boundary)]
 
 
 async def in_run(function, *args):

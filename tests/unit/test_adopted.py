@@ -184,7 +184,7 @@ async def test_a_shield_around_the_adoption_holds_term_back(foreign):
     handle = await stoppable.spawn(body)
     await adopted.wait()
     await handle.stop("immediate")
-    await until(lambda: handle.run._rung == "cancel")
+    await until(lambda: handle.run.rung == "cancel")
     assert not is_dead(process.pid)
     proceed.set()
     assert (await handle.outcome()).status == "stopped"

@@ -10,7 +10,8 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable import InvalidArgument, Run, sync
+from stoppable import InvalidArgument, sync
+from stoppable._core.node import RunNode
 from stoppable._engine.waits import ended
 
 
@@ -334,15 +335,15 @@ async def test_a_cancel_that_cannot_hit_a_thread_leaves_its_clean_up_clean(clock
 
 def test_a_waiter_whose_loop_was_closed_holds_up_no_other():
     """G2: whoever waits for the end hears of it, though the loop of another is gone."""
-    run = Run("run")
-    run._begin(None)
+    run = RunNode("run")
+    run.begin(None)
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         waiting = loop.create_task(ended(run))
         waiting._log_destroy_pending = False
         loop.run_until_complete(asyncio.sleep(0))
     woken = []
-    run._when_ended(lambda: woken.append("woken"))
-    run._end(None, None)
+    run.when_ended(lambda: woken.append("woken"))
+    run.end(None, None)
     assert woken == ["woken"]
 
 
@@ -389,9 +390,9 @@ async def test_a_call_whose_caller_is_stopped_is_not_stopped_any_harder():
 
     handle = await stoppable.spawn(caller)
     await begun.wait()
-    [child] = handle.run._offspring()
+    [child] = handle.run.list_children()
     await handle.stop(grace=0)
-    await until(lambda: handle.run._rung == "cancel")
+    await until(lambda: handle.run.rung == "cancel")
     assert child.receipt.mode == "graceful"
     finish.set()
     assert (await handle.outcome()).status == "stopped"

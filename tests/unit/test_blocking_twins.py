@@ -121,7 +121,7 @@ class TestBlockingTwins:
             sync.sleep(60)
 
         def press(run):
-            while run._members is None and run._first is None:
+            while run.members is None and run.first_child is None:
                 threading.Event().wait(0.001)
             threading.Event().wait(0.05)
             run.stop()

@@ -232,17 +232,17 @@ async def test_a_group_with_an_exit_in_it_lets_the_exit_out():
 
 @pytest.mark.parametrize("depth", [10, 5000])
 async def test_a_deep_chain_of_runs_settles_without_recursion(depth):
-    from stoppable._core.run import Run
+    from stoppable._core.node import RunNode
 
-    runs = [Run("root")]
-    runs[0]._begin(None)
+    runs = [RunNode("root")]
+    runs[0].begin(None)
     for _ in range(depth):
-        runs.append(Run("child", runs[-1]))
-        runs[-1]._begin(None)
+        runs.append(RunNode("child", runs[-1]))
+        runs[-1].begin(None)
     runs[0].stop("cooperative")
     for run in runs:
-        run._deliver(raised=True)
-        run._end(None, None)
+        run.deliver(raised=True)
+        run.end(None, None)
     assert {run.status for run in runs} == {"stopped"}
 
 

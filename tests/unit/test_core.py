@@ -14,7 +14,7 @@ from stoppable import InvalidArgument, Mode, Policy, Rung
 from stoppable._core import context, participants
 from stoppable._core.boundary import Boundary
 from stoppable._core.hooks import Moment, UserHook
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._core.sink import Sink
 from stoppable._core.stop import Stop
 
@@ -36,7 +36,7 @@ def test_a_policy_knows_its_total():
     assert Policy().total(Mode.GRACEFUL) == 18
     assert Policy().total(Mode.GRACEFUL, grace=0) == 8
     assert Policy().total(Mode.COOPERATIVE) == math.inf
-    assert Stop(Run("run"), Mode.COOPERATIVE, stoppable.Reason()).kill_at is None
+    assert Stop(RunNode("run"), Mode.COOPERATIVE, stoppable.Reason()).kill_at is None
 
 
 @pytest.mark.parametrize("name", ["grace", "interrupt", "cancel", "kill"])
@@ -49,7 +49,7 @@ def test_a_rung_lasts_up_to_a_year(name):
 
 
 def test_without_an_engine_the_core_stops_and_calls_hooks_in_place():
-    run = Run("run")
+    run = RunNode("run")
     stop = Stop(run, Mode.GRACEFUL, stoppable.Reason())
     calls = []
     assert participants._no_participant() is None
@@ -64,45 +64,45 @@ def test_without_an_engine_the_core_stops_and_calls_hooks_in_place():
 
 def test_the_places_outside_any_run_are_never_closed():
     with pytest.raises(AssertionError, match="never closed"):
-        context.OUTSIDE._raise_stopped()
-    assert not context.OUTSIDE._answer()
+        context.OUTSIDE.raise_stopped()
+    assert not context.OUTSIDE.answer_should_stop()
 
 
 @pytest.mark.parametrize("leaving", list(itertools.permutations(range(3))))
 def test_children_are_listed_in_the_order_they_came_whoever_leaves(leaving):
-    parent = Run("parent")
-    children = [Run(str(number), parent) for number in range(3)]
+    parent = RunNode("parent")
+    children = [RunNode(str(number), parent) for number in range(3)]
     left = list(children)
     for number in leaving:
         assert children[number]._leave_parent()
         assert not children[number]._leave_parent()
         left.remove(children[number])
-        assert parent._offspring() == left
-    late = Run("late", parent)
-    assert parent._offspring() == [late]
+        assert parent.list_children() == left
+    late = RunNode("late", parent)
+    assert parent.list_children() == [late]
 
 
 def test_a_stop_reaches_each_run_of_the_tree_once_and_after_its_parent():
-    root = Run("root", Run("above"))
-    Run("beside", root.parent)
-    one, two = Run("one", root), Run("two", root)
-    leaves = [Run("leaf", one), Run("leaf", one), Run("leaf", two)]
+    root = RunNode("root", RunNode("above"))
+    RunNode("beside", root.parent)
+    one, two = RunNode("one", root), RunNode("two", root)
+    leaves = [RunNode("leaf", one), RunNode("leaf", one), RunNode("leaf", two)]
     root.stop("cooperative")
-    assert root._stop.nodes == [root, one, *leaves[:2], two, leaves[2]]
+    assert root.first_stop.nodes == [root, one, *leaves[:2], two, leaves[2]]
 
 
 def test_a_stop_that_reaches_a_run_twice_is_noted_once():
     """A child that a signal handler starts while its tree is being marked is born stopped, and then marked."""
-    run = Run("run")
+    run = RunNode("run")
     run.stop("cooperative")
-    run._note(run._stop)
+    run._note(run.first_stop)
     assert len(run.token.reasons) == 1
 
 
 @pytest.mark.parametrize("given", [{"reason": ValueError("why")}, {"reason": 5}, {"actor": 5}])
 def test_a_reason_or_an_actor_that_is_no_text_is_refused_where_it_is_given(given):
     """Later, nobody could show it: an error that names it would fail to be printed."""
-    run = Run("run")
+    run = RunNode("run")
     with pytest.raises(InvalidArgument, match="string"):
         run.stop("cooperative", **given)
     assert not run.token.stopped
@@ -122,8 +122,8 @@ async def _tool(_name):
     [(_Tool(), "tool:_Tool"), (functools.partial(_tool, 1), "tool:_tool"), (functools.partial(_Tool()), "tool:_Tool")],
 )
 async def test_a_decorated_object_is_in_flight_while_it_is_awaited(tool, label):
-    run = Run("run")
-    run._begin(None)
+    run = RunNode("run")
+    run.begin(None)
     context.current.set(run)
     assert await stoppable.boundary("tool")(tool)() == (label,)
     assert run.in_flight == ()
@@ -139,15 +139,15 @@ async def test_a_decorated_function_that_raises_leaves_its_boundary():
         stoppable.current_run().stop("cooperative")
         raise ValueError("async")
 
-    run = Run("run")
-    run._begin(None)
+    run = RunNode("run")
+    run.begin(None)
     context.current.set(run)
     with pytest.raises(ValueError, match="blocking"):
         fails()
     with pytest.raises(ValueError, match="async"):
         await fails_later()
-    assert run._list(Boundary) == []
-    assert [entry.fate for _, entry in run._stop.in_flight] == ["finished"]
+    assert run.members_of(Boundary) == []
+    assert [entry.fate for _, entry in run.first_stop.in_flight] == ["finished"]
 
 
 async def test_a_shield_that_is_over_protects_no_longer(clock):
@@ -194,7 +194,7 @@ async def test_a_sink_is_told_what_a_run_does():
     stoppable.emit("nobody listens")
     async with stoppable.open_run("parent") as run:
         stoppable.emit("nobody listens")
-        run._sink = Told()
+        run.sink = Told()
         async with stoppable.open_run("child"):
             with stoppable.boundary("tool", "x"):
                 stoppable.set_partial("a")
@@ -214,16 +214,16 @@ async def test_a_sink_is_told_what_a_run_does():
 
 async def test_a_receipt_of_a_child_leaves_out_what_is_not_below_it():
     async with _stopping("parent") as parent:
-        children = [Run(name, parent) for name in ("one", "two")]
+        children = [RunNode(name, parent) for name in ("one", "two")]
         for child in children:
-            child._begin(None)
+            child.begin(None)
             inside(child, stoppable.boundary("tool", child.name).__enter__)
         parent.stop("cooperative")
         for child in children:
-            child._deliver(raised=True)
-            child._main = None
-            child._members.clear()
-            child._end(None, None)
+            child.deliver(raised=True)
+            child.main = None
+            child.members.clear()
+            child.end(None, None)
     assert [node.name for node in children[0].receipt.nodes] == ["one", "one"]
     assert children[0].receipt.in_flight == ("tool:one",)
 
@@ -257,11 +257,11 @@ async def test_a_remote_that_does_not_answer_leaves_the_stop_unacknowledged(cloc
 
 @contextlib.asynccontextmanager
 async def _admitted(member, run):
-    run._admit(member)
+    run.admit(member)
     try:
         yield
     finally:
-        run._withdraw(member)
+        run.withdraw(member)
 
 
 class _stopping:  # noqa: N801
@@ -312,11 +312,11 @@ async def test_a_boundary_in_a_callback_of_the_loop_belongs_to_no_task():
 
 
 def test_a_run_that_is_over_cannot_be_given_up():
-    run = Run("run")
-    run._begin(None)
-    run._end("value", None)
+    run = RunNode("run")
+    run.begin(None)
+    run.end("value", None)
     outcome = run.outcome
-    run._lose()
+    run.lose()
     assert run.outcome is outcome
 
 
@@ -346,20 +346,20 @@ async def test_an_async_boundary_of_another_task_takes_part_and_is_told_of_and_h
 
     async def work(run):
         async with stoppable.boundary("tool", "beside"):
-            assert len(run._participants()) == 2
+            assert len(run.participants()) == 2
             assert run.stop("cooperative").in_flight == ("tool:beside",)
 
     with pytest.raises(stoppable.RunStopped):
         async with stoppable.open_run("work") as run:
-            run._sink = Told()
+            run.sink = Told()
             await asyncio.create_task(work(run))
             stoppable.check()
     assert told == [("entered", "tool:beside"), ("left", "tool:beside", "finished")]
 
 
 def test_whoever_comes_while_another_thread_makes_the_members_gets_the_same():
-    run = Run("busy")
-    assert run._make_members() is run._make_members()
+    run = RunNode("busy")
+    assert run.make_members() is run.make_members()
 
 
 class TakenBack(list):
@@ -371,11 +371,11 @@ class TakenBack(list):
 
 
 def test_a_waiter_that_is_taken_back_while_the_end_is_announced_is_not_called():
-    run = Run("run")
-    run._begin(None)
+    run = RunNode("run")
+    run.begin(None)
     called = []
     run._on_end = TakenBack([lambda: called.append("woken")])
-    run._end(None, None)
+    run.end(None, None)
     assert run.status == "completed"
     assert called == []
 
@@ -391,17 +391,17 @@ class Announced(list):
     def append(self, wake):
         if self.is_woken:
             super().append(wake)
-        self.run._end(None, None)
+        self.run.end(None, None)
         if not self.is_woken:
             super().append(wake)
 
 
 @pytest.mark.parametrize("is_woken", [True, False], ids=["before the end", "after it"])
 def test_a_waiter_that_comes_with_the_end_is_called_once(is_woken):
-    run = Run("run")
-    run._begin(None)
+    run = RunNode("run")
+    run.begin(None)
     called = []
     run._on_end = Announced(run, is_woken=is_woken)
-    run._when_ended(lambda: called.append("woken"))
+    run.when_ended(lambda: called.append("woken"))
     assert called == ["woken"]
     assert run._on_end == []

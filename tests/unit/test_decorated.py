@@ -64,7 +64,7 @@ async def test_a_decorated_generator_gets_what_is_sent_and_thrown_into_it_and_re
         assert await async_echo.athrow(ValueError("b")) == "caught b"
         with pytest.raises(StopAsyncIteration):
             await async_echo.asend("c")
-        assert not run._members
+        assert not run.members
 
 
 async def test_a_decorated_context_manager_sees_the_error_of_its_block():

@@ -12,8 +12,8 @@ from stoppable._core.state import Rung
 
 
 async def child_of(handle):
-    await until(handle.run._offspring)
-    return handle.run._offspring()[0]
+    await until(handle.run.list_children)
+    return handle.run.list_children()[0]
 
 
 # Ours, or somebody else's (G9)
@@ -180,7 +180,7 @@ async def test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopp
             run = stoppable.current_run()
             run.stop("immediate")
             clock.advance(0)
-            assert run._rung is Rung.CANCEL  # so save() is born after it, and is told of nothing
+            assert run.rung is Rung.CANCEL  # so save() is born after it, and is told of nothing
             log.append(await save())
 
     handle = await stoppable.spawn(agent)
@@ -212,7 +212,7 @@ async def test_a_run_of_a_clean_up_does_not_pay_back_the_cancel_that_set_the_cle
                     stoppable.set_partial(save_blocking() if is_blocking else await save())
     outcome = caught.value.outcome
     assert (outcome.status, outcome.rung, outcome.clean, outcome.partial) == ("stopped", "cancel", None, "saved")
-    assert len(run._stops()) == 1  # nobody's cancel came from outside
+    assert len(run.stops()) == 1  # nobody's cancel came from outside
     assert asyncio.current_task().cancelling() == 0
 
 
@@ -236,7 +236,7 @@ async def test_a_run_of_a_clean_up_that_is_killed_alone_leaves_the_cancel_around
                         await save()
     assert (caught.value.outcome.status, caught.value.outcome.rung) == ("stopped", "cancel")
     assert born[0].outcome.status == "stopped"
-    assert len(run._stops()) == 1  # nobody's cancel came from outside
+    assert len(run.stops()) == 1  # nobody's cancel came from outside
     assert asyncio.current_task().cancelling() == 0
 
 
@@ -355,7 +355,7 @@ async def test_the_error_of_a_body_is_kept_though_a_stop_comes_while_its_childre
         raise ValueError("the real error")
 
     handle = await stoppable.spawn(agent)
-    await until(lambda: (first := handle.run._first) is not None and first.token.stopped)
+    await until(lambda: (first := handle.run.first_child) is not None and first.token.stopped)
     handle.run.stop("immediate")
     clock.advance(0)
     await asyncio.sleep(0)

@@ -10,6 +10,7 @@ import pytest
 
 import stoppable
 from stoppable import sync
+from stoppable._core.node import RunNode
 
 runs = []
 ended = []
@@ -232,7 +233,7 @@ class TestCalledInARun:
             items = numbers()
             assert next(items) == 0
             runs[0].stop("kill", "alone")
-            while runs[0]._rung != "kill":
+            while runs[0].rung != "kill":
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0)
             with pytest.raises(stoppable.RunStopped, match="alone"):
@@ -273,7 +274,7 @@ class TestCalledInARun:
         from stoppable._engine import agents
 
         def born_stopped(*_):
-            run = stoppable._core.run.Run("stopped", stoppable.current_run())
+            run = RunNode("stopped", stoppable.current_run())
             run.stop("cooperative", "at once")
             return run
 

@@ -73,7 +73,7 @@ def test_an_async_hook_of_a_loop_that_is_closed_is_not_called_and_that_is_logged
     run.stop("cooperative")
     wait_until(lambda: "its event loop is closed" in caplog.text)
     assert bot.calls == []
-    run._lose()
+    run.lose()
 
 
 # The end

@@ -1,19 +1,19 @@
-"""The private names of a run that packages above the core use are those that docs/architecture.md lists."""
+"""What the library uses of a run beyond what users see is what docs/architecture.md lists."""
 
 import ast
 import re
-from collections import defaultdict
 from pathlib import Path
 
-from stoppable._core.run import Run
+from stoppable import Run
+from stoppable._core.node import RunNode
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/stoppable"
-PRIVATE = {name for name in dir(Run) if name.startswith("_") and not name.endswith("__")}
+PRIVATE = {name for name in dir(RunNode) if name.startswith("_") and not name.endswith("__")}
 
 
-def used(tree):
-    """Return the private names of a run that code uses of anything but itself."""
+def private_names(tree):
+    """Return the private names of a node that code uses of anything but itself."""
     return {
         node.attr
         for node in ast.walk(tree)
@@ -22,27 +22,33 @@ def used(tree):
 
 
 def documented():
-    """Return the names that each package may use."""
-    _, _, text = (ROOT / "docs/architecture.md").read_text().partition("\n## What the library itself uses of a run\n")
-    header, _, *rows = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
-    packages = re.findall(r"`(\w+)`", header)
-    allowed = defaultdict(set)
-    for row in rows:
-        names, _, *cells = row.strip("|").split("|")
-        for package, cell in zip(packages, cells, strict=True):
-            allowed[package].update(re.findall(r"`(\w+)`", names if cell.strip() == "yes" else cell))
-    return dict(allowed)
+    _, _, text = (ROOT / "docs/architecture.md").read_text().partition("\n## A run and the node behind it\n")
+    rows = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
 
 
-def test_packages_above_the_core_use_the_private_names_of_a_run_that_are_documented_and_no_others():
-    found = defaultdict(set)
-    for path in SOURCE.rglob("*.py"):
-        package = path.relative_to(SOURCE).parts[0]
-        if package != "_core" and (names := used(ast.parse(path.read_text()))):
-            found[package] |= names
-    assert dict(found) == documented()
+def test_what_a_node_has_beyond_a_run_is_documented():
+    assert sorted(documented()) == sorted(name for name in set(dir(RunNode)) - set(dir(Run)) if name[0] != "_")
 
 
-def test_a_private_name_is_seen_wherever_the_run_comes_from():
-    code = "self._members; run._closed; self.run._settle(); Run._tell([]); [each._list for each in runs]; run.outcome"
-    assert used(ast.parse(code)) == {"_closed", "_settle", "_tell", "_list"}
+def test_nothing_outside_the_core_uses_a_private_name_of_a_node():
+    found = {
+        str(path.relative_to(SOURCE)): names
+        for path in SOURCE.rglob("*.py")
+        if path.relative_to(SOURCE).parts[0] != "_core" and (names := private_names(ast.parse(path.read_text())))
+    }
+    assert not found
+
+
+def test_a_private_name_is_seen_wherever_the_node_comes_from():
+    code = "self._mark; run._mark; self.run._settle_here(); RunNode._conclude; [each._later for each in runs]"
+    assert private_names(ast.parse(code)) == {"_mark", "_settle_here", "_conclude", "_later"}
+
+
+def test_users_cannot_create_a_run_by_hand():
+    try:
+        Run()
+    except TypeError as error:
+        assert "abstract" in str(error)
+    else:
+        raise AssertionError("a run that no engine executes")

@@ -7,7 +7,7 @@ import pytest
 
 import stoppable
 from stoppable import sync
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._core.sink import Sink
 from stoppable._engine.open_run import edge_around
 
@@ -22,7 +22,7 @@ async def test_open_run_in_a_stopped_run_raises_on_entry():
 
 
 async def test_a_run_that_was_made_before_and_stopped_raises_on_entry():
-    run = Run("early")
+    run = RunNode("early")
     run.stop(reason="before")
     with pytest.raises(stoppable.RunStopped):
         async with edge_around(run, None):
@@ -100,7 +100,7 @@ async def test_a_plain_block_that_awaits_pays_back_the_cancel_that_cut_it():
             run.stop("immediate")
             await asyncio.sleep(3600)
     assert (caught.value.outcome.status, caught.value.outcome.rung) == ("stopped", "cancel")
-    assert len(run._stops()) == 1  # nobody's cancel came from outside
+    assert len(run.stops()) == 1  # nobody's cancel came from outside
     assert asyncio.current_task().cancelling() == 0
 
 
@@ -138,7 +138,7 @@ class TestAThreadThatCannotBeStarted:
         async def agent():
             with pytest.raises(RuntimeError, match="new thread"):
                 await stoppable.spawn(threading.active_count, isolation=isolation)
-            children.extend(stoppable.current_run()._offspring())
+            children.extend(stoppable.current_run().list_children())
 
         handle = await stoppable.spawn(agent)
         async with asyncio.timeout(30):
@@ -159,10 +159,10 @@ class TestAThreadThatCannotBeStarted:
                 seen.append(run.outcome)
 
         async with stoppable.open_run("parent") as parent:
-            parent._sink = Ends()
+            parent.sink = Ends()
             with pytest.raises(RuntimeError, match="new thread"):
                 await stoppable.spawn(threading.active_count)
-            parent._sink = None
+            parent.sink = None
         (outcome,) = seen
         assert outcome.status == "stopped"
         assert "new thread" in outcome.reason.message
@@ -183,8 +183,8 @@ def test_a_parent_may_be_given_where_its_context_is_missing():
 
 
 def test_a_child_of_a_given_parent_that_was_stopped_does_not_begin():
-    parent = stoppable.Run("outer")
+    parent = RunNode("outer")
     parent.stop("cooperative", "enough")
     with pytest.raises(stoppable.RunStopped, match="enough"), stoppable.open_run("late", parent=parent):
         raise AssertionError("never begun")
-    parent._skip()
+    parent.skip()

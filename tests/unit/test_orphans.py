@@ -38,9 +38,9 @@ async def test_a_process_group_is_seen():
 
 
 async def test_a_worker_process_is_seen():
-    with pytest.raises(AssertionError, match=r"worker process \d+"), no_orphans(within=0.01):
+    with pytest.raises(AssertionError, match=r"agent process \d+"), no_orphans(within=0.01):
         handle = await stoppable.spawn(asyncio.sleep, 60, isolation="process")
-        while not handle.run._members:
+        while not handle.run.members:
             await asyncio.sleep(0.001)
     await handle.stop("kill")
     await handle.outcome()

@@ -173,7 +173,7 @@ async def test_one_that_ignores_term_is_killed_at_kill(flags, clock):
     handle = await stoppable.spawn(agent)
     await until(lambda: flags.is_up("up"))
     await handle.stop("immediate")
-    await until(lambda: handle.run._ended is not None)  # the task is gone, the process is not
+    await until(lambda: handle.run.body_end is not None)  # the task is gone, the process is not
     clock.advance(4.9)
     await asyncio.sleep(0.05)
     assert handle.status == "stopping"

@@ -258,7 +258,7 @@ async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monk
         await run_process("echo so far; sleep 1000", shell=True)
 
     handle = await stoppable.spawn(agent)
-    await until(lambda: handle.run._participants() and live)
+    await until(lambda: handle.run.participants() and live)
     group = next(iter(live))
     await until(lambda: group.pid is not None and group._captured.value())
     await handle.stop("kill")

@@ -139,7 +139,7 @@ async def test_one_that_refuses_and_goes_on_is_abandoned_and_its_late_end_is_tol
     assert remote.node.run.children == ()
     remote.node.ended("finished")
     assert handle.run.receipt == final
-    await until(lambda: not handle.run._is_alive())
+    await until(lambda: not handle.run.is_alive())
 
 
 async def test_one_that_refuses_and_then_finishes_was_too_late_to_stop(remote):

@@ -298,7 +298,7 @@ async def test_a_stream_is_in_flight_from_its_first_step_to_its_end(make):
 
 
 def _in_flight(run):
-    return [member.label for member in run._members or () if isinstance(member, Boundary)]
+    return [member.label for member in run.members or () if isinstance(member, Boundary)]
 
 
 async def test_whoever_records_the_run_is_told_when_a_stream_begins_and_ends():
@@ -312,7 +312,7 @@ async def test_whoever_records_the_run_is_told_when_a_stream_begins_and_ends():
             told.append(f"left {boundary.label}")
 
     async with stoppable.open_run("work") as run:
-        run._sink = Recorder()
+        run.sink = Recorder()
         async for _ in stream(Async(limit=2)):
             told.append("chunk")
     assert told == ["entered llm:stream", "chunk", "chunk", "left llm:stream"]
@@ -349,7 +349,7 @@ async def test_a_run_is_not_stopped_while_a_thread_waits_for_a_chunk():
     while not source.waits.is_set():
         await asyncio.sleep(0.001)
     await handle.stop("cooperative")
-    while handle.run._ended is None:
+    while handle.run.body_end is None:
         await asyncio.sleep(0.001)
     await settled()
     assert handle.status == "stopping"
@@ -374,7 +374,7 @@ async def test_a_run_that_waits_for_a_threads_last_chunk_ends_with_it():
     while not source.waits.is_set():
         await asyncio.sleep(0.001)
     await handle.stop("cooperative")
-    while handle.run._ended is None:
+    while handle.run.body_end is None:
         await asyncio.sleep(0.001)
     assert handle.status == "stopping"
     source._wake.set()

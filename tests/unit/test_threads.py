@@ -53,7 +53,7 @@ async def test_a_thread_that_a_cancel_left_behind_keeps_the_run_stopping_until_i
     handle = await stoppable.spawn(agent)
     await until(started.is_set)
     await handle.stop("immediate")
-    while handle.run._ended is None:
+    while handle.run.body_end is None:
         await asyncio.sleep(0.001)
     assert handle.status == "stopping"
     release.set()
@@ -76,7 +76,7 @@ async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_na
     await until(started.is_set)
     await handle.stop()
     clock.advance(11)
-    await until(lambda: handle.run._ended is not None)  # the task has gone, the thread has not
+    await until(lambda: handle.run.body_end is not None)  # the task has gone, the thread has not
     clock.advance(7)
     assert (await handle.outcome()).status == "lost"
     (abandoned,) = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
@@ -174,8 +174,8 @@ async def test_a_foreign_thread_does_not_pass_for_the_task_that_waits_for_it_in_
         thread.start()
         thread.join(15)
         with stoppable.boundary("tool", "in the task") as entry:
-            assert entry.holder is run._main
-    assert holders[0] is not run._main
+            assert entry.holder is run.main
+    assert holders[0] is not run.main
     assert holders[0].describe() == "thread foreign"
 
 
@@ -188,7 +188,7 @@ async def test_a_thread_that_hangs_in_a_library_is_named_by_the_line_that_called
 
     handle = await stoppable.spawn(agent)
     await until(began.is_set)
-    participant = handle.run._main
+    participant = handle.run.main
     await until(lambda: "queue.get" in participant.describe())
     assert re.match(r"test_threads\.py:\d+ in agent, inside queue\.get \(thread ", participant.describe())
     queues.put(None)
@@ -207,7 +207,7 @@ async def test_a_task_of_a_foreign_loop_does_not_pass_for_the_one_that_waits_for
         thread = threading.Thread(target=contextvars.copy_context().run, args=(asyncio.run, tool()))
         thread.start()
         thread.join(15)
-        assert holders[0] is not run._main
+        assert holders[0] is not run.main
 
 
 async def test_errors_and_context_cross_the_thread():
@@ -296,7 +296,7 @@ async def test_blocking_code_on_a_loops_thread_is_a_run_too():
     with pytest.raises(stoppable.RunStopped) as caught:
         with stoppable.open_run("on the loop") as run:
             task = asyncio.create_task(straggler())
-            while not run._members:
+            while not run.members:
                 await asyncio.sleep(0)
             run.stop("cooperative")
             stoppable.check()
@@ -370,7 +370,7 @@ async def test_the_sink_is_told_when_nothing_is_left_of_a_lost_run():
     policy = stoppable.Policy(grace=0, interrupt=0, cancel=0, kill=0.01)
     async with stoppable.open_run("policy", policy=policy):
         handle = await stoppable.spawn(go.wait, 30)
-        handle.run._sink = Told()
+        handle.run.sink = Told()
         await until(lambda: handle.status == "running")
         handle.run.stop()
         assert (await handle.outcome()).status == "lost"

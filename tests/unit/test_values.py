@@ -1,4 +1,4 @@
-"""What a worker process sends: only our own messages are made of it, and values are unpickled only by choice."""
+"""What an agent process sends: only our own messages are made of it, and values are unpickled only by choice."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ class Exploit:
 
 @pytest.fixture
 def lines():
-    """Our end of a line, and the socket that a worker process has of it."""
+    """Our end of a line, and the socket that an agent process has of it."""
     ours, theirs = socket.socketpair()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         line = Line(ours, process, Values.JSON)

@@ -1,4 +1,4 @@
-"""The line to a worker process: one that does not read holds nobody up, and its death is noticed whoever holds it."""
+"""The line to an agent process: one that does not read holds nobody up, and its death is noticed whoever holds it."""
 
 import asyncio
 import os
@@ -85,7 +85,7 @@ async def test_a_worker_that_does_not_read_its_start_can_be_killed(agents):
         handle = await stoppable.spawn(agents.size, bytes(5_000_000), isolation="process")
         worker = await until(lambda: next(iter(host.live), None))
         os.kill(worker._process.pid, signal.SIGSTOP)
-        await until(lambda: handle.run._members)
+        await until(lambda: handle.run.members)
         await handle.stop("kill")
         assert (await handle.outcome()).status == "stopped"
 
@@ -98,8 +98,8 @@ async def test_what_is_told_while_a_worker_is_frozen_arrives_in_order(agents, tm
     for mode in ("cooperative", "graceful", "immediate"):
         handle.run.stop(mode, reason=f"{mode} " + "x" * 500_000)
     os.kill(pid, signal.SIGCONT)
-    await until(lambda: all(stop.acknowledged_at for stop in handle.run._stops()))
-    times = [stop.acknowledged_at for stop in handle.run._stops()]
+    await until(lambda: all(stop.acknowledged_at for stop in handle.run.stops()))
+    times = [stop.acknowledged_at for stop in handle.run.stops()]
     assert times == sorted(times)
     assert handle.status == "stopping"  # the worker answered, nobody killed it
     await handle.stop("kill")
@@ -111,7 +111,7 @@ async def test_a_reason_that_is_too_large_to_be_sent_holds_up_no_later_stop(agen
     await until((tmp_path / "there").exists)
     handle.run.stop("cooperative", reason="x" * messages.LIMIT)
     handle.run.stop("graceful")
-    unsent, sent = handle.run._stops()
+    unsent, sent = handle.run.stops()
     await until(lambda: sent.acknowledged_at)
     assert unsent.acknowledged_at is None
     assert "a stop could not be sent" in caplog.text
@@ -172,7 +172,7 @@ def test_a_worker_dies_with_its_parent_though_a_fork_of_that_lives_on(tmp_path):
                 await asyncio.sleep(0.001)
             fork = os.fork()
             if fork:
-                worker = next(member for member in handle.run._members if hasattr(member, "_process"))
+                worker = next(member for member in handle.run.members if hasattr(member, "_process"))
                 print(worker._process.pid, fork, flush=True)
             time.sleep(60)
         asyncio.run(main())
@@ -198,4 +198,4 @@ def _is_dead(pid):
 
 
 def _worker(handle):
-    return next(member for member in handle.run._members if hasattr(member, "_process"))
+    return next(member for member in handle.run.members if hasattr(member, "_process"))

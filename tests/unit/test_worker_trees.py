@@ -1,4 +1,4 @@
-"""Runs inside a worker process are nodes of the tree here: found, watched and stopped by their id."""
+"""Runs inside an agent process are nodes of the tree here: found, watched and stopped by their id."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from tests.waiting import until
 
 import stoppable
 from stoppable import Supervisor
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._engine.isolation import host
 from stoppable._engine.isolation.messages import Line
 
@@ -111,11 +111,11 @@ def agents(importable):
     return importable("tree_agents", AGENTS)
 
 
-def below(run: Run) -> dict[str, Run]:
+def below(run: RunNode) -> dict[str, RunNode]:
     """Return the live runs below one, by what their partial or name says."""
     found, nodes = {}, [run]
     for node in nodes:
-        nodes += node._offspring()
+        nodes += node.list_children()
         partial = node.partial
         found[partial["name"] if isinstance(partial, dict) else node.name] = node
     return found
@@ -145,7 +145,7 @@ async def test_a_chain_in_a_process_in_a_process_is_told_of_at_the_top(agents, t
     await until(lambda: "deep" in below(handle.run))
     await until(lambda: handle.run.in_flight)
     deep = below(handle.run)["deep"]
-    assert [run.name for run in deep._lineage()] == ["waits", "middle", "chain", "nested"]
+    assert [run.name for run in deep.lineage()] == ["waits", "middle", "chain", "nested"]
     await handle.stop("graceful")
     await handle.outcome()
     runs = {(node.name, node.fate) for node in handle.run.receipt.nodes if node.kind == "run"}
@@ -160,8 +160,8 @@ async def test_a_run_that_was_stopped_inside_is_stopped_here_with_its_mode_and_r
     assert (await handle.outcome()).result == "stopped"
     assert mine.outcome.status == "stopped"
     assert (mine.receipt.mode, mine.receipt.reason.message) == ("immediate", "not needed any more")
-    assert len(mine._stops()) == 1
-    assert handle.run._stop is None
+    assert len(mine.stops()) == 1
+    assert handle.run.first_stop is None
 
 
 async def test_a_thread_that_hangs_inside_is_lost_and_the_process_goes_on(agents, tmp_path):
@@ -178,7 +178,7 @@ async def test_a_thread_that_hangs_inside_is_lost_and_the_process_goes_on(agents
     abandoned = [node.name for node in hangs.receipt.nodes if node.kind == "participant"]
     assert len(abandoned) == 1
     # Both climb the ladder; the first that comes to its end gives it up, and only the worker knows where it stands.
-    assert "in hangs" in abandoned[0] or "hangs in worker process" in abandoned[0]
+    assert "in hangs" in abandoned[0] or "hangs in agent process" in abandoned[0]
 
 
 async def test_a_run_inside_that_is_given_up_before_the_death_of_its_process_was_seen_is_named(
@@ -207,7 +207,7 @@ async def test_a_run_inside_that_is_given_up_before_the_death_of_its_process_was
         assert (await handle.outcome()).status == "failed"
     assert outcome.status == "lost"
     [named] = [node.name for node in hangs.receipt.nodes if node.kind == "participant"]
-    assert "hangs in worker process" in named
+    assert "hangs in agent process" in named
 
 
 async def test_a_kill_of_the_worker_is_a_kill_of_what_was_in_flight_inside(agents, tmp_path):
@@ -257,7 +257,7 @@ async def test_what_inner_runs_return_and_raise_cannot_harm_the_outer_one(agents
             seen[run.name] = run.outcome
 
     async with stoppable.open_run("watched") as watched:
-        watched._sink = Told()
+        watched.sink = Told()
         outcome = await (await stoppable.spawn(agents.has_odd_children, isolation="process")).outcome()
     assert outcome.result == ["completed", "failed"]
     assert "has no JSON form" in seen["returns_a_lock"].result["omitted"]
@@ -286,10 +286,10 @@ async def test_a_supervisor_finds_and_stops_a_run_inside_a_process_by_its_id(age
 
 
 async def test_a_stop_that_comes_when_the_worker_has_gone_is_acknowledged(agents, tmp_path):
-    """The stop has seen the worker among the members, and tells it after its end."""
+    """The stop has found the agent process among the members, and notifies it after its end."""
     handle = await stoppable.spawn(agents.chain, str(tmp_path), isolation="process")
     await until(lambda: handle.run.in_flight)
-    worker = next(member for member in handle.run._members if hasattr(member, "_process"))
+    worker = next(member for member in handle.run.members if hasattr(member, "_process"))
     await handle.stop("kill")
     await handle.outcome()
     late = stoppable._core.stop.Stop(handle.run, stoppable.Mode.KILL, stoppable.Reason())

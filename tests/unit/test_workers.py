@@ -1,4 +1,4 @@
-"""Agents in worker processes: what crosses, what cannot, and what is left when one of the two dies."""
+"""Agents in agent processes: what crosses, what cannot, and what is left when one of the two dies."""
 
 import asyncio
 import os
@@ -197,7 +197,7 @@ async def test_partials_events_and_boundaries_cross(agents):
             seen.append(f"{kind} {data}")
 
     async with stoppable.open_run("watched") as watched:
-        watched._sink = Told()
+        watched.sink = Told()
         handle = await stoppable.spawn(agents.tells, isolation="process")
         outcome = await handle.outcome()
     assert (outcome.result, outcome.partial) == (handle.id, "ab")
@@ -369,7 +369,7 @@ async def test_kill_always_works(agents, tmp_path, name):
 
 
 async def test_a_stop_escalates_into_the_worker(agents, tmp_path):
-    """Graceful would wait ten seconds for the sleep; immediate cancels it there, in the worker."""
+    """The agent swallows its cancel, so a graceful stop takes long; a kill after it ends the agent process."""
     handle = await stoppable.spawn(agents.deaf, str(tmp_path / "there"), isolation="process")
     await _exists(tmp_path / "there")
     first = await handle.stop("graceful")
@@ -407,7 +407,7 @@ async def test_children_and_grandchildren_of_a_worker_die_with_it(agents, tmp_pa
 
 
 def test_workers_die_by_themselves_when_their_parent_is_killed(tmp_path):
-    """kill -9 of the parent: the worker reads the end of the line, and takes its own children along."""
+    """After a kill -9 of the parent, the agent process reads the end of the line and ends its own children."""
     (tmp_path / "worker_agents.py").write_text(AGENTS)
     source = f"""
         import asyncio, sys
@@ -415,9 +415,9 @@ def test_workers_die_by_themselves_when_their_parent_is_killed(tmp_path):
         import stoppable, worker_agents
         async def main():
             handle = await stoppable.spawn(worker_agents.family, {str(tmp_path / "there")!r}, isolation="process")
-            while not handle.run._members or not any(hasattr(m, "_process") for m in handle.run._members):
+            while not handle.run.members or not any(hasattr(m, "_process") for m in handle.run.members):
                 await asyncio.sleep(0.001)
-            worker = next(m for m in handle.run._members if hasattr(m, "_process"))
+            worker = next(m for m in handle.run.members if hasattr(m, "_process"))
             print(worker._members._cookie.decode(), worker._process.pid, flush=True)
             await asyncio.sleep(60)
         asyncio.run(main())
@@ -442,7 +442,7 @@ def test_workers_die_by_themselves_when_their_parent_is_killed(tmp_path):
 
 
 def _worker(handle):
-    return next(member for member in handle.run._members if hasattr(member, "_process"))
+    return next(member for member in handle.run.members if hasattr(member, "_process"))
 
 
 async def _exists(path):

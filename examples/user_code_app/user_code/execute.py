@@ -1,4 +1,4 @@
-"""Executes the code of a user as a run, in a worker process or on a thread of the server."""
+"""Executes the code of a user as a run, in an agent process or on a thread of the server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OutputTooLarge(ValueError):
 
 
 async def run_in_process(agent: str, code: str, input_dict: dict[str, Any], job: Job) -> dict[str, Any]:
-    """Be the body of a run in a worker process, which belongs to it alone: so its limits are those of the process."""
+    """Be the body of a run in an agent process, which belongs to it alone: so its limits are those of the process."""
     _limit(job)
     _silence_descriptors()
     for name in [name for name in os.environ if not _KEPT_VARIABLES.match(name)]:

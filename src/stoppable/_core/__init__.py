@@ -1,1 +1,1 @@
-"""What a stop is. Standard library only: no asyncio, no wall time."""
+"""The core: what a stop is. It uses only the standard library, without asyncio and wall-clock time."""

@@ -12,18 +12,18 @@ from typing import Any, Self, TypeVar, cast
 
 from stoppable._core import context, participants
 from stoppable._core.callables import behind, code_of
-from stoppable._core.context import FORKED, OUTSIDE, Scope
+from stoppable._core.context import FORKED, OUTSIDE, RunContext
 from stoppable._core.fate import fate_of
 from stoppable._core.gate import Member, Role
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._core.shield import shielded
 from stoppable._core.state import Fate
 from stoppable.errors import AgentStopped, InvalidArgument
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_LOOKED_AT = 64  # of many members: the innermost one is among the last that entered
-_get = context.current.get  # bound once: a check is one call of it
+_LOOKED_AT = 64  # members to search at most: the innermost boundary is among the last that entered
+_get = context.current.get  # bound once, because every check calls it
 
 
 def should_stop() -> bool:
@@ -31,26 +31,26 @@ def should_stop() -> bool:
     scope = _get()
     if scope is OUTSIDE or scope is FORKED:
         _look_outside(scope, "should_stop()")
-    scope._looked = True
-    return scope._closed and scope._answer()
+    scope.has_checked = True
+    return scope.closed and scope.answer_should_stop()
 
 
 def check() -> None:
-    """Raise AgentStopped if the current run was stopped; it does so every time (G5)."""
+    """Raise AgentStopped if the current run was stopped, at every call (G5)."""
     scope = _get()
-    if type(scope) is Run:
-        scope._looked = True
+    if type(scope) is RunNode:
+        scope.has_checked = True
         participants.join(scope)
-    elif (run := scope._run_here()) is not None:
+    elif (run := scope.run_here()) is not None:
         _join_in_shield(scope, run)
     else:
         _look_outside(scope, "check()")
-    if scope._closed:
-        scope._raise_stopped()
+    if scope.closed:
+        scope.raise_stopped()
 
 
-def _join_in_shield(scope: Scope, run: Run) -> participants.Participant | None:
-    run._looked = True
+def _join_in_shield(scope: RunContext, run: RunNode) -> participants.Participant | None:
+    run.has_checked = True
     holder = participants.join(run)
     if holder is not None and isinstance(scope, shielded):
         scope._protect(holder)  # CANCEL also waits for a task that was started in the shield
@@ -73,7 +73,7 @@ def boundary(kind: str, name: str | None = None) -> Boundary:
 
 
 class Boundary(Member):
-    """What ``boundary()`` returns."""
+    """A boundary of a run, as ``boundary()`` returns it."""
 
     __slots__ = ("_fate", "_run", "holder", "kind", "name")
 
@@ -83,7 +83,7 @@ class Boundary(Member):
     name: str | None
     holder: participants.Participant | None
     """The participant that is inside; set on entry."""
-    _run: Run | None  # the run in which it is open
+    _run: RunNode | None  # the run in which it is open
     _fate: Fate
 
     @property
@@ -106,19 +106,19 @@ class Boundary(Member):
 
     def __enter__(self) -> Self:
         run = _get()
-        if type(run) is not Run or self._run is not None:
+        if type(run) is not RunNode or self._run is not None:
             return self._enter_elsewhere(run)
-        main = run._main
+        main = run.main
         if main is None or not main.thread._is_owned() or main.task is not participants.current_task(main.loop):
             # The rare case: nearly always the run's own task enters, which is recognized without a call.
             main = participants.join(run)
         self._run = run
         self.holder = main
-        members = run._members
+        members = run.members
         if members is None:
-            members = run._make_members()
-        members[self] = True  # published first, checked then
-        if run._closed or run._budget is not None or run._sink is not None:
+            members = run.make_members()
+        members[self] = True  # published first, then checked
+        if run.closed or run.budget is not None or run.sink is not None:
             self._published(run, run)
         return self
 
@@ -126,32 +126,33 @@ class Boundary(Member):
         run = self._run
         if run is not None:
             self._run = None
-            if run._closed:
+            if run.closed:
                 if error is not None and self._goes_on(run):
                     return
                 self._note_fate(run, kind, error)  # before it is removed, because the run may wait for that
-            del run._members[self]  # type: ignore[union-attr]
-            if run._closed:
+            # A boundary that was entered is one of the members, so the dict exists.
+            del run.members[self]  # type: ignore[union-attr]
+            if run.closed:
                 self._leave_closed(run, kind, error)
-            if run._sink is not None:
-                run._sink.left(run, self)
+            if run.sink is not None:
+                run.sink.left(run, self)
 
-    # The same two as coroutines; calling them from here would cost a tenth of an `async with`.
+    # The same methods as coroutines: calling the sync ones would cost a tenth of an `async with`.
 
     async def __aenter__(self) -> Self:
         run = _get()
-        if type(run) is not Run or self._run is not None:
+        if type(run) is not RunNode or self._run is not None:
             return self._enter_elsewhere(run)
-        main = run._main
+        main = run.main
         if main is None or not main.thread._is_owned() or main.task is not participants.current_task(main.loop):
             main = participants.join(run)
         self._run = run
         self.holder = main
-        members = run._members
+        members = run.members
         if members is None:
-            members = run._make_members()
+            members = run.make_members()
         members[self] = True
-        if run._closed or run._budget is not None or run._sink is not None:
+        if run.closed or run.budget is not None or run.sink is not None:
             try:
                 self._published(run, run)
             except AgentStopped:
@@ -165,109 +166,110 @@ class Boundary(Member):
         run = self._run
         if run is not None:
             self._run = None
-            if run._closed:
+            if run.closed:
                 if error is not None and self._goes_on(run):
                     return
                 self._note_fate(run, kind, error)
-            del run._members[self]  # type: ignore[union-attr]
-            if run._closed:
+            # A boundary that was entered is one of the members, so the dict exists.
+            del run.members[self]  # type: ignore[union-attr]
+            if run.closed:
                 self._leave_closed(run, kind, error)
-            if run._sink is not None:
-                run._sink.left(run, self)
+            if run.sink is not None:
+                run.sink.left(run, self)
 
-    def _enter_elsewhere(self, scope: Scope) -> Self:
+    def _enter_elsewhere(self, scope: RunContext) -> Self:
         """Enter in a shield, which is allowed after the stop, or outside any run, which does nothing."""
         if self._run is not None:
             raise InvalidArgument(f"{self!r} is already entered: call boundary(…) again for each `with`")
-        run = scope._run_here()
+        run = scope.run_here()
         if run is not None:
             self._run = run
             self.holder = _join_in_shield(scope, run)
-            run._admit(self)
+            run.admit(self)
             self._published(run, scope)
         else:
             _look_outside(scope, f"boundary {self.label!r}")
         return self
 
-    def _published(self, run: Run, scope: Scope) -> None:
+    def _published(self, run: RunNode, scope: RunContext) -> None:
         """Count the boundary; withdraw it if the gate is closed, otherwise report it."""
         self._pass(run, scope)
-        if run._sink is not None:
-            run._sink.entered(run, self)
+        if run.sink is not None:
+            run.sink.entered(run, self)
 
-    def _pass(self, run: Run, scope: Scope) -> None:
-        if run._budget is not None:
-            run._budget.spend(self.kind)
-        if scope._closed:
+    def _pass(self, run: RunNode, scope: RunContext) -> None:
+        if run.budget is not None:
+            run.budget.spend(self.kind)
+        if scope.closed:
             self._skip()
-            scope._raise_stopped()
-        if scope is not run and run._closed:
+            scope.raise_stopped()
+        if scope is not run and run.closed:
             entry = (run, self.label)
-            for stop in run._stops():
+            for stop in run.stops():
                 stop.note_after(entry)
 
-    def _goes_on(self, run: Run, ending: participants.Participant | None = None) -> bool:
+    def _goes_on(self, run: RunNode, ending: participants.Participant | None = None) -> bool:
         """Return whether the code that entered it was cut off while its holder still works for it."""
-        for other in run._list(participants.Participant):
+        for other in run.members_of(participants.Participant):
             if other.inside is self and other is not ending and other.alive():
                 self.holder = other
                 return True
         return False
 
-    def _ends_with(self, ending: participants.Participant, run: Run, error: BaseException | None) -> None:
+    def _ends_with(self, ending: participants.Participant, run: RunNode, error: BaseException | None) -> None:
         """Leave the boundary if the participant that is about to end was the last one that works for it."""
         if self._run is None and self.holder is ending and not self._goes_on(run, ending):
             self._note_fate(run, None, error)
-            run._withdraw(self)
-            if run._sink is not None:
-                run._sink.left(run, self)
+            run.withdraw(self)
+            if run.sink is not None:
+                run.sink.left(run, self)
 
-    def _note_fate(self, run: Run, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        if run._outcome is None:  # a final receipt stays as it is
+    def _note_fate(self, run: RunNode, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        if run.outcome is None:  # a final receipt stays as it is
             self._fate = fate_of(run, kind() if error is None and kind is not None else error)
 
-    def _leave_closed(self, run: Run, kind: type[BaseException] | None, error: BaseException | None) -> None:
+    def _leave_closed(self, run: RunNode, kind: type[BaseException] | None, error: BaseException | None) -> None:
         self._note_fate(run, kind, error)
-        if run._ended is not None:
-            run._settle()  # the run may have waited only for this
+        if run.body_end is not None:
+            run.settle()  # the run may have waited only for this
 
     def _skip(self) -> None:
         """Withdraw before the effect begins; a stop whose snapshot contains it lists it as skipped."""
         run, self._run = self._run, None
-        assert run is not None, "published in it"
-        run._withdraw(self)
+        assert run is not None, "a published boundary has a run"
+        run.withdraw(self)
         self._fate = Fate.SKIPPED
 
-    def enter_unpaid(self, scope: Scope) -> bool:
-        """Enter the gate without counting against a limit, as the call that made the stream did; False if stopped."""
-        run = scope._run_here()
+    def enter_unpaid(self, scope: RunContext) -> bool:
+        """Enter the gate without counting against a limit: the call that made it was counted. False if stopped."""
+        run = scope.run_here()
         if run is None:
             return True
         self._run = run
         self.holder = participants.join(run)
         if self.holder is not None and isinstance(scope, shielded):
             scope._protect(self.holder)
-        run._admit(self)
-        if scope._closed:
+        run.admit(self)
+        if scope.closed:
             self._skip()
             return False
-        if run._closed:  # it is entered in a shield
+        if run.closed:  # it is entered in a shield
             entry = (run, self.label)
-            for stop in run._stops():
+            for stop in run.stops():
                 stop.note_after(entry)
-        if run._sink is not None:
-            run._sink.entered(run, self)
+        if run.sink is not None:
+            run.sink.entered(run, self)
         return True
 
     def _take_up(self) -> None:
-        """Continue a stream, in the task, thread and run that read it now."""
+        """Continue a stream in the task, thread and run that read it now."""
         scope = _get()
         run = self._run
-        if run is not scope._run_here():
+        if run is not scope.run_here():
             if run is not None:
                 self.__exit__(None, None, None)  # that run may have ended: no stop would find the stream there
             if not self.enter_unpaid(scope):
-                scope._raise_stopped()
+                scope.raise_stopped()
         elif run is not None:
             self.holder = participants.join(run)
         check()
@@ -281,17 +283,17 @@ class Boundary(Member):
         return cast("F", functools.wraps(function)(_decorated(self.kind, name, function)))
 
 
-def innermost(run: Run) -> Boundary | None:
+def innermost(run: RunNode) -> Boundary | None:
     """Return the boundary that the calling code is in."""
     here = participants.join(run)
-    for member in list(run._members or ())[: -_LOOKED_AT - 1 : -1]:
+    for member in list(run.members or ())[: -_LOOKED_AT - 1 : -1]:
         if member.role is Role.BOUNDARY and cast("Boundary", member).holder is here:
             return cast("Boundary", member)
     return None
 
 
 class _Unpaid(Boundary):
-    """What a decorated call returned, to be awaited or read; the call itself has been counted."""
+    """The boundary around a coroutine or stream that a decorated call returned; the call itself was counted."""
 
     __slots__ = ()
 
@@ -303,7 +305,7 @@ class _Unpaid(Boundary):
     def __enter__(self) -> Self:
         scope = _get()
         if not self.enter_unpaid(scope):
-            scope._raise_stopped()
+            scope.raise_stopped()
         return self
 
 
@@ -333,7 +335,7 @@ def _async_iteration(kind: str, name: str, function: Callable[..., Any], make: _
                         sent = yield chunk
                     except GeneratorExit:
                         raise
-                    except BaseException as error:  # of a consumer that is the block of a context manager, for example
+                    except BaseException as error:  # raised by the consumer, such as a context manager's block
                         chunk = await chunks.athrow(error)
                     else:
                         entry._take_up()
@@ -400,7 +402,7 @@ def _call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., A
             entry.__exit__(type(error), error, None)
             raise
         entry.__exit__(None, None, None)
-        if type(result) in _RETURNED:  # by a wrapper that supports all kinds of functions
+        if type(result) in _RETURNED:  # the function is a wrapper for all kinds of functions
             return _RETURNED[type(result)](kind, name, result)
         return result
 
@@ -411,7 +413,7 @@ async def _awaited(kind: str, name: str, coroutine: CoroutineType[Any, Any, Any]
     try:
         return await _async_call(kind, name, lambda: coroutine, _Unpaid)()
     finally:
-        coroutine.close()  # in case the gate is closed by now
+        coroutine.close()  # in case the gate is closed and it was not awaited
 
 
 _RETURNED: dict[type, Callable[[str, str, Any], Any]] = {
@@ -424,7 +426,7 @@ _RETURNED: dict[type, Callable[[str, str, Any], Any]] = {
 _warned = False
 
 
-def _look_outside(scope: Scope, what: str) -> None:
+def _look_outside(scope: RunContext, what: str) -> None:
     """Warn once if code has lost its run: on a bare thread, or in a forked process."""
     global _warned
     if _warned:

@@ -10,7 +10,7 @@ from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from stoppable._core.run import Run
+    from stoppable._core.node import RunNode
 
 
 Left: TypeAlias = tuple[int, int]
@@ -22,7 +22,7 @@ class Budget:
 
     __slots__ = ("_counters", "_limits", "_outer", "_run", "_spent")
 
-    def __init__(self, run: Run, limits: Limits, outer: Budget | None) -> None:
+    def __init__(self, run: RunNode, limits: Limits, outer: Budget | None) -> None:
         self._run = run
         self._limits = limits
         self._outer = outer

@@ -14,6 +14,6 @@ def behind(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that is finally called, also for a callable object; its kind (async, generator) counts."""
+    """Return the function that a callable finally calls; it decides whether the call is async or a generator."""
     inner = behind(function)
     return inner if inspect.isroutine(inner) else type(inner).__call__

@@ -1,4 +1,4 @@
-"""Which run the calling code belongs to."""
+"""The context variable that says which run the calling code belongs to."""
 
 from __future__ import annotations
 
@@ -8,55 +8,56 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Never, Protocol, Self
 
 if TYPE_CHECKING:
+    from stoppable._core.node import RunNode
     from stoppable._core.run import Run
 
 
-class Scope(Protocol):
-    """What the context variable holds: a run, a shield in a run, or one of the two places outside any run.
+class RunContext(Protocol):
+    """The value of the context variable: a run, a shield in a run, or a place outside any run.
 
-    ``_closed`` is what every check reads; it is an attribute, not a method, so that a check costs about as much as an
-    empty call.
+    Every check reads ``closed``, which is an attribute, not a method, so that a check costs about as much as an empty
+    call.
     """
 
     @property
-    def _looked(self) -> bool:
+    def has_checked(self) -> bool:
         """Set by every check, so that a stop knows whether the run has ever checked."""
         ...
 
-    @_looked.setter
-    def _looked(self, looked: bool) -> None: ...
+    @has_checked.setter
+    def has_checked(self, checked: bool) -> None: ...
 
     @property
-    def _closed(self) -> bool: ...
+    def closed(self) -> bool: ...
 
-    def _run_here(self) -> Run | None: ...
+    def run_here(self) -> RunNode | None: ...
 
-    def _answer(self) -> bool: ...
+    def answer_should_stop(self) -> bool: ...
 
-    def _raise_stopped(self) -> Never: ...
+    def raise_stopped(self) -> Never: ...
 
 
 class Outside:
     """Outside any run: never stopped, everything is harmless."""
 
-    __slots__ = ("_looked", "_name")
+    __slots__ = ("_name", "has_checked")
 
-    _closed = False
+    closed = False
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._looked = False
+        self.has_checked = False
 
     def __repr__(self) -> str:
         return f"<{self._name}>"
 
-    def _run_here(self) -> None:
+    def run_here(self) -> None:
         return None
 
-    def _answer(self) -> bool:
+    def answer_should_stop(self) -> bool:
         return False
 
-    def _raise_stopped(self) -> Never:
+    def raise_stopped(self) -> Never:
         raise AssertionError(f"{self!r} is never closed")
 
 
@@ -64,21 +65,26 @@ OUTSIDE = Outside("outside any run")
 DETACHED = Outside("detached from its run")
 FORKED = Outside("in a process that was forked inside a run")
 
-current: contextvars.ContextVar[Scope] = contextvars.ContextVar("stoppable", default=OUTSIDE)
+current: contextvars.ContextVar[RunContext] = contextvars.ContextVar("stoppable", default=OUTSIDE)
 
 
 def _leave_run() -> None:
     # A forked process has a copy of the run and of its sink, and no stop reaches the copy.
-    if current.get()._run_here() is not None:
+    if current.get().run_here() is not None:
         current.set(FORKED)
 
 
 os.register_at_fork(after_in_child=_leave_run)
 
 
+def current_node() -> RunNode | None:
+    """Return the node of the run that the calling code belongs to, or None outside a run."""
+    return current.get().run_here()
+
+
 def current_run() -> Run | None:
     """Return the run that the calling code belongs to, or None outside a run."""
-    return current.get()._run_here()
+    return current.get().run_here()
 
 
 class detached:  # noqa: N801 - reads as a statement: `with detached():`

@@ -9,10 +9,10 @@ from stoppable._core.state import Fate, Rung
 from stoppable.errors import AgentStopped
 
 if TYPE_CHECKING:
-    from stoppable._core.run import Run
+    from stoppable._core.node import RunNode
 
 
-def fate_of(run: Run, error: BaseException | None) -> Fate:
+def fate_of(run: RunNode, error: BaseException | None) -> Fate:
     """Return how an effect ended: on its own, by the stop, or by a rung, but only if that rung really ended it."""
     if error is None:
         return Fate.FINISHED
@@ -20,10 +20,10 @@ def fate_of(run: Run, error: BaseException | None) -> Fate:
     if isinstance(cause, AgentStopped):
         return Fate.INTERRUPTED if cause.by_force else Fate.CLOSED
     if cause is not None:
-        return Fate.KILLED if run._rung is not None and run._rung >= Rung.KILL else Fate.CANCELLED
+        return Fate.KILLED if run.rung is not None and run.rung >= Rung.KILL else Fate.CANCELLED
     if isinstance(error, GeneratorExit):
         return Fate.CLOSED  # its consumer left it
-    return Fate.INTERRUPTED if run._was_interrupted else Fate.FINISHED
+    return Fate.INTERRUPTED if run.was_interrupted else Fate.FINISHED
 
 
 def _cause(error: BaseException) -> BaseException | None:

@@ -1,7 +1,7 @@
 """The gate: what a stop must reach, and whether a run still lets anything in.
 
-Entering takes no lock. A new member first publishes itself among the members and then reads ``_closed``; closing first
-sets ``_closed`` and then takes the snapshot. So either the new member sees the flag, or the snapshot contains the
+Entering takes no lock. A new member first publishes itself among the members and then reads ``closed``; closing first
+sets ``closed`` and then takes the snapshot. So either the new member sees the flag, or the snapshot contains the
 member, and nothing enters unseen (G1). Adding a key to a dict, popping it and copying the keys are atomic in CPython;
 popping a member claims it, and exactly one caller succeeds.
 
@@ -50,32 +50,32 @@ class Gate:
     """The members of one run."""
 
     # The fields that a stop touches in every run of a tree are adjacent in memory, which is most of its cost.
-    __slots__ = ("_closed", "_members", "_stop")
+    __slots__ = ("closed", "first_stop", "members")
 
-    _closed: bool
-    _stop: Stop | None  # the first stop, which has the reason
-    _members: dict[Member, bool] | None  # created for the first member: most runs of a large tree have none
+    closed: bool
+    first_stop: Stop | None  # the first stop, which has the reason
+    members: dict[Member, bool] | None  # created for the first member: most runs of a large tree have none
 
-    def _admit(self, member: Member) -> None:
-        """Publish a member; the caller reads ``_closed`` next."""
-        members = self._members
+    def admit(self, member: Member) -> None:
+        """Publish a member; the caller reads ``closed`` next."""
+        members = self.members
         if members is None:
-            members = self._make_members()
+            members = self.make_members()
         members[member] = True
 
-    def _make_members(self) -> dict[Member, bool]:
+    def make_members(self) -> dict[Member, bool]:
         with lock:
-            members = self._members
+            members = self.members
             if members is None:
-                members = self._members = {}
+                members = self.members = {}
             return members
 
-    def _withdraw(self, member: Member) -> bool:
+    def withdraw(self, member: Member) -> bool:
         """Remove a member; returns True to the one caller that removed it."""
-        members = self._members
+        members = self.members
         return members is not None and members.pop(member, False)
 
-    def _list(self, kind: type[M]) -> list[M]:
+    def members_of(self, kind: type[M]) -> list[M]:
         """Return the current members of one kind."""
-        members = self._members
+        members = self.members
         return [member for member in list(members) if isinstance(member, kind)] if members else []

@@ -16,8 +16,8 @@ from stoppable._core.gate import Member, Role
 from stoppable.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from stoppable._core.node import RunNode
     from stoppable._core.outcome import Outcome
-    from stoppable._core.run import Run
 
 _logger = logging.getLogger("stoppable")
 
@@ -37,8 +37,8 @@ class Hook(Member):
 
     role = Role.HOOK
 
-    def __init__(self, run: Run, moment: Moment) -> None:
-        self.run: Run = run
+    def __init__(self, run: RunNode, moment: Moment) -> None:
+        self.run: RunNode = run
         self.moment: Moment = moment
 
     def call(self) -> None:
@@ -53,7 +53,7 @@ class Hook(Member):
 
     def remove(self) -> None:
         """Remove it, unless it was already called."""
-        self.run._withdraw(self)
+        self.run.withdraw(self)
 
     def __enter__(self) -> Self:
         return self
@@ -67,7 +67,7 @@ class Callback(Hook):
 
     __slots__ = ("_function",)
 
-    def __init__(self, run: Run, moment: Moment, function: Callable[[], object]) -> None:
+    def __init__(self, run: RunNode, moment: Moment, function: Callable[[], object]) -> None:
         super().__init__(run, moment)
         self._function = function
 
@@ -81,7 +81,7 @@ class UserHook(Callback):
 
     __slots__ = ("_context",)
 
-    def __init__(self, run: Run, moment: Moment, function: Callable[[], object]) -> None:
+    def __init__(self, run: RunNode, moment: Moment, function: Callable[[], object]) -> None:
         super().__init__(run, moment, function)
         self._context = contextvars.copy_context()
 
@@ -95,7 +95,7 @@ class UserHook(Callback):
 
     @classmethod
     def call_all(cls, hooks: Sequence[Hook]) -> None:
-        """Call them on other threads than the one that stops: a hook may hang, and must not block anything else."""
+        """Call hooks on separate threads: a hook may hang, and must not block anything else."""
         participants.dispatch(hooks)
 
     def _call_detached(self) -> None:
@@ -134,19 +134,19 @@ class EndHook(UserHook):
 
     __slots__ = ()
 
-    def __init__(self, run: Run, function: Callable[[Outcome[Any]], object]) -> None:
+    def __init__(self, run: RunNode, function: Callable[[Outcome[Any]], object]) -> None:
         super().__init__(run, Moment.END, lambda: function(_outcome_of(run)))
 
     def due(self) -> None:
-        """Call it, on another thread than the one that ends the run."""
+        """Call it on a separate thread, not on the one that ends the run."""
         self.call_all([self])
 
     def remove(self) -> None:
         """Remove it, unless it was already called."""
-        self.run._forget(self.due)
+        self.run.forget(self.due)
 
 
-def _outcome_of(run: Run) -> Outcome[Any]:
+def _outcome_of(run: RunNode) -> Outcome[Any]:
     assert run.outcome is not None, "it has ended"
     return run.outcome
 
@@ -163,7 +163,7 @@ def on_stop(callback: Callable[[], object]) -> Hook | NoHook:
 def on_interrupt(callback: Callable[[], object]) -> Hook | NoHook:
     """Call ``callback`` at the INTERRUPT rung, to close a stream or to call a provider's cancel (G12).
 
-    It is called where an ``on_stop`` callback is.
+    It is called in the same way as an ``on_stop`` callback.
     """
     return _user_hook(Moment.INTERRUPT, callback)
 
@@ -171,13 +171,14 @@ def on_interrupt(callback: Callable[[], object]) -> Hook | NoHook:
 def on_end(callback: Callable[[Outcome[Any]], object]) -> Hook | NoHook:
     """Call ``callback`` with the outcome when the current run has ended, in whatever way (G12).
 
-    It is also called if the code never ends and the run is ``lost``. It is called where an ``on_stop`` callback is.
+    It is also called if the code never ends and the run is ``lost``. It is called in the same way as an ``on_stop``
+    callback.
     """
     run = _run_for(callback)
     if run is None:
         return NoHook()
     hook = EndHook(run, _plain(callback))
-    run._when_ended(hook.due)
+    run.when_ended(hook.due)
     return hook
 
 
@@ -186,14 +187,14 @@ def _user_hook(moment: Moment, callback: Callable[[], object]) -> Hook | NoHook:
     if run is None:
         return NoHook()
     hook = UserHook(run, moment, _plain(callback))
-    run._add_hook(hook)
+    run.add_hook(hook)
     return hook
 
 
-def _run_for(callback: Callable[..., object]) -> Run | None:
+def _run_for(callback: Callable[..., object]) -> RunNode | None:
     if not callable(callback):
         raise InvalidArgument(f"{callback!r} cannot be a hook: pass a function")
-    return context.current_run()
+    return context.current_node()
 
 
 def _plain(callback: Callable[..., object]) -> Callable[..., object]:

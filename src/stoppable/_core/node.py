@@ -1,149 +1,492 @@
-"""The parts of every run: its place in the tree, its metadata, and the callbacks at its end."""
+"""The node behind a run: one node of the tree, with everything that can happen to it.
+
+Names without an underscore are for the rest of the library; users see those of ``Run`` only.
+"""
+# Plain attributes implement the read-only properties of Run, because they are faster to read; pyright rejects that.
+# pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Never
 
-from stoppable._core.gate import Gate, lock
+from stoppable._core import clock, participants, receipt
+from stoppable._core.budget import Budget
+from stoppable._core.gate import Member, Role, lock
+from stoppable._core.hooks import Hook, Moment, call_hooks
+from stoppable._core.ids import new_id
 from stoppable._core.outcome import Outcome
+from stoppable._core.partial import Partial
+from stoppable._core.participants import Participant
+from stoppable._core.policy import Limits, Policy, seconds
+from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.run import Run
+from stoppable._core.sink import Sink
+from stoppable._core.state import Mode, Rung, Status
+from stoppable._core.stop import CHANGES, Abandoned, Answer, Due, Receipt, Stop
+from stoppable._core.token import Token
+from stoppable._core.tree import Awaited
+from stoppable.errors import AgentStopped
 
-if TYPE_CHECKING:
-    from stoppable._core.run import Run
-    from stoppable._core.sink import Sink
+# Bound once: before 3.12, reading an enum member is slower than the call it is passed to.
+_PENDING, _RUNNING, _STOPPING = Status.PENDING, Status.RUNNING, Status.STOPPING
+_COMPLETED, _FAILED, _STOPPED, _LOST = Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST
+
+_DEFAULT_POLICY = Policy()
+_NO_LABELS: Mapping[str, str] = {}
+_LATER_STOPS_KEPT = 64
+_BOUNDARY, _HOOK, _REMOTE, _AT_STOP = Role.BOUNDARY, Role.HOOK, Role.REMOTE, Moment.STOP
+_ACCEPTED = Answer.ACCEPTED
 
 
-class Place(Gate):
-    """A tree node with its children as a linked list: a stop needs no list per run, and a child is removed in O(1).
+class RunNode(Awaited, Run):
+    """The node behind a run, with the state and methods that the engine needs."""
 
-    ``_previous`` of the first child is the last child. Reading or changing the list requires the lock.
-    """
+    __slots__ = (
+        "__weakref__",
+        "_clean",
+        "_later",
+        "body_end",
+        "budget",
+        "climbs",
+        "delivered_at",
+        "has_checked",
+        "id",
+        "labels",
+        "library_threads",
+        "main",
+        "name",
+        "noticed",
+        "owner",
+        "policy",
+        "recorded",
+        "rung",
+        "started_at",
+        "was_interrupted",
+    )
 
-    __slots__ = ("_first", "_next", "_previous", "parent")
-
-    parent: Run | None
-    _first: Run | None  # its first child
-    _next: Run | None  # the sibling after it
-    _previous: Run | None  # the sibling before it; None without a parent
-
-    def _append(self, child: Run) -> None:
-        """Add a child after the others."""
-        first = self._first
-        if first is None:
-            self._first = child._previous = child
+    def __init__(
+        self,
+        name: str,
+        parent: RunNode | None = None,
+        *,
+        run_id: str | None = None,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self.id: str = run_id or new_id()
+        self.name: str = name
+        self.parent: RunNode | None = parent
+        self.started_at: float | None = None
+        self.closed: bool = False
+        self.members: dict[Member, bool] | None = None
+        self.first_child: RunNode | None = None
+        self._next = self._previous = None
+        self.main: Participant | None = None
+        self.recorded: Partial | None = None
+        self.first_stop: Stop | None = None
+        self._metadata = None
+        self._later: list[Stop] | None = None
+        self.delivered_at: float | None = None
+        self.has_checked: bool = False  # set by a check, ``should_stop()`` or a child; boundaries show in the members
+        self.noticed: bool = (
+            False  # its code has noticed the stop, by AgentStopped or should_stop(), and may be unwinding
+        )
+        self._clean: bool | None = True  # False once force has cut a clean-up, None if it may have
+        self.was_interrupted: bool = False  # hooks were called at INTERRUPT: they may have ended an effect
+        self.rung: Rung | None = None
+        self.climbs: tuple[tuple[Rung, float], ...] = ()
+        self.body_end: tuple[object, BaseException | None] | None = None
+        self.outcome: Outcome[Any] | None = None
+        self.library_threads: tuple[str, ...] = ()  # as the agent process reported them, or as they are at its end
+        self._on_end = []
+        self.budget: Budget | None = None
+        if parent is None:
+            self.owner: str | None = owner
+            self.labels: Mapping[str, str] = dict(labels) if labels else _NO_LABELS
+            self.policy: Policy = policy or _DEFAULT_POLICY
+            self.sink: Sink | None = None
         else:
-            last = first._previous
-            assert last is not None, "the first child knows the last one"
-            last._next = first._previous = child
-            child._previous = last
+            self.owner = owner or parent.owner
+            self.labels = {**parent.labels, **labels} if labels else parent.labels
+            self.policy = policy or parent.policy
+            self.budget = parent.budget
+            self.sink = parent.sink
+        if limits is not None:
+            self.budget = Budget(self, limits, self.budget)
+        if parent is not None:
+            parent._adopt(self)
 
-    def _leave_parent(self) -> bool:
-        """Remove it from its parent; False if it has none."""
-        with lock:
-            if self._previous is None:
-                return False
-            self._unlink()
-            return True
-
-    def _unlink(self) -> None:
-        """Unlink it from its siblings."""
-        before, after, parent = self._previous, self._next, self.parent
-        assert before is not None, "it is one of the children"
-        assert parent is not None, "it is one of the children"
-        first = parent._first
-        assert first is not None, "it is one of the children"
-        if first is self:
-            parent._first = after
-        else:
-            before._next = after
-        if before is not self:
-            (after or first)._previous = before
-        self._previous = self._next = None
+    # The public interface: see run.py
 
     @property
-    def children(self) -> tuple[Run, ...]:
-        """The child runs that are still alive, oldest first: a stop of this run would reach them."""
-        return tuple(self._offspring())
+    def token(self) -> Token:
+        return Token(self)
 
     @property
-    def root(self) -> Run:
-        """The run at the top of the tree."""
-        *_, top = self._lineage()
-        return top
-
-    def _lineage(self) -> Iterator[Run]:
-        """Yield the run and its ancestors, nearest first."""
-        run: Run | None = cast("Run", self)
-        while run is not None:
-            yield run
-            run = run.parent
-
-    def _is_within(self, other: Run) -> bool:
-        return any(run is other for run in self._lineage())
-
-    def _offspring(self) -> list[Run]:
-        """Return its children, the oldest first."""
-        found = []
-        with lock:
-            child = self._first
-            while child is not None:
-                found.append(child)
-                child = child._next
-        return found
-
-
-class Annotated(Place):
-    """The metadata of a run, such as its ids in other systems."""
-
-    __slots__ = ("_metadata", "_sink")
-
-    _metadata: dict[str, object] | None  # created for the first fact: most runs have none
-    _sink: Sink | None
+    def status(self) -> Status:
+        if self.outcome is not None:
+            return self.outcome.status
+        if self.started_at is None:
+            return _PENDING
+        return _RUNNING if self.first_stop is None else _STOPPING
 
     @property
-    def metadata(self) -> Mapping[str, object]:
-        """The facts that were added with ``annotate``."""
-        return dict(self._metadata or ())
+    def partial(self) -> object:
+        return None if self.recorded is None else self.recorded.value()
 
-    def annotate(self, **metadata: object) -> None:
-        """Add facts about the run, such as its id in another system, to its record.
+    @property
+    def receipt(self) -> Receipt | None:
+        return None if self.first_stop is None else receipt.write(self, Answer.ACCEPTED)
 
-        A repeated name replaces the value. Works from any thread. After the end of the run, the facts change only in
-        this process.
-        """
-        with lock:
-            self._metadata = {**(self._metadata or {}), **metadata}
-        if self._sink is not None:
-            self._sink.annotated(cast("Run", self), metadata)
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        seen = Stop(self, Mode.COOPERATIVE, Reason())  # only collects boundaries, and is never requested
+        self._mark_in_flight(seen)
+        return tuple(boundary.label for _, boundary in seen.in_flight if boundary not in seen.idle)
 
+    def __repr__(self) -> str:
+        return f"<Run {self.id} {self.name!r} {self.status}>"
 
-class Awaited(Annotated):
-    """The outcome of a run, and the callbacks at its end."""
+    # Stopping it
 
-    __slots__ = ("_on_end", "_outcome")
+    def stop(
+        self,
+        mode: str = Mode.GRACEFUL,
+        reason: Reason | str | None = None,
+        actor: str | None = None,
+        grace: float | None = None,
+    ) -> Receipt:
+        grace = None if grace is None else seconds(grace, "grace")
+        stop = Stop(self, Mode.of(mode), Reason.of(reason, actor=actor), grace)
+        return receipt.write(self, RunNode.tell([stop])[0])
 
-    _outcome: Outcome[Any] | None
-    _on_end: list[Callable[[], None]]
+    @staticmethod
+    def tell(stops: Sequence[Stop]) -> list[Answer]:
+        """Carry out stops and return what each changed; all subtrees are marked before any hook is called."""
+        due = Due()
+        told: list[Stop] = []
+        answers: list[Answer] = []
+        for stop in stops:
+            with lock:
+                answer = stop.target._request(stop)
+                if answer in CHANGES:
+                    stop.target._mark(stop, due)
+                    told.append(stop)
+            answers.append(answer)
+        for remote, stop in due.remotes:
+            remote.tell(stop)
+        for stop in told:
+            participants.climb(stop)
+            if stop.target.sink is not None:
+                stop.target.sink.stopping(stop)
+        call_hooks(due.hooks)
+        return answers
 
-    def _when_ended(self, wake: Callable[[], None]) -> None:
-        """Call an internal function at the end, or at once if the run has ended."""
-        self._on_end.append(wake)  # published first, checked then, as at the gate
-        if self._outcome is not None and self._forget(wake):
-            wake()
+    def _request(self, stop: Stop) -> Answer:
+        """Return what a stop changes, given earlier stops."""
+        if self.outcome is not None or (self.body_end is not None and self.delivered_at is None):
+            return Answer.ALREADY_FINISHED
+        if self.first_stop is None:
+            return _ACCEPTED
+        earlier = self.stops()
+        if stop.mode > max(earlier, key=lambda other: other.mode.rank).mode:
+            return Answer.ESCALATED
+        if len(earlier) <= _LATER_STOPS_KEPT:
+            self._note(stop)
+            if not any(other.target is self for other in earlier):
+                # An ancestor's stop reached it first; this one still answers with what is in flight here.
+                self._mark_in_flight(stop)
+        return Answer.ALREADY_STOPPING
 
-    def _forget(self, wake: Callable[[], None]) -> bool:
-        """Remove a callback; returns True to the one caller that removed it."""
-        try:
-            self._on_end.remove(wake)
-        except ValueError:
-            return False
+    def _mark(self, stop: Stop, due: Due) -> None:
+        """Close the gates of the whole subtree; collect hooks and remotes to notify later, outside the lock (G12)."""
+        told = len(due.remotes)
+        stop.look_at_target()
+        self._note(stop)
+        self.closed = True
+        if self.members:
+            self._reach_members(stop, due)
+        nodes, later = stop.nodes, [] if self.first_child is None else [self.first_child]
+        # In one pass, each run before its children: a second pass over ten thousand runs would double the cost.
+        while later:
+            run: RunNode | None = later.pop()
+            while run is not None:
+                nodes.append(run)
+                if not run.closed:
+                    run.first_stop = stop
+                    run.closed = True
+                elif run.outcome is None:  # a run that has ended does not change, but a part of it may be alive
+                    run._note(stop)
+                if run.members:
+                    run._reach_members(stop, due)
+                if run.first_child is None:
+                    run = run._next
+                else:
+                    if run._next is not None:
+                        later.append(run._next)
+                    run = run.first_child
+        if len(due.remotes) > told:
+            stop.expect(len(due.remotes) - told)
+        stop.acknowledge()
+
+    def _reach_members(self, stop: Stop, due: Due) -> None:
+        # The role identifies the class, which type checkers do not know; isinstance would be slower.
+        for member in list(self.members or ()):
+            role = member.role
+            if role is _BOUNDARY:
+                stop.note_in_flight(self, member)  # type: ignore[arg-type]
+            elif role is _HOOK:
+                if member.moment is _AT_STOP and self.outcome is None and self.withdraw(member):  # type: ignore[attr-defined]
+                    due.hooks.append(member)  # type: ignore[arg-type]
+            elif role is _REMOTE:
+                due.remotes.append((member, stop))  # type: ignore[arg-type]
+
+    def _mark_in_flight(self, stop: Stop) -> None:
+        nodes = [self]
+        for run in nodes:
+            nodes += run.list_children()
+            for member in list(run.members or ()):
+                if member.role is _BOUNDARY:  # type checkers do not know that the role implies the class
+                    stop.note_in_flight(run, member)  # type: ignore[arg-type]
+
+    def _note(self, stop: Stop) -> None:
+        if self.first_stop is None:
+            self.first_stop = stop
+        elif self.first_stop is not stop:
+            self._later = [*(self._later or ()), stop]
+
+    def stops(self) -> list[Stop]:
+        return [] if self.first_stop is None else [self.first_stop, *(self._later or ())]
+
+    # Delivery
+
+    def run_here(self) -> RunNode:
+        return self
+
+    def answer_should_stop(self) -> bool:
+        """Return True from ``should_stop()``, which counts as a delivery; the caller takes part in the run."""
+        participants.attend(self)
+        self.deliver(raised=True)
         return True
 
-    def _wake_waiters(self) -> None:
-        waiters = self._on_end
-        while waiters:
-            try:
-                wake = waiters.pop(0)
-            except IndexError:
-                break  # the last one was just removed
-            wake()
+    def raise_stopped(self) -> Never:
+        """Raise AgentStopped, which is a delivery."""
+        self.deliver(raised=True)
+        if self.first_stop is None:
+            raise AgentStopped(self.id, Reason.of("the run has finished", kind=ReasonKind.POLICY))
+        raise AgentStopped(self.first_stop.target.id, self.first_stop.reason)
+
+    def deliver(self, *, raised: bool = False) -> None:
+        """Record that the run's code has noticed the stop; has no effect once its body has ended."""
+        with lock:
+            if self.body_end is None and self.first_stop is not None:
+                self.noticed = self.noticed or raised
+                if self.delivered_at is None:
+                    self.delivered_at = clock.now()
+
+    # The ladder
+
+    def climb(self, rung: Rung) -> bool:
+        """Record a rung; False if it was reached before. A run that has ended is climbed for what it left behind."""
+        with lock:
+            if self.rung is not None and self.rung >= rung:
+                return False
+            self.rung = rung
+            if self.outcome is None:
+                self.climbs = (*self.climbs, (rung, clock.now()))
+                if rung > Rung.CANCEL:
+                    self.note_clean(clean=False)
+                self.deliver()
+            return True
+
+    def note_clean(self, *, clean: bool | None) -> None:
+        """Record that a clean-up was cut short (False), or may have been (None); it never improves."""
+        if clean is not True and self._clean is not False:
+            self._clean = clean
+
+    def kill_at(self) -> float | None:
+        return min((at for stop in self.stops() if (at := stop.kill_at) is not None), default=None)
+
+    def participants(self) -> list[Participant]:
+        """Return the participants that execute a part of the run, each once."""
+        return list(dict.fromkeys(self._executing()))
+
+    def _is_executed(self) -> bool:
+        """Whether any of its participants is alive; called whenever one of possibly thousands ends."""
+        return any(participant.alive() for participant in self._executing())
+
+    def _executing(self) -> Iterator[Participant]:
+        """Yield its own task or thread, those that joined, and those inside a boundary, some of them twice."""
+        if self.main is not None:
+            yield self.main
+        for member in list(self.members or ()):
+            # A thread of a foreign pool takes part while it is inside a boundary: its end is not reported. Only a
+            # Boundary has that role, and it has a holder.
+            who = member.holder if member.role is Role.BOUNDARY else member  # type: ignore[attr-defined]
+            if isinstance(who, Participant):
+                yield who
+
+    # Hooks
+
+    def add_hook(self, hook: Hook) -> None:
+        """Call the hook at its moment, or at once if that has passed."""
+        self.admit(hook)
+        if self._is_past(hook.moment) and self.withdraw(hook):
+            call_hooks([hook])
+
+    def _is_past(self, moment: Moment) -> bool:
+        if self.first_stop is None:
+            return False
+        return self.closed if moment is Moment.STOP else self.rung is not None
+
+    def take_hooks(self, moment: Moment) -> list[Hook]:
+        """Return the hooks that are due at a moment; each is returned once."""
+        hooks = [hook for hook in self.members_of(Hook) if hook.moment is moment and self.withdraw(hook)]
+        self.was_interrupted = self.was_interrupted or (bool(hooks) and moment is Moment.INTERRUPT)
+        return hooks
+
+    # Begin and end
+
+    def begin(self, main: Participant) -> None:
+        self.main = main
+        self.started_at = clock.now()
+        if self.sink is not None:
+            self.sink.began(self)
+
+    def skip(self) -> None:
+        """End a run that was stopped before it began."""
+        if self._conclude(_STOPPED) and self.parent is not None:
+            self.parent.settle()
+
+    def end(self, result: object, error: BaseException | None) -> None:
+        """Record that the body has ended; the status depends on whether a stop was delivered before (G8)."""
+        with lock:
+            self.main = None
+            self.body_end = (result, error)
+            is_over = self.delivered_at is None and self._write(_COMPLETED if error is None else _FAILED)
+        if not is_over:
+            self.settle()
+            return
+        self._announce()
+        if self.parent is not None and self.parent.body_end is not None:
+            self.parent.settle()
+
+    def lose(self, abandoned: Sequence[Abandoned] | None = None) -> None:
+        """Give up on the run: a part of it may still be alive, and the receipt names that part."""
+        if abandoned is None:
+            alive = [participant for participant in self.participants() if participant.alive()]
+            abandoned = [(other.describe(), other.stack()) for other in alive if other.is_listed]
+        if self._conclude(_LOST, abandoned) and self.parent is not None:
+            self.parent.settle()
+
+    def settle(self) -> None:
+        """Write the terminal status of the run if it has ended, and then those of its ancestors."""
+        run: RunNode | None = self
+        while run is not None and run._settle_here():  # a loop: a chain may be thousands of runs deep
+            run = run.parent
+
+    def _settle_here(self) -> bool:
+        """End the run if its body has ended and nothing of the subtree is alive; True if this ended it (G8)."""
+        if self.body_end is None:
+            return False
+        if self.outcome is not None:
+            if self._previous is None and self.outcome.status is not _LOST:
+                return False  # no parent waits for its leftovers
+            if self._is_unsettled():
+                return False
+            if self.is_alive():
+                return True  # its leftovers were given up
+            if self.outcome.status is _LOST and self.sink is not None:
+                self.sink.died(self)
+            return self._leave_parent()
+        if self.members and self._is_executed():
+            return False
+        if self.first_child is None:
+            return self._conclude(_STOPPED)
+        children = self.list_children()
+        if any(child._is_unsettled() for child in children):
+            return False
+        return self._conclude(_LOST if any(child.is_alive() for child in children) else _STOPPED)
+
+    def _conclude(self, status: Status, abandoned: Sequence[Abandoned] = ()) -> bool:
+        """End the run with a terminal status; False if it already has one."""
+        with lock:
+            if not self._write(status):
+                return False
+            if self.first_stop is not None:
+                for name in abandoned:
+                    self.first_stop.note_abandoned(self, name)
+        self._announce()
+        return True
+
+    def _write(self, status: Status) -> bool:
+        """Write the terminal status, unless it is set: the only place where a run ends (G2). Needs the lock."""
+        if status not in self.status.followers:
+            return False
+        result, error = self.body_end or (None, None)
+        partial = None if self.recorded is None else self.recorded.value()
+        reason, rung, clean = None, None, self._clean
+        if self.first_stop is not None:
+            reason, rung = self.first_stop.reason, self.rung or Rung.SIGNAL
+            if error is not None and self.delivered_at is not None:
+                clean = False  # the error was raised on the way out
+            self.library_threads = participants.library_threads(self) or self.library_threads
+        fields = (status, reason, rung, clean, result, partial, error, clock.now())
+        self.outcome = tuple.__new__(Outcome, fields)  # at half the cost of Outcome(…)
+        self.closed = True
+        if self._previous is not None and not (self.members or self.first_child or self.main):
+            self._unlink()  # there is nothing left that a stop could reach
+        return True
+
+    def _announce(self) -> None:
+        """Leave the tree, and wake callers that wait for the end."""
+        # A task or thread that its body did not wait for can still be stopped through its ancestors.
+        if self._previous is not None and not self.is_alive():
+            self._leave_parent()
+        if self.sink is not None:
+            self.sink.ended(self)
+        self._wake_waiters()
+
+    # The tree
+
+    def _adopt(self, child: RunNode) -> None:
+        """Add a child; if this run was stopped, the child is stopped before it begins (G4)."""
+        self.has_checked = True
+        with lock:
+            self._append(child)
+            if self.closed:
+                for stop in self.stops():
+                    stop.nodes.append(child)
+                    child._note(stop)
+                child.rung = self.rung
+                child.closed = True
+
+    def is_alive(self) -> bool:
+        """Whether anything of the subtree may still execute."""
+        nodes: list[RunNode] = [self]
+        for run in nodes:
+            if run.outcome is None or run._is_executed():
+                return True
+            nodes += run.list_children()
+        return False
+
+    def _is_unsettled(self) -> bool:
+        """Whether anything of the subtree may still execute, apart from what was given up."""
+        nodes: list[RunNode] = [self]
+        for run in nodes:
+            if run.outcome is None:
+                return True
+            if run.outcome.status is not _LOST:
+                if run._is_executed():
+                    return True
+                nodes += run.list_children()
+        return False
+
+
+def node_of(run: Run) -> RunNode:
+    """Return the node behind a run."""
+    assert isinstance(run, RunNode), "stoppable itself creates every run"
+    return run

@@ -41,20 +41,20 @@ class Partial:
 
 def set_partial(value: object) -> None:
     """Replace what the current run has recorded; it is in the outcome, however the run ends (G11)."""
-    run = context.current_run()
+    run = context.current_node()
     if run is not None:
-        run._partial = Partial(value)
-        if run._sink is not None:
-            run._sink.partial(run, value, appended=False)
+        run.recorded = Partial(value)
+        if run.sink is not None:
+            run.sink.partial(run, value, appended=False)
 
 
 def append_partial(delta: object) -> None:
     """Add to what the current run has recorded: strings are joined, other values collected in a list (G11)."""
-    run = context.current_run()
+    run = context.current_node()
     if run is not None:
-        if run._partial is None:
+        if run.recorded is None:
             with lock:  # made when the first thread needs it: most runs have no partial
-                run._partial = run._partial or Partial()
-        run._partial.append(delta)
-        if run._sink is not None:
-            run._sink.partial(run, delta, appended=True)
+                run.recorded = run.recorded or Partial()
+        run.recorded.append(delta)
+        if run.sink is not None:
+            run.sink.partial(run, delta, appended=True)

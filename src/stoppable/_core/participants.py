@@ -1,6 +1,6 @@
-"""What the core asks of the engine above it; the engine puts its own functions here when it is imported.
+"""Participants, and the functions that the core needs from the engine, which sets them when it is imported.
 
-The core knows neither asyncio nor threads. Alone, it stops runs but climbs no ladder and calls hooks in place.
+The core knows neither asyncio nor threads. Without the engine, a stop climbs no ladder and calls hooks in place.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from stoppable.errors import InvalidArgument
 if TYPE_CHECKING:
     from stoppable._core.boundary import Boundary
     from stoppable._core.hooks import Hook
-    from stoppable._core.run import Run
+    from stoppable._core.node import RunNode
     from stoppable._core.shield import shielded
     from stoppable._core.state import Rung
     from stoppable._core.stop import Stop
 
 
 class Participant(Member):
-    """Whatever executes a part of a run and can be climbed against."""
+    """Whatever executes a part of a run and can be ended by the ladder, such as a task, thread or process."""
 
     __slots__ = ()
 
     role = Role.PARTICIPANT
 
     task: Any = None
-    """The asyncio task, if it is one: here, so that a boundary can compare it without asking what kind it enters in."""
+    """The asyncio task, if it is one; defined here so that a boundary can compare it without a type check."""
     loop: Any = None
     """The event loop of the task."""
     thread: Any = threading.RLock()
-    """A lock that the thread of that loop holds for ever and nobody else ever takes: to ask a lock whether the caller
-    owns it is the cheapest way to know a thread."""
+    """A lock that the thread of that loop holds for ever, and no other thread takes: asking a lock whether the caller
+    owns it is the cheapest way to identify a thread."""
 
     is_listed: ClassVar[bool] = True
     """Whether the receipt of a lost run names it; otherwise the boundary that it holds is named."""
@@ -44,7 +44,7 @@ class Participant(Member):
     """The participant for which it holds a boundary, such as the task that started a process."""
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Apply CANCEL or KILL to participants of this class, each on behalf of the outermost stopped run."""
         raise NotImplementedError
 
@@ -103,7 +103,7 @@ async def _no_siblings() -> None:
     pass
 
 
-def _no_threads(_run: Run) -> tuple[str, ...]:
+def _no_threads(_run: RunNode) -> tuple[str, ...]:
     return ()
 
 
@@ -116,24 +116,24 @@ def _is_worker_thread() -> bool:
 
 
 cancels: tuple[type[BaseException], ...] = ()
-"""What a cancelled task raises."""
+"""The exceptions that a cancelled task raises."""
 participant: Callable[[], Participant | None] = _no_participant
 """The participant that executes the calling code."""
-join: Callable[[Run], Participant | None] = _nobody
-"""Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
-attend: Callable[[Run], object] = _nobody
+join: Callable[[RunNode], Participant | None] = _nobody
+"""Return the participant that executes the calling code; a task joins the run if it has not yet."""
+attend: Callable[[RunNode], object] = _nobody
 """Make the task or thread that executes the calling code a participant, until it leaves that code."""
 current_task: Callable[[Any], Any] = _nobody
 """Return the task that an event loop executes now."""
 climb: Callable[[Stop], None] = _no_climb
 """Start the ladder of a stop."""
 dispatch: Callable[[Sequence[Hook]], None] = _call_in_place
-"""Call hooks on other threads than the one that stops: a hook may hang."""
+"""Call hooks on separate threads, because a hook may hang."""
 in_loop: Callable[[Callable[..., object]], Callable[..., object]] = _no_loop
 """Return a plain function that runs an async one on the event loop of the caller."""
 hold_back: Callable[[], Awaitable[None]] = _no_siblings
 """Delay a branch that noticed the stop, so that it does not unwind its siblings before they finish their calls."""
-library_threads: Callable[[Run], tuple[str, ...]] = _no_threads
-"""Return the names of the threads that libraries started in a run and that are alive."""
+library_threads: Callable[[RunNode], tuple[str, ...]] = _no_threads
+"""Return the names of the live threads that libraries started in a run."""
 is_worker_thread: Callable[[], bool] = _is_worker_thread
 """Whether runs are live but this thread belongs to none of them: a sign of lost context."""

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Never, Self
 
 from stoppable._core import clock, context, participants
-from stoppable._core.context import Scope
+from stoppable._core.context import RunContext
+from stoppable._core.node import RunNode
 from stoppable._core.policy import seconds
-from stoppable._core.run import Run
 from stoppable.errors import InvalidArgument, StoppableError
 
 
@@ -26,8 +26,8 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
 
     def __init__(self, seconds_: float, /) -> None:
         self._seconds = seconds(seconds_, "seconds")
-        self._run: Run | None = None
-        self._reset: contextvars.Token[Scope] | None = None
+        self._run: RunNode | None = None
+        self._reset: contextvars.Token[RunContext] | None = None
         self._region = self  # the original block, if this one extends it to another run
         self._outer: shielded | None = None  # the block around it
         self._is_left = False
@@ -37,9 +37,9 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         if self._reset is not None:
             raise InvalidArgument("this shield was already used: call shielded(…) again for each block")
         outer = context.current.get()
-        self._run = outer._run_here()
+        self._run = outer.run_here()
         if self._run is not None:
-            self._run._looked = True
+            self._run.has_checked = True
             self._until = clock.now() + self._seconds
             self._outer = outer._region if isinstance(outer, shielded) else None
             participant = participants.participant()
@@ -68,7 +68,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
     ) -> None:
         self.__exit__(kind, error, tb)
 
-    def _over(self, run: Run) -> shielded:
+    def _over(self, run: RunNode) -> shielded:
         """Return the same shield for a run that was started inside it."""
         inner = shielded(self._seconds)
         inner._region = self._region
@@ -94,35 +94,35 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         """Return when the protection ends: after its time, or at KILL."""
         run = self._run
         until = max((region._until for region in self._regions()), default=-math.inf)
-        kill_at = None if run is None else run._kill_at()
+        kill_at = None if run is None else run.kill_at()
         return until if kill_at is None else min(until, kill_at)
 
-    # As the scope of the code inside it
+    # As the context of the code inside it
 
     @property
-    def _looked(self) -> bool:
-        assert self._run is not None, "outside a run it is nobody's scope"
-        return self._run._looked
+    def has_checked(self) -> bool:
+        assert self._run is not None, "outside a run, a shield is never the context"
+        return self._run.has_checked
 
-    @_looked.setter
-    def _looked(self, looked: bool) -> None:
-        assert self._run is not None, "outside a run it is nobody's scope"
-        self._run._looked = looked
+    @has_checked.setter
+    def has_checked(self, checked: bool) -> None:
+        assert self._run is not None, "outside a run, a shield is never the context"
+        self._run.has_checked = checked
 
     @property
-    def _closed(self) -> bool:
-        return self._run is not None and self._run._closed and not self._is_active()
+    def closed(self) -> bool:
+        return self._run is not None and self._run.closed and not self._is_active()
 
     def _is_active(self) -> bool:
         """Whether it still protects: the run has not ended, and the time is not over."""
-        return self._run is not None and self._run._outcome is None and clock.now() < self._ends_at()
+        return self._run is not None and self._run.outcome is None and clock.now() < self._ends_at()
 
-    def _run_here(self) -> Run | None:
+    def run_here(self) -> RunNode | None:
         return self._run
 
-    def _answer(self) -> bool:
-        return self._run is not None and self._run._answer()
+    def answer_should_stop(self) -> bool:
+        return self._run is not None and self._run.answer_should_stop()
 
-    def _raise_stopped(self) -> Never:
+    def raise_stopped(self) -> Never:
         assert self._run is not None, "a shield outside a run is never closed"
-        self._run._raise_stopped()
+        self._run.raise_stopped()

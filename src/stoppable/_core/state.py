@@ -20,7 +20,7 @@ class Status(StrEnum):
     LOST = "lost"
 
     followers: tuple[Status, ...]
-    """Where a run may go from here."""
+    """The statuses that may follow."""
 
     @property
     def terminal(self) -> bool:
@@ -33,7 +33,7 @@ _END = (Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST)
 for _status, _followers in (
     (Status.PENDING, (Status.RUNNING, Status.STOPPED, Status.LOST)),
     (Status.RUNNING, (Status.COMPLETED, Status.FAILED, Status.STOPPING, Status.LOST)),
-    (Status.STOPPING, _END),  # completed and failed only if the stop was never delivered: see Run._end
+    (Status.STOPPING, _END),  # completed and failed only if the stop was never delivered: see RunNode.end
     *((_terminal, ()) for _terminal in _END),
 ):
     _status.followers = _followers

@@ -1,4 +1,4 @@
-"""A stop request as the runs that it reached keep it, and its receipt."""
+"""Stop requests, as the runs that they reached keep them, and receipts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stoppable._core.state import Fate, Mode, Rung, Status
 if TYPE_CHECKING:
     from stoppable._core.boundary import Boundary
     from stoppable._core.hooks import Hook
+    from stoppable._core.node import RunNode
     from stoppable._core.participants import RemoteParticipant
-    from stoppable._core.run import Run
 
 T = TypeVar("T")
 
@@ -116,8 +116,8 @@ class Stop:
         "target",
     )
 
-    def __init__(self, target: Run, mode: Mode, reason: Reason, grace: float | None = None) -> None:
-        self.target: Run = target
+    def __init__(self, target: RunNode, mode: Mode, reason: Reason, grace: float | None = None) -> None:
+        self.target: RunNode = target
         self.mode: Mode = mode
         self.reason: Reason = reason
         self.grace: float | None = grace
@@ -126,33 +126,33 @@ class Stop:
         self.acknowledged_at: float | None = None
         self._waiters: tuple[Callable[[], None], ...] = ()
         self._unacknowledged = 1  # this process, and every notified remote
-        self.nodes: list[Run] = [target]
+        self.nodes: list[RunNode] = [target]
         # Lists are created only when needed: most stops need none, and ten thousand at once would make the garbage
         # collector scan everything.
-        self.in_flight: Sequence[tuple[Run, Boundary]] = ()
+        self.in_flight: Sequence[tuple[RunNode, Boundary]] = ()
         self.idle: Sequence[Boundary] = ()  # of those: streams that were not being read
-        self.after: Sequence[tuple[Run, str]] = ()
-        self.abandoned: Sequence[tuple[Run, Abandoned]] = ()
+        self.after: Sequence[tuple[RunNode, str]] = ()
+        self.abandoned: Sequence[tuple[RunNode, Abandoned]] = ()
 
-    def note_in_flight(self, run: Run, boundary: Boundary) -> None:
+    def note_in_flight(self, run: RunNode, boundary: Boundary) -> None:
         """Record a boundary that was open at the stop."""
         with lock:
             self.in_flight = _and(self.in_flight, (run, boundary))
             if boundary.is_idle:
                 self.idle = _and(self.idle, boundary)
 
-    def note_after(self, entry: tuple[Run, str]) -> None:
+    def note_after(self, entry: tuple[RunNode, str]) -> None:
         """Record a boundary that was entered after the stop; every stop of its run records the same entry."""
         with lock:
             self.after = _and(self.after, entry)
 
-    def note_abandoned(self, run: Run, name: Abandoned) -> None:
+    def note_abandoned(self, run: RunNode, name: Abandoned) -> None:
         """Record a participant that could not be ended."""
         with lock:
             self.abandoned = _and(self.abandoned, (run, name))
 
     def expect(self, remotes: int) -> None:
-        """Expect more gates to close."""
+        """Add gates that must close before the stop is acknowledged."""
         with lock:
             self._unacknowledged += remotes
 
@@ -183,12 +183,12 @@ class Stop:
     def look_again(self) -> bool:
         """Return whether a blind target has reached a check since: then it gets the full grace."""
         # Not after its end: the receipt is final, and the check was made by leftovers of the run.
-        is_news = self.is_blind and self.target._outcome is None and self._has_looked()
+        is_news = self.is_blind and self.target.outcome is None and self._has_looked()
         self.is_blind = self.is_blind and not is_news
         return is_news
 
     def _has_looked(self) -> bool:
-        return self.target._looked or self.target._members is not None
+        return self.target.has_checked or self.target.members is not None
 
     def schedule(self) -> Iterator[tuple[Rung, float]]:
         """Yield the rungs above SIGNAL, each with the seconds after the request at which it begins."""

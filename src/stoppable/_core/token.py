@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stoppable._core.reason import Reason
 
 if TYPE_CHECKING:
-    from stoppable._core.run import Run
+    from stoppable._core.node import RunNode
 
 
 class Token:
@@ -15,7 +15,7 @@ class Token:
 
     __slots__ = ("_run",)
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunNode) -> None:
         self._run = run
 
     @property
@@ -25,14 +25,14 @@ class Token:
 
     @property
     def reason(self) -> Reason | None:
-        """Why; the first reason stays."""
-        stop = self._run._stop
+        """Why the run was stopped, or None; the first reason stays."""
+        stop = self._run.first_stop
         return None if stop is None else stop.reason
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """Every reason given so far, the first one first."""
-        return tuple(stop.reason for stop in self._run._stops())
+        return tuple(stop.reason for stop in self._run.stops())
 
     def should_stop(self) -> bool:
         """Return what ``stoppable.should_stop()`` returns inside the run; True counts as noticing the stop (delivery).
@@ -40,9 +40,9 @@ class Token:
         For code that holds the token but does not belong to the run, such as a callback on a foreign thread. Calling it
         does not make the caller a part of the run.
         """
-        if self._run._closed:
-            self._run._deliver(raised=True)
-        return self._run._closed
+        if self._run.closed:
+            self._run.deliver(raised=True)
+        return self._run.closed
 
     def __repr__(self) -> str:
         return f"<Token of run {self._run.id}: {'stopped' if self.stopped else 'not stopped'}>"

@@ -1,4 +1,4 @@
-"""What is known of an agent before it runs: its function, the kind of that function, and the defaults of its runs."""
+"""The properties of an agent: its function, the kind of that function, and the defaults of its runs."""
 
 from __future__ import annotations
 

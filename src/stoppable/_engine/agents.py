@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, cast, overload
 from stoppable._core import context, participants
 from stoppable._core.boundary import check
 from stoppable._core.context import OUTSIDE
+from stoppable._core.node import RunNode
 from stoppable._core.policy import Policy
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
 from stoppable._core.state import Status
 from stoppable._engine import stack_room
 from stoppable._engine.agent_functions import (
@@ -92,9 +92,9 @@ def _marked(options: RunOptions, function: F) -> F:
 
 def _async_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:
     async def call_agent(*args: Any, **kwargs: Any) -> Any:
-        if context.current_run() is None:
+        if context.current_node() is None:
             return await function(*args, **kwargs)
-        # drive() inlined: with one frame less, a recursion can go half as deep again.
+        # drive() inlined: with one frame less, a recursion can go 50 % deeper.
         try:
             edge = Edge(child_run(function, options))
             if edge.open():
@@ -118,7 +118,7 @@ def _async_agent(function: Callable[..., Any], options: RunOptions) -> Callable[
 
 def _async_generator_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:
     async def iterate_agent(*args: Any, **kwargs: Any) -> Any:
-        if context.current_run() is None:
+        if context.current_node() is None:
             items = function(*args, **kwargs)
             try:
                 item = await anext(items)
@@ -143,7 +143,7 @@ def _async_generator_agent(function: Callable[..., Any], options: RunOptions) ->
             is_cut = passed_on(run)
             raise
         finally:
-            if not is_cut:  # else it is not waited for (G9)
+            if not is_cut:  # otherwise it is not waited for (G9)
                 run.stop(reason=Reason.of("its consumer left", kind=ReasonKind.DISCONNECT))
                 await handle.outcome()
 
@@ -160,7 +160,7 @@ async def _ended_as_called(handle: RunHandle[Any]) -> None:
 
 def _blocking_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:
     def call_agent(*args: Any, **kwargs: Any) -> Any:
-        if context.current_run() is None:
+        if context.current_node() is None:
             return function(*args, **kwargs)
         # run_blocking() inlined, for the same reason.
         edge = BlockingEdge(child_run(function, options))
@@ -184,7 +184,7 @@ def _blocking_agent(function: Callable[..., Any], options: RunOptions) -> Callab
 def _blocking_generator_agent(function: Callable[..., Any], options: RunOptions) -> Callable[..., Any]:
     def iterate_agent(*args: Any, **kwargs: Any) -> Any:
         items = function(*args, **kwargs)
-        if context.current_run() is None:
+        if context.current_node() is None:
             return (yield from items)
         return (yield from Steps(child_run(function, options), items))
 
@@ -317,10 +317,10 @@ async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     body = body_of(agent)
     if kind_of(body) is not _ASYNC:
         handle = await spawn(agent, *args, name=name, labels=labels, policy=policy)
-        await handle.join()  # there is no other handle
+        await handle.join()  # no other code has this handle
         return await handle.result()
     options = asked(agent, name, labels, policy)
-    if context.current_run() is None:
+    if context.current_node() is None:
         return await body(*args)
     try:
         run = child_run(body, options)
@@ -335,7 +335,7 @@ async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
         raise
 
 
-def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
+def start(run: RunNode, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
     """Start a body as a run, in a new task or thread."""
     channel = channel_for(run, body)
     if channel is not None:
@@ -345,8 +345,8 @@ def start(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandl
     return RunHandle(run, in_thread(run, functools.partial(perform, run, body, args, {})), channel)
 
 
-def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., Any]) -> RunHandle[Any]:
-    """Start a body that ``as_worker_body`` has made as a run in an agent process."""
+def start_isolated(run: RunNode, body: Callable[..., Any], isolated: Callable[..., Any]) -> RunHandle[Any]:
+    """Start a run in an agent process; ``isolated`` is its body as ``as_process_body`` returns it."""
     channel = channel_for(run, body)
     if channel is None:
         perform = functools.partial(run_blocking, run, isolated, (None,), {})
@@ -355,7 +355,7 @@ def start_isolated(run: Run, body: Callable[..., Any], isolated: Callable[..., A
     return RunHandle(run, in_thread(run, perform), channel)
 
 
-def channel_for(run: Run, body: Callable[..., Any]) -> Channel[Any] | None:
+def channel_for(run: RunNode, body: Callable[..., Any]) -> Channel[Any] | None:
     """Return the channel from which the items of a run are read, if its body is a generator."""
     return Channel(run) if kind_of(body) in _GENERATORS else None
 
@@ -377,7 +377,7 @@ def pumped(body: Callable[..., Any], put: Callable[[Any], object]) -> Callable[.
             return body
 
 
-def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
+def in_thread(run: RunNode, call: Callable[[], object]) -> threading.Thread:
     """Execute a run on a new thread, with the caller's context.
 
     A daemon thread, not the default executor, for which ``asyncio.run`` would wait at its end.
@@ -388,12 +388,12 @@ def in_thread(run: Run, call: Callable[[], object]) -> threading.Thread:
         thread.start()
     except RuntimeError as error:
         run.stop(reason=Reason.of(f"its thread was not started: {error}", kind=ReasonKind.EXTERNAL))
-        run._skip()
+        run.skip()
         raise
     return thread
 
 
-def run_blocking(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
+def run_blocking(run: RunNode, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
     """Execute a blocking body as a run, on the current thread."""
     edge = BlockingEdge(run)
     if edge.open():
@@ -409,8 +409,8 @@ def run_blocking(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwar
     return edge
 
 
-def perform(run: Run, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
-    """Do the same for a spawned run, which has no caller that could await a returned coroutine."""
+def perform(run: RunNode, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
+    """Execute a blocking body as a spawned run, which has no caller that could await a returned coroutine."""
     return run_blocking(run, functools.partial(_result_of, body), args, kwargs)
 
 
@@ -419,7 +419,7 @@ def _result_of(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if inspect.iscoroutine(result):
         result.close()
         raise InvalidArgument(
-            f"{name_of(body)} returned a coroutine, which nobody awaits: pass the async function itself and its "
+            f"{name_of(body)} returned a coroutine, which is never awaited: pass the async function itself and its "
             "arguments after it, keywords with functools.partial"
         )
     return result
@@ -430,26 +430,26 @@ def _isolated(
 ) -> Callable[[Callable[[Any], object] | None], Any]:
     if isolation != "process":
         raise InvalidArgument(f"unknown isolation {isolation!r}: use auto or process")
-    from stoppable._engine.isolation.host import as_worker_body  # noqa: PLC0415 - few need it
+    from stoppable._engine.isolation.host import as_process_body  # noqa: PLC0415 - rarely needed
 
-    return as_worker_body(agent, args)
+    return as_process_body(agent, args)
 
 
-def child_run(body: Callable[..., Any], options: RunOptions = NO_OPTIONS) -> Run:
-    """Enter the gate of the current run with a child; a root outside any run."""
+def child_run(body: Callable[..., Any], options: RunOptions = NO_OPTIONS) -> RunNode:
+    """Return a new child of the current run, entered through its gate; outside any run, a new root."""
     name = options.name or (body.__name__ if isinstance(body, FunctionType) else name_of(body))
     scope = context.current.get()
     if scope is OUTSIDE:
-        return Run(name, labels=options.labels, policy=options.policy)
+        return RunNode(name, labels=options.labels, policy=options.policy)
     stack_room.require()
     check()
-    parent = scope._run_here()
-    if parent is not None and parent._budget is not None:
-        parent._budget.spend("subrun")
-    return Run(name, parent, labels=options.labels, policy=options.policy)
+    parent = scope.run_here()
+    if parent is not None and parent.budget is not None:
+        parent.budget.spend("subrun")
+    return RunNode(name, parent, labels=options.labels, policy=options.policy)
 
 
-def root_run(agent: Callable[..., Any]) -> Run:
+def root_run(agent: Callable[..., Any]) -> RunNode:
     """Return a root run for an agent, with the agent's own options."""
     options = options_of(agent)
-    return Run(name_of(agent), labels=options.labels, policy=options.policy)
+    return RunNode(name_of(agent), labels=options.labels, policy=options.policy)

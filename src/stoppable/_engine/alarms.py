@@ -30,7 +30,7 @@ class Alarm:
         self._rings.put(None)
 
     def wait(self) -> bool:
-        """Wait until it rings; False after a minute without."""
+        """Wait until it rings; return False after a minute without a ring."""
         try:
             self._rings.get(timeout=_LOOK_SECONDS)
         except queue.Empty:
@@ -94,4 +94,4 @@ def run_in_place(steps: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         value: T = done.value
         return value
-    raise AssertionError("blocking code does not suspend")
+    raise AssertionError("a blocking coroutine never suspends")

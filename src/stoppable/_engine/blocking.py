@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, cast, overload
 from stoppable._core import clock, context
 from stoppable._core.boundary import check
 from stoppable._core.hooks import Callback, Moment
+from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
 from stoppable._core.policy import Policy
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
@@ -37,7 +37,7 @@ class BlockingHandle(Held, Generic[T_co]):
 
     __slots__ = ("_channel",)
 
-    def __init__(self, run: Run, channel: Channel[Any] | None = None) -> None:
+    def __init__(self, run: RunNode, channel: Channel[Any] | None = None) -> None:
         super().__init__(run)
         self._channel = channel
 
@@ -49,12 +49,12 @@ class BlockingHandle(Held, Generic[T_co]):
         grace: float | None = None,
     ) -> Receipt:
         """Stop the run and its subtree; ``outcome()`` waits for the end."""
-        return self.run.stop(mode, reason, actor, grace)
+        return self._run.stop(mode, reason, actor, grace)
 
     def outcome(self) -> Outcome[T_co]:
         """Wait for the end and return it; never raises because the run was stopped."""
-        wait_for_end(self.run)
-        return seen(self.run)
+        wait_for_end(self._run)
+        return seen(self._run)
 
     def result(self) -> T_co:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost."""
@@ -65,11 +65,11 @@ class BlockingHandle(Held, Generic[T_co]):
             case Status.FAILED:
                 raise RunFailed(self.id, outcome) from outcome.error
             case _:
-                return raise_ended(self.run, context.current.get())
+                return raise_ended(self._run, context.current.get())
 
     def receipt(self) -> Receipt | None:
         """Return the receipt of the stops of this run so far, or None if it was not stopped."""
-        return self.run.receipt
+        return self._run.receipt
 
     def join(self) -> Outcome[T_co]:
         """Wait for the end and return the outcome; if the caller is interrupted, the run is stopped too.
@@ -80,7 +80,7 @@ class BlockingHandle(Held, Generic[T_co]):
             return self.outcome()
         except (KeyboardInterrupt, SystemExit) as outsider:  # a Ctrl-C, or the handler of another signal
             reason = Reason.of(f"{type(outsider).__name__} from outside", kind=ReasonKind.SHUTDOWN)
-            self.run.stop(Mode.IMMEDIATE, reason)
+            self._run.stop(Mode.IMMEDIATE, reason)
             raise
 
     def stream(self, *, until: Until = "end") -> Iterator[Any]:
@@ -89,7 +89,7 @@ class BlockingHandle(Held, Generic[T_co]):
         With ``until="body"`` it ends without an error as soon as the generator has ended, even if the run goes on.
         """
         until_body = is_body(until)
-        yield from stream_of(self.run, self._channel).read_blocking(until_body=until_body)
+        yield from stream_of(self._run, self._channel).read_blocking(until_body=until_body)
         if not until_body:
             self.result()
 
@@ -147,10 +147,10 @@ def spawn(  # type: ignore[misc]  # as in agents.py
     """
     body = body_of(agent)
     held = start_on_thread(child_run(body, asked(agent, name, labels, policy)), body, args)
-    return BlockingHandle(held.run, held._channel)
+    return BlockingHandle(held._run, held._channel)
 
 
-def start_on_thread(run: Run, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
+def start_on_thread(run: RunNode, body: Callable[..., Any], args: tuple[Any, ...]) -> RunHandle[Any]:
     """Start a body as a run on a new thread, with an event loop there if it needs one."""
     channel = channel_for(run, body)
     if channel is not None:
@@ -213,10 +213,10 @@ def call(  # type: ignore[misc]  # as in agents.py
 ) -> Any:
     """Run an agent as a child of the current run and return its value; outside a run a plain call."""
     body = body_of(agent)
-    if context.current_run() is None and kind_of(body) is Kind.BLOCKING:
+    if context.current_node() is None and kind_of(body) is Kind.BLOCKING:
         return body(*args)
     held = spawn(agent, *args, name=name, labels=labels, policy=policy)
-    held.join()  # there is no other handle
+    held.join()  # no other code has this handle
     return held.result()
 
 
@@ -228,9 +228,9 @@ def sleep(seconds: float) -> None:
     timer = control.get().call_at(clock.now() + seconds, alarm.ring)
     scope = context.current.get()
     try:
-        if isinstance(scope, Run):
+        if isinstance(scope, RunNode):
             with Callback(scope, Moment.STOP, alarm.ring) as hook:
-                scope._add_hook(hook)
+                scope.add_hook(hook)
                 _wait(alarm)
         else:
             _wait(alarm)

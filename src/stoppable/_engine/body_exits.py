@@ -21,7 +21,7 @@ _KINDS: dict[type[BaseException], ReasonKind] = {
 
 
 def is_ours(error: BaseException | None) -> bool:
-    """Return whether stoppable issued a cancel, or the cancel was raised while handling such a one."""
+    """Return whether an exception is a cancel that stoppable issued, or was raised while one was handled."""
     while error is not None:
         if isinstance(error, CancelledError) and error.args and error.args[0] is tasks.OURS:
             return True

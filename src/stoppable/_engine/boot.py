@@ -1,4 +1,4 @@
-"""The clock that leases go by: it runs on while the machine sleeps, nobody can set it, and a reboot begins it anew."""
+"""The clock for leases: it continues while the machine sleeps, cannot be set, and restarts with a reboot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def boot_clock() -> float:
 
 
 def boot_id() -> str:
-    """Return what names this start of the machine, or nothing where the system has no name for it."""
+    """Return the system's id of the current boot, or an empty string if it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

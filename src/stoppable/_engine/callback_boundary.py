@@ -6,9 +6,9 @@ from asyncio import CancelledError, Task
 from typing import Any
 
 from stoppable._core.boundary import Boundary
+from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._core.state import Fate, Rung, Status
 from stoppable._engine.tasks import TaskParticipant
 
@@ -37,7 +37,7 @@ class Entered(Boundary):
         self.kind = kind
         self.name = name
         self._run = None
-        self._entered: Run | None = None
+        self._entered: RunNode | None = None
         self._task: Task[Any] | None = None
 
     def begin(self) -> None:
@@ -51,14 +51,14 @@ class Entered(Boundary):
             task: Task[Any] = holder.task
             self._task = task
             task.add_done_callback(self._with_task)
-        run._when_ended(self._with_run)
+        run.when_ended(self._with_run)
 
     def leave(self, error: BaseException | None = None) -> None:
         """Leave the boundary; ``error`` says how the effect ended. Leaving it again does nothing."""
         if self._task is not None:
             self._task.remove_done_callback(self._with_task)
         if self._entered is not None:
-            self._entered._forget(self._with_run)
+            self._entered.forget(self._with_run)
         self.__exit__(None if error is None else type(error), error, None)
 
     @property
@@ -77,7 +77,7 @@ class Entered(Boundary):
         _ = self.fate  # a final receipt does not change
         run, self._run = self._run, None
         if run is not None:
-            run._withdraw(self)
+            run.withdraw(self)
 
 
 def _fate_with(outcome: Outcome[Any]) -> Fate:

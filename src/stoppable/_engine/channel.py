@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from typing import Any, Generic, TypeVar
 
 from stoppable._core.boundary import check
+from stoppable._core.node import RunNode
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
 from stoppable._engine import tasks
 from stoppable._engine.alarms import Bell, run_in_place
 from stoppable._engine.waits import until
@@ -24,18 +24,18 @@ class Channel(Generic[T]):
     The generator does not wait for its consumer, so that a run whose stream is not read still ends.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunNode) -> None:
         self._run = run
         self._items: deque[T] = deque()
-        self._is_over = False  # with the run
-        self._is_complete = False  # with its body: there are no more items
+        self._is_over = False  # the run has ended
+        self._is_complete = False  # the body has ended: there are no more items
         self._bell = Bell()
-        run._when_ended(self._close)
+        run.when_ended(self._close)
 
     def put(self, item: T) -> None:
         """Put an item into the channel, and report it to the sink."""
-        if self._run._sink is not None:
-            self._run._sink.event(self._run, "item", {"value": item})
+        if self._run.sink is not None:
+            self._run.sink.event(self._run, "item", {"value": item})
         self._items.append(item)
         self._bell.ring()
 
@@ -93,7 +93,7 @@ class LazyChannel(Channel[T]):
     Both are tasks of one event loop, so a future is enough to wake the other.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunNode) -> None:
         self._loop = asyncio.get_running_loop()
         self._arrival: asyncio.Future[None] = self._loop.create_future()
         self._demand: asyncio.Future[None] = self._loop.create_future()
@@ -102,7 +102,7 @@ class LazyChannel(Channel[T]):
     async def pump(self, function: Callable[..., AsyncGenerator[T, Any]], *args: Any, **kwargs: Any) -> None:
         """Iterate over the generator, as the body of the run, and pass on each item when it is asked for."""
         executing = tasks.current()
-        assert executing is not None, "in a task of its own"
+        assert executing is not None, "the generator has a separate task"
         executing.reader_left = self._reader_left
         async with contextlib.aclosing(function(*args, **kwargs)) as items:
             async for item in items:
@@ -136,7 +136,7 @@ class LazyChannel(Channel[T]):
 
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
-        with contextlib.suppress(asyncio.InvalidStateError):  # a stop from a signal handler came in between, and did it
+        with contextlib.suppress(asyncio.InvalidStateError):  # a stop in a signal handler has just done it
             future.set_result(None)
 
 

@@ -68,7 +68,7 @@ class Control:
         # Both are reentrant: a signal handler may set a timer while its thread is setting one.
         self._inbox: collections.deque[Timer] = collections.deque()
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._wakes_at = math.inf  # by itself; while the thread is about to look, everything rings
+        self._wakes_at = math.inf  # infinite while the thread looks for timers, so that every new timer rings
         self._heap: list[tuple[float, int, Timer]] = []
         self._crowd = _CROWD
         self._order = itertools.count()
@@ -121,7 +121,7 @@ class Control:
 
     def run_due(self) -> None:
         """Fire all timers that are due."""
-        if self._is_running_due:  # a callback set a timer that is due at once: the loop below will come to it
+        if self._is_running_due:  # a callback set a timer that is due at once: the loop below will fire it
             return
         self._is_running_due = True
         try:
@@ -130,7 +130,7 @@ class Control:
                 try:
                     timer.fire()
                 except BaseException:  # any error: no stop would work without this thread
-                    _logger.exception("the control thread failed")
+                    _logger.exception("a callback of the control thread failed")
         finally:
             self._is_running_due = False
 

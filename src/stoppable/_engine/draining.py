@@ -9,7 +9,7 @@ from typing import Any
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import Boundary
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._core.state import Mode
 from stoppable._engine import tasks
 from stoppable._engine.tasks import TaskParticipant
@@ -19,7 +19,7 @@ _LOOK_SECONDS = 0.01
 
 _waiting: set[TaskParticipant] = set()
 """The branches that noticed a stop and wait for others."""
-_looks: dict[tuple[asyncio.AbstractEventLoop, Run], asyncio.Future[bool]] = {}
+_looks: dict[tuple[asyncio.AbstractEventLoop, RunNode], asyncio.Future[bool]] = {}
 """Futures that say whether the wait is over; one branch checks for all, because there may be thousands."""
 
 
@@ -31,25 +31,25 @@ async def drained() -> None:
     ``check()`` and a plain ``with boundary(…)`` cannot. Boundaries around the calling branch do not count. Returns at
     once if the run was not stopped, and at the INTERRUPT rung at the latest, so it never prolongs a stop (G6).
     """
-    run, me = context.current_run(), tasks.current()
+    run, me = context.current_node(), tasks.current()
     if run is not None and me is not None:
         await _drain(run, me)
 
 
 async def hold_back() -> None:
-    """Do the same for a branch that notices the stop while it awaits a function of stoppable.
+    """Wait as ``drained()`` does, in a branch that noticed the stop while it awaited a function of stoppable.
 
-    Not for the run's main task: its clean-up may be needed to end what still runs, and has the grace for that.
+    The run's main task does not wait: its clean-up may be needed to end what still runs, and has the grace for that.
     """
-    run, me = context.current_run(), tasks.current()
-    if run is not None and me is not None and me is not run._main and not me.task.cancelling():
+    run, me = context.current_node(), tasks.current()
+    if run is not None and me is not None and me is not run.main and not me.task.cancelling():
         await _drain(run, me)
 
 
-async def _drain(run: Run, me: TaskParticipant) -> None:
-    if run._stop is None:
+async def _drain(run: RunNode, me: TaskParticipant) -> None:
+    if run.first_stop is None:
         return
-    until = run._stop.requested_at + run.policy.grace  # a cooperative stop has no rung that would end it
+    until = run.first_stop.requested_at + run.policy.grace  # a cooperative stop has no rung that would end it
     _waiting.add(me)
     try:
         while not await _is_over(run, until):
@@ -58,7 +58,7 @@ async def _drain(run: Run, me: TaskParticipant) -> None:
         _waiting.discard(me)
 
 
-async def _is_over(run: Run, until: float) -> bool:
+async def _is_over(run: RunNode, until: float) -> bool:
     """Wait for the calls of other branches and return True, or False if the branch that checks for all gave up."""
     loop = asyncio.get_running_loop()
     look = _looks.get((loop, run))
@@ -80,17 +80,17 @@ async def _is_over(run: Run, until: float) -> bool:
     return True
 
 
-def _may_wait(run: Run) -> bool:
-    return run._rung is None and all(stop.mode <= Mode.GRACEFUL for stop in run._stops())
+def _may_wait(run: RunNode) -> bool:
+    return run.rung is None and all(stop.mode <= Mode.GRACEFUL for stop in run.stops())
 
 
-def _is_another_inside(run: Run) -> bool:
+def _is_another_inside(run: RunNode) -> bool:
     """Return whether a call is in flight, in a run or below it, apart from boundaries around waiting branches."""
     around = _around_those_who_wait()
     nodes = [run]
     for node in nodes:
-        nodes += node._offspring()
-        if any(not entered.is_idle and _is_call(entered.holder, around) for entered in node._list(Boundary)):
+        nodes += node.list_children()
+        if any(not entered.is_idle and _is_call(entered.holder, around) for entered in node.members_of(Boundary)):
             return True
     return False
 

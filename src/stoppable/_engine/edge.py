@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Never, Self
 
 from stoppable._core import context
-from stoppable._core.context import Scope
+from stoppable._core.context import RunContext
+from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
 from stoppable._core.participants import Participant
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung, Status
 from stoppable._engine import control, tasks, threads
@@ -36,14 +36,14 @@ class _Edge:
 
     __slots__ = ("_issued", "_others", "_passing", "_reset", "participant", "run")
 
-    participant: tasks.TaskParticipant  # only in a task, as the two below it
+    participant: tasks.TaskParticipant  # only in a task, like the two below
     _issued: int  # our cancels that were pending when the run was opened: those of an outer run
     _others: int  # foreign cancels at that time
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunNode) -> None:
         self.run = run
         self._passing: AgentStopped | None = None
-        self._reset: contextvars.Token[Scope] | None = None
+        self._reset: contextvars.Token[RunContext] | None = None
 
     def _open(self, participant: Participant) -> bool:
         """Begin the run; False if it was stopped before it began."""
@@ -62,11 +62,11 @@ class _Edge:
             return outsider
         run = self.run
         if self._is_others(outsider):
-            run._note_clean(clean=None)  # it may have come while ours was unwinding the body
+            run.note_clean(clean=None)  # it may have come while our cancel was unwinding the body
             return outsider
-        run._deliver(raised=True)  # it was cut off, although it may have been stopped before it began
+        run.deliver(raised=True)  # it was cut off, although it may have been stopped before it began
         if outsider.__context__ is not None:
-            run._note_clean(clean=None)  # in an except or a finally
+            run.note_clean(clean=None)  # in an except or a finally
         return None
 
     def _is_taken_back(self, outsider: BaseException | None) -> bool:
@@ -96,24 +96,24 @@ class _Edge:
     ) -> None:
         """End the run according to how its body ended."""
         run = self.run
-        if stop is not None and not any(stop.target == ancestor.id for ancestor in run._lineage()):
+        if stop is not None and not any(stop.target == ancestor.id for ancestor in run.lineage()):
             rest = rest or stray(stop)
             stop = None
         if outsider is not None:
             run.stop(reason=Reason.of(f"{type(outsider).__name__} from outside", kind=kind(outsider)))
         if stop is not None or outsider is not None:
-            run._deliver(raised=True)
+            run.deliver(raised=True)
         self._passing = stop
-        run._end(result, rest)
+        run.end(result, rest)
 
-    def _left_behind(self, error: BaseException | None) -> Iterator[Run]:
+    def _left_behind(self, error: BaseException | None) -> Iterator[RunNode]:
         """Yield the children to wait for, one after the other; after an error, stop them first.
 
         Work that must outlive the run is started in ``detached()``; all other children must stay reachable by a stop.
         """
-        for child in self.run._offspring():
-            if child._main is not None:
-                child._main.left_behind()
+        for child in self.run.list_children():
+            if child.main is not None:
+                child.main.left_behind()
         if isinstance(error, (AgentStopped, *OUTSIDERS)):
             return  # a stop reaches them anyway, and the ladder waits for them
         while children := _live_below(self.run):
@@ -132,16 +132,16 @@ class _Edge:
 
     def answer(self) -> Any:
         """Return the value, or raise the error for the code that awaits the run."""
-        outcome = self.run._outcome
+        outcome = self.run.outcome
         if outcome is not None and outcome.status is _COMPLETED:
             return outcome.result
         if outcome is not None and outcome.status is Status.FAILED:
             assert outcome.error is not None, "a failed run has an error"
             raise outcome.error
         outer = context.current.get()
-        here = outer._run_here()  # the caller is not in a run, so it must not get an AgentStopped
+        here = outer.run_here()  # the caller is not in a run, so it must not get an AgentStopped
         if here is not None and self._passing is not None and self._passing.target != self.run.id:
-            here._deliver(raised=True)  # it propagates into that run's code
+            here.deliver(raised=True)  # it propagates into that run's code
             raise self._passing
         return raise_ended(self.run, outer)
 
@@ -165,19 +165,19 @@ class Edge(_Edge):
         participant = tasks.current()
         assert participant is not None, "a coroutine is awaited in a task"
         self._open_in(participant)
-        self.run._main = participant
+        self.run.main = participant
         self._reset = context.current.set(self.run)
 
     def close_at_once(self, result: object) -> bool:
         """End a run that was not stopped and has nothing to wait for; False if it needs the full exit."""
-        if self.run._first or self.run._closed:
+        if self.run.first_child or self.run.closed:
             return False
         self._leave()
-        self.run._end(result, None)
-        return self.run._outcome is not None
+        self.run.end(result, None)
+        return self.run.outcome is not None
 
     @classmethod
-    def of_own_task(cls, run: Run, participant: tasks.TaskParticipant) -> Self:
+    def of_own_task(cls, run: RunNode, participant: tasks.TaskParticipant) -> Self:
         """Return the edge of a run that has begun in a task that was made for it."""
         edge = cls(run)
         edge.participant = participant
@@ -186,17 +186,17 @@ class Edge(_Edge):
 
     async def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises a foreign exception at once."""
-        if self.run._ended is None:
-            late = await self._children_gone(error) if self.run._first else None
+        if self.run.body_end is None:
+            late = await self._children_gone(error) if self.run.first_child else None
             self._leave()
             stop, outsider, rest = sort(error, late)
             outsider = await self._own_cancels_taken_out(outsider) or self._hidden(error)
-            if self.run._closed:
+            if self.run.closed:
                 join_leftover(self.run, self.participant.loop)
             self._close(result, stop, outsider, rest)
             if outsider is not None:
                 raise outsider
-        if self.run._outcome is None:
+        if self.run.outcome is None:
             await self._stragglers_gone()
 
     async def _children_gone(self, error: BaseException | None) -> BaseException | None:
@@ -204,8 +204,8 @@ class Edge(_Edge):
         try:
             for child in self._left_behind(error):
                 await ended(child)
-                if error is None and self.run._closed:
-                    self.run._raise_stopped()
+                if error is None and self.run.closed:
+                    self.run.raise_stopped()
         except BaseException as caught:
             return caught
         return None
@@ -218,8 +218,8 @@ class Edge(_Edge):
         if not participant.is_cancelled_for(self.run, self._issued):
             return outsider  # also our cancel, if it is meant for a run around this one
         if participant.pay_back(self._issued) > isinstance(outsider, CancelledError):
-            # One of ours may not have arrived yet. Before 3.13, uncancel() does not take it back, and it would hit
-            # the caller's next await: let it arrive here.
+            # One of our cancels may not have arrived yet. Before 3.13, uncancel() does not take it back, and it would
+            # hit the caller's next await: let it arrive here.
             try:
                 await asyncio.sleep(0)
             except CancelledError as late:
@@ -234,7 +234,7 @@ class Edge(_Edge):
         except CancelledError as cancel:
             if await self._own_cancels_taken_out(cancel) is not None:
                 raise
-            # Ours, on behalf of a run further out: answer() passes that run's stop on.
+            # Our cancel, on behalf of an outer run: answer() passes the stop of that run on.
 
 
 class BlockingEdge(_Edge):
@@ -254,10 +254,10 @@ class BlockingEdge(_Edge):
 
     def close(self, result: object, error: BaseException | None) -> None:
         """End the run; returns once its status is terminal, or raises a foreign exception at once."""
-        participant = self.run._main
+        participant = self.run.main
         executing = tasks.current()
         may_wait = executing is None
-        late = self._children_gone(error, may_wait=may_wait) if self.run._first else None
+        late = self._children_gone(error, may_wait=may_wait) if self.run.first_child else None
         self._leave()
         if isinstance(participant, threads.ThreadParticipant):
             participant.leave_edge()
@@ -265,8 +265,8 @@ class BlockingEdge(_Edge):
         if executing is not None and executing is participant:
             outsider = self._own_cancels_taken_out(outsider) or self._hidden(error)
         elif may_wait and isinstance(outsider, CancelledError) and self._was_cancelled():
-            outsider = None  # ours, from a loop that the body runs: other code cannot cancel a thread
-            self.run._deliver(raised=True)
+            outsider = None  # our cancel, from a loop that the body runs: other code cannot cancel a thread
+            self.run.deliver(raised=True)
         self._close(result, stop, outsider, rest)
         if outsider is not None:
             raise outsider
@@ -276,9 +276,9 @@ class BlockingEdge(_Edge):
     def suspend(self, waiting: Participant) -> None:
         """Leave a run that has not ended; another edge continues it."""
         self._leave()
-        if isinstance(self.run._main, threads.ThreadParticipant):
-            self.run._main.leave_edge()
-        self.run._main = waiting
+        if isinstance(self.run.main, threads.ThreadParticipant):
+            self.run.main.leave_edge()
+        self.run.main = waiting
 
     def _children_gone(self, error: BaseException | None, *, may_wait: bool) -> BaseException | None:
         try:
@@ -286,8 +286,8 @@ class BlockingEdge(_Edge):
                 if not may_wait:
                     break
                 wait_for_end(child)
-                if error is None and self.run._closed:
-                    self.run._raise_stopped()
+                if error is None and self.run.closed:
+                    self.run.raise_stopped()
         except BaseException as caught:
             return caught
         return None
@@ -302,32 +302,32 @@ class BlockingEdge(_Edge):
         return self._without_ours(outsider)
 
     def _was_cancelled(self) -> bool:
-        return self.run._rung is not None and self.run._rung >= Rung.CANCEL
+        return self.run.rung is not None and self.run.rung >= Rung.CANCEL
 
 
-def _begin(run: Run, participant: Participant) -> contextvars.Token[Scope] | None:
+def _begin(run: RunNode, participant: Participant) -> contextvars.Token[RunContext] | None:
     """Begin a run in the current context; None if it was stopped before it began."""
     control.ensure_started()
     outer = context.current.get()
-    inner: Scope = run
-    if run._closed or isinstance(outer, shielded):
-        if run._outcome is not None:
+    inner: RunContext = run
+    if run.closed or isinstance(outer, shielded):
+        if run.outcome is not None:
             return None  # it was given up before it began
-        if isinstance(outer, shielded) and outer._is_active() and outer._run_here() is run.parent:
+        if isinstance(outer, shielded) and outer._is_active() and outer.run_here() is run.parent:
             inner = outer._over(run)  # a clean-up may start runs
             outer._protect(participant)
-        elif run._closed:
-            run._skip()
+        elif run.closed:
+            run.skip()
             return None
-    run._begin(participant)
+    run.begin(participant)
     return context.current.set(inner)
 
 
-def raise_ended(run: Run, outer: Scope) -> Never:
+def raise_ended(run: RunNode, outer: RunContext) -> Never:
     """Raise what the caller of a stopped run gets: its own stop if it has one, otherwise RunStopped or RunLost."""
-    if outer._closed:
-        outer._raise_stopped()
-    # Blocking code on an event loop's thread cannot wait for what is left of the run: it is told "stopping".
+    if outer.closed:
+        outer.raise_stopped()
+    # Blocking code on an event loop's thread cannot wait for the rest of the run: it gets the status "stopping".
     outcome = run.outcome or Outcome(status=run.status, reason=run.token.reason, clean=False, partial=run.partial)
     raise (RunLost if outcome.status is Status.LOST else RunStopped)(run.id, outcome)
 
@@ -353,7 +353,7 @@ async def drive(
 
 
 async def _drive_own(
-    run: Run, loop: AbstractEventLoop, function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any
+    run: RunNode, loop: AbstractEventLoop, function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any
 ) -> None:
     """Execute a body as a run, in a task that was made for it; the fast path without a full edge."""
     try:
@@ -361,7 +361,7 @@ async def _drive_own(
     except BaseException as gone:
         # Its task was cancelled, or its loop went away, before its first step.
         run.stop(reason=Reason.of(f"{type(gone).__name__} before it began", kind=kind(gone)))
-        run._skip()
+        run.skip()
         raise
     participant = tasks.TaskParticipant(tasks.current_task(loop), loop)
     try:
@@ -371,11 +371,13 @@ async def _drive_own(
                 result = await function(*args, **kwargs)
             except BaseException as caught:
                 error = caught
-            if run._first is None and (not run._closed if error is None else _is_plain_stop(error, run, participant)):
-                if run._closed:
+            if run.first_child is None and (
+                not run.closed if error is None else _is_plain_stop(error, run, participant)
+            ):
+                if run.closed:
                     join_leftover(run, loop)
-                run._end(result, None)
-            if run._ended is None or run._outcome is None:
+                run.end(result, None)
+            if run.body_end is None or run.outcome is None:
                 await Edge.of_own_task(run, participant).close(result, error)
     finally:
         error = None  # breaks a reference cycle between the traceback and its frame
@@ -383,7 +385,7 @@ async def _drive_own(
 
 
 def in_task(
-    run: Run, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    run: RunNode, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Task[Any]:
     """Execute a body as a run, in a new task."""
     loop = asyncio.get_running_loop()
@@ -397,14 +399,14 @@ def in_task(
     return loop.create_task(body, name=run.name)
 
 
-def _in_task_of_factory(run: Run, loop: AbstractEventLoop, body: Coroutine[Any, Any, None]) -> Task[Any]:
-    """Do the same with a custom task factory, which may need a coroutine that has not begun."""
+def _in_task_of_factory(run: RunNode, loop: AbstractEventLoop, body: Coroutine[Any, Any, None]) -> Task[Any]:
+    """Execute a body with a custom task factory, which may need a coroutine that has not begun."""
 
     def done(_: Task[Any]) -> None:
-        if run.started_at is None and run._outcome is None:  # its task was dropped before its first step
+        if run.started_at is None and run.outcome is None:  # its task was dropped before its first step
             body.close()
             run.stop(reason=Reason.of("its task was cancelled before it began", kind=ReasonKind.EXTERNAL))
-            run._skip()
+            run.skip()
 
     task = loop.create_task(body, name=run.name)
     task.add_done_callback(done)
@@ -422,24 +424,24 @@ class _Pause(tuple[None]):
 _PAUSE = _Pause([None])
 
 
-def _is_plain_stop(error: BaseException, run: Run, participant: tasks.TaskParticipant) -> bool:
+def _is_plain_stop(error: BaseException, run: RunNode, participant: tasks.TaskParticipant) -> bool:
     """Return whether a body ended with its own delivered stop, and its task was not cancelled."""
     return (
         isinstance(error, AgentStopped)
         and error.target == run.id
-        and run._raised
+        and run.noticed
         and not participant.issued
         and not participant.task.cancelling()
     )
 
 
-def _live_below(run: Run) -> list[Run]:
+def _live_below(run: RunNode) -> list[RunNode]:
     """Return the nearest live descendants: a child on a loop's thread ends before its own children."""
-    found: list[Run] = []
-    nodes = run._offspring()
+    found: list[RunNode] = []
+    nodes = run.list_children()
     for node in nodes:
-        if node._outcome is None:
+        if node.outcome is None:
             found.append(node)
         else:
-            nodes += node._offspring()
+            nodes += node.list_children()
     return found

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from stoppable._core import context
 from stoppable._core.boundary import check
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._core.state import Rung, Status
 from stoppable._engine import tasks
 from stoppable._engine.edge import BlockingEdge
@@ -27,7 +27,7 @@ class Steps(Participant):
 
     __slots__ = ("_context", "_edge", "_generator", "_is_over", "loop", "task", "thread")
 
-    def __init__(self, run: Run, generator: Generator[Any, Any, Any]) -> None:
+    def __init__(self, run: RunNode, generator: Generator[Any, Any, Any]) -> None:
         self._leave_task()
         self._generator = generator
         self._context = contextvars.copy_context()
@@ -86,7 +86,7 @@ class Steps(Participant):
         self.task, self.loop, self.thread = None, None, Participant.thread
 
     def _resume(self, value: Any) -> Any:
-        if context.current.get()._closed:
+        if context.current.get().closed:
             with contextlib.closing(self._generator):
                 check()
         return self._generator.send(value)
@@ -102,7 +102,7 @@ class Steps(Participant):
     # As a participant
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Do nothing: it is executed by a task or a thread that belongs to another run as well."""
 
     def alive(self) -> bool:

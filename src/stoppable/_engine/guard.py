@@ -185,9 +185,9 @@ def _guarded(kind: str, label: Callable[[tuple[Any, ...]], str], method: Callabl
 def _guarded_wrapper(
     kind: str, label: Callable[[tuple[Any, ...]], str], method: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return the boundary of a plain function around a coroutine function, as the openai client has them.
+    """Return the guarded form of a plain function that wraps a coroutine function, as in the openai client.
 
-    Nearly always it makes a coroutine, which is one boundary when it is awaited; it may also wait for the answer.
+    Nearly always the call returns a coroutine, and awaiting that is the boundary; otherwise the call itself is.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -213,7 +213,7 @@ async def _awaited(entry: Entry, coroutine: Coroutine[Any, Any, Any], kwargs: di
     if not entry.enter_unpaid(scope):
         coroutine.close()
         try:
-            scope._raise_stopped()
+            scope.raise_stopped()
         except AgentStopped:
             await participants.hold_back()
             raise

@@ -8,6 +8,7 @@ from threading import Thread
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from stoppable._core import context
+from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
 from stoppable._core.reason import Reason
 from stoppable._core.receipt import write
@@ -30,25 +31,30 @@ _ACKNOWLEDGE_SECONDS = 1.0
 
 
 class Held:
-    """What async and blocking handles have in common."""
+    """The common part of async and blocking handles."""
 
-    __slots__ = ("run",)
+    __slots__ = ("_run",)
 
-    def __init__(self, run: Run) -> None:
-        self.run: Run = run
+    def __init__(self, run: RunNode) -> None:
+        self._run: RunNode = run
+
+    @property
+    def run(self) -> Run:
+        """The run itself."""
+        return self._run
 
     @property
     def id(self) -> str:
         """The run's id."""
-        return self.run.id
+        return self._run.id
 
     @property
     def status(self) -> Status:
         """The current status."""
-        return self.run.status
+        return self._run.status
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self.run.name!r} {self.status}>"
+        return f"<{type(self).__name__} {self.id} {self._run.name!r} {self.status}>"
 
 
 class RunHandle(Held, Generic[T_co]):
@@ -56,8 +62,8 @@ class RunHandle(Held, Generic[T_co]):
 
     __slots__ = ("_carrier", "_channel")
 
-    def __init__(self, run: Run, carrier: Task[Any] | Thread, channel: Channel[Any] | None = None) -> None:
-        self.run = run
+    def __init__(self, run: RunNode, carrier: Task[Any] | Thread, channel: Channel[Any] | None = None) -> None:
+        self._run = run
         self._carrier = carrier  # asyncio itself keeps only a weak reference to a task
         self._channel = channel
 
@@ -73,28 +79,28 @@ class RunHandle(Held, Generic[T_co]):
         When it returns, every gate is closed. It waits at most one second for gates in another process; after that
         ``acknowledged_at`` is None.
         """
-        receipt = self.run.stop(mode, reason, actor, grace)
+        receipt = self._run.stop(mode, reason, actor, grace)
         if receipt.final or receipt.acknowledged_at is not None:
             return receipt
-        await acknowledged(self.run, _ACKNOWLEDGE_SECONDS)
-        return write(self.run, receipt.answer)
+        await acknowledged(self._run, _ACKNOWLEDGE_SECONDS)
+        return write(self._run, receipt.answer)
 
-    # One coroutine each, not nested ones.
+    # These return the inner coroutine, instead of wrapping it in another one.
 
     def outcome(self) -> Coroutine[Any, Any, Outcome[T_co]]:
         """Wait for the end and return it; never raises because the run was stopped."""
-        return ended(self.run, seen)
+        return ended(self._run, seen)
 
     def result(self) -> Coroutine[Any, Any, T_co]:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost.
 
         Inside the stopped subtree it raises AgentStopped.
         """
-        return ended(self.run, _value_of)
+        return ended(self._run, _value_of)
 
     async def receipt(self) -> Receipt | None:
         """Return the receipt of the stops of this run so far, or None if it was not stopped."""
-        return self.run.receipt
+        return self._run.receipt
 
     async def join(self) -> Outcome[T_co]:
         """Wait for the end and return the outcome; if the caller is cancelled, the run is stopped too.
@@ -105,7 +111,7 @@ class RunHandle(Held, Generic[T_co]):
         try:
             return await self.outcome()
         except CancelledError:
-            passed_on(self.run)
+            passed_on(self._run)
             raise
 
     async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:
@@ -114,24 +120,29 @@ class RunHandle(Held, Generic[T_co]):
         With ``until="body"`` it ends without an error as soon as the generator has ended, even if the run goes on.
         """
         until_body = is_body(until)
-        async for item in stream_of(self.run, self._channel).read(until_body=until_body):
+        async for item in stream_of(self._run, self._channel).read(until_body=until_body):
             yield item
         if not until_body:
             await self.result()
 
 
-def seen(run: Run) -> Outcome[Any]:
+def seen(run: RunNode) -> Outcome[Any]:
     """Return how a run ended; if the caller's own stop ended it, that stop counts as delivered."""
-    outcome = run._outcome
+    outcome = run.outcome
     assert outcome is not None, "it has ended"
-    here = context.current_run()
-    if here is not None and here._stop is not None and run._stop in here._stops() and outcome.status in _BY_STOP:
-        here._deliver(raised=True)
+    here = context.current_node()
+    if (
+        here is not None
+        and here.first_stop is not None
+        and run.first_stop in here.stops()
+        and outcome.status in _BY_STOP
+    ):
+        here.deliver(raised=True)
     return outcome
 
 
-def _value_of(run: Run) -> Any:
-    outcome = run._outcome
+def _value_of(run: RunNode) -> Any:
+    outcome = run.outcome
     assert outcome is not None, "it has ended"
     if outcome.status is _COMPLETED:
         return outcome.result
@@ -147,7 +158,7 @@ def is_body(until: str) -> bool:
     return until == "body"
 
 
-def stream_of(run: Run, channel: Channel[Any] | None) -> Channel[Any]:
+def stream_of(run: RunNode, channel: Channel[Any] | None) -> Channel[Any]:
     """Return the channel of a generator agent, or raise a clear error for other agents."""
     if channel is None:
         raise InvalidArgument(f"{run.name} is not a generator agent: use result()")

@@ -21,7 +21,7 @@ def in_loop(function: Callable[..., Any]) -> Callable[..., object]:
     if loop is None:
         raise InvalidArgument(
             f"{function!r} is async and no event loop is running: pass a plain function, which is called on a "
-            "thread of its own"
+            "separate thread"
         )
 
     def call(*args: object) -> None:

@@ -6,7 +6,7 @@ from itertools import islice
 
 from stoppable._core import participants
 from stoppable._core.hooks import Moment, call_hooks
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
 from stoppable._engine import control
@@ -36,9 +36,9 @@ class Ladder(control.Timer):
 
     def collected(self) -> bool:
         """Return whether anything is still alive; usually everything that the stop reached has ended by then."""
-        if self._stop is None or not self._stop.target._is_alive():
+        if self._stop is None or not self._stop.target.is_alive():
             return False
-        self._stop.target._when_ended(self._let_go)
+        self._stop.target.when_ended(self._let_go)
         return True
 
     def is_cancelled(self) -> bool:
@@ -61,39 +61,39 @@ class Ladder(control.Timer):
 
     def _let_go(self) -> None:
         # Releases the tree at once, instead of when the next rung would be due.
-        if self._stop is not None and not self._stop.target._is_alive():
+        if self._stop is not None and not self._stop.target.is_alive():
             self.cancel()
 
     def _climb(self, stop: Stop, rung: Rung) -> None:
         # A run that has ended may also have left a task, a thread or a child behind.
-        alive = [run for run in dict.fromkeys(stop.nodes) if run.outcome is None or run._is_alive()]
+        alive = [run for run in dict.fromkeys(stop.nodes) if run.outcome is None or run.is_alive()]
         if not alive:
             return
-        climbed = [run for run in alive if run._climb(rung)]
+        climbed = [run for run in alive if run.climb(rung)]
         match rung:
             case Rung.INTERRUPT:
                 due = [run for run in climbed if run.outcome is None]
-                call_hooks([hook for run in due for hook in run._take_hooks(Moment.INTERRUPT)])
+                call_hooks([hook for run in due for hook in run.take_hooks(Moment.INTERRUPT)])
             case Rung.CANCEL | Rung.KILL:
                 self._force(rung, climbed)
             case Rung.LOST:
                 for run in reversed(climbed):
-                    run._lose()
+                    run.lose()
             case Rung.SIGNAL:
                 raise AssertionError("SIGNAL is the stop itself")
         self.start()
 
-    def _force(self, rung: Rung, runs: list[Run]) -> None:
+    def _force(self, rung: Rung, runs: list[RunNode]) -> None:
         # A task that executes several nested runs gets one cancel, for the outermost of them (G7).
-        outermost: dict[type[participants.Participant], dict[participants.Participant, Run]] = {}
+        outermost: dict[type[participants.Participant], dict[participants.Participant, RunNode]] = {}
         for run in runs:
-            for participant in run._participants():
+            for participant in run.participants():
                 outermost.setdefault(type(participant), {}).setdefault(participant, run)
         for kind, targets in outermost.items():
             kind.climb(rung, targets)
         # A participant whose event loop was closed can no longer report its end.
         for run in runs:
-            run._settle()
+            run.settle()
 
 
 def climb(stop: Stop) -> None:

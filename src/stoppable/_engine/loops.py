@@ -45,5 +45,5 @@ def _close(loop: asyncio.AbstractEventLoop, cut: Callable[[], object]) -> None:
     if left:
         cut()
     for task in left:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # abandoned, and said so
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # abandoned, and reported as such
     loop.close()

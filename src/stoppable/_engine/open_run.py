@@ -9,6 +9,7 @@ from types import FrameType, TracebackType
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import check
+from stoppable._core.node import RunNode, node_of
 from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
@@ -42,20 +43,21 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
     ) -> None:
         check_given(limits, policy)
 
-        def make() -> Run:
-            above = parent
-            if above is None:
+        def make() -> RunNode:
+            if parent is not None:
+                above: RunNode | None = node_of(parent)
+            else:
                 check()
-                above = context.current_run()
-            if above is not None and above._budget is not None:
-                above._budget.spend("subrun")
-            return Run(name, above, run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy)
+                above = context.current_node()
+            if above is not None and above.budget is not None:
+                above.budget.spend("subrun")
+            return RunNode(name, above, run_id=run_id, owner=owner, labels=labels, limits=limits, policy=policy)
 
         self._prepare(make, limits)
 
-    def _prepare(self, make: Callable[[], Run], limits: Limits | None) -> None:
+    def _prepare(self, make: Callable[[], RunNode], limits: Limits | None) -> None:
         # Called on entry: a run that never begins would keep its parent waiting.
-        self._make: Callable[[], Run] | None = make
+        self._make: Callable[[], RunNode] | None = make
         self._limits = limits
 
     def __enter__(self) -> Run:
@@ -88,7 +90,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         try:
             is_open = self._edge.open()
         except StoppableError:
-            run._skip()
+            run.skip()
             raise
         if not is_open:
             self._edge.answer()
@@ -120,8 +122,8 @@ def refuse_generators(frame: FrameType | None, what: str) -> None:
         frame, is_generator = frame.f_back, True
     if is_generator and frame is not None and frame.f_globals.get("__name__") not in _DRIVERS:
         raise StoppableError(
-            f"{what} cannot span the yields of {name}: whoever reads it would be in the run between two items, and "
-            "out of it when another task reads on. Mark the generator with @stoppable.agent and read it in a run, or "
+            f"{what} cannot span the yields of {name}: its consumer would be in the run between two items, and "
+            "out of it if another task continues. Mark the generator with @stoppable.agent and read it in a run, or "
             "from spawn(…).stream(); in a fixture, open the run in a function with @contextlib.asynccontextmanager"
         )
 
@@ -135,17 +137,17 @@ class edge_around(open_run):  # noqa: N801 - as above
 
     __slots__ = ()
 
-    def __init__(self, run: Run, limits: Limits | None) -> None:
+    def __init__(self, run: RunNode, limits: Limits | None) -> None:
         self._prepare(lambda: run, limits)
 
 
-def limit_time(run: Run, limits: Limits | None) -> None:
+def limit_time(run: RunNode, limits: Limits | None) -> None:
     """Stop a run when its seconds are over."""
     if limits is not None and limits.seconds is not None:
         reason = f"limit of {limits.seconds} seconds"
         timer = control.get().call_at(clock.now() + limits.seconds, lambda: _stop_at_limit(run, reason))
-        run._when_ended(timer.cancel)  # which releases the run
+        run.when_ended(timer.cancel)  # which releases the run
 
 
-def _stop_at_limit(run: Run, reason: str) -> None:
+def _stop_at_limit(run: RunNode, reason: str) -> None:
     run.stop(reason=Reason.of(reason, kind=ReasonKind.LIMIT))

@@ -1,4 +1,4 @@
-"""A node in another service: told of every stop, and alive here until that service says how it ended."""
+"""Work in another service as a node of the tree: it gets every stop, and is alive until the service reports its end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import TracebackType
 from stoppable._core.boundary import Boundary
 from stoppable._core.callables import code_of
 from stoppable._core.gate import lock
+from stoppable._core.node import RunNode, node_of
 from stoppable._core.participants import Participant, RemoteParticipant
 from stoppable._core.policy import Policy
 from stoppable._core.reason import Reason, ReasonKind
@@ -62,7 +63,7 @@ class RemoteNode:
 
 
 class _Effect(Boundary):
-    """The remote as it is listed in flight; its fate is what the remote said, whatever happened here."""
+    """The remote work as it is listed in flight; its fate is what the service reported, whatever happened here."""
 
     __slots__ = ("seat",)
 
@@ -81,54 +82,54 @@ class _Effect(Boundary):
 
     def _note_fate(
         self,
-        run: Run,
-        kind: type[BaseException] | None,  # noqa: ARG002 - the remote's word counts
+        run: RunNode,
+        kind: type[BaseException] | None,  # noqa: ARG002 - only the report of the service counts
         error: BaseException | None,  # noqa: ARG002
     ) -> None:
-        if run._outcome is None and self.seat.said is not None:
+        if run.outcome is None and self.seat.said is not None:
             self._fate = self.seat.said
 
 
 class _Seat(RemoteParticipant):
-    """Whatever executes the node there."""
+    """The participant for the remote work: passes stops on, and keeps what the service reported."""
 
     __slots__ = ("bell", "effect", "line", "run", "said")
 
-    is_listed = False  # its boundary is
+    is_listed = False  # its boundary is listed instead
 
-    def __init__(self, run: Run, tell: Tell, *, is_open: bool) -> None:
-        self.run: Run = run
+    def __init__(self, run: RunNode, tell: Tell, *, is_open: bool) -> None:
+        self.run: RunNode = run
         self.said: Fate | None = None
         self.bell: Bell = Bell()
         self.line: Line = Line(run, tell, self.end, is_open=is_open)
         self.effect: _Effect = _Effect(run.name, self)
 
     def enter(self) -> None:
-        """Take part in the run, from before anything is started there; raises AgentStopped if it was told to stop."""
-        self.run._admit(self)
+        """Join the run before the remote work starts; raises AgentStopped if the run was stopped."""
+        self.run.admit(self)
         try:
             self.effect.__enter__()
         except BaseException:
             self.said = Fate.SKIPPED
             self.line.close()
-            self.run._withdraw(self)
+            self.run.withdraw(self)
             raise
         self.effect.holder = self
-        self.run._when_ended(self._given_up)
+        self.run.when_ended(self._given_up)
 
     def tell(self, stop: Stop) -> None:
         """Pass a stop on."""
         self.line.pass_on(stop)
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Tell it harder; nothing here can force it."""
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
+        """Pass a harder mode on; the remote work cannot be forced from here."""
         for seat in targets:
             assert isinstance(seat, cls)
             seat.line.want(_MODES[rung])
 
     def alive(self) -> bool:
-        """Return whether the remote has not said that it ended."""
+        """Return whether the service has not reported the end."""
         return self.said is None
 
     def describe(self) -> str:
@@ -136,28 +137,28 @@ class _Seat(RemoteParticipant):
         return f"remote {self.run.name}"
 
     def end(self, fate: Fate) -> None:
-        """Note how it ended; the first word counts, and one that comes after the run was given up is told as late."""
+        """Record how it ended; the first report counts, and one after the run was given up is a late event."""
         run = self.run
         with lock:
             if self.said is not None:
                 return
             self.said = fate
             if fate not in _BY_ITSELF:
-                run._deliver()  # there, where the run is executed
+                run.deliver()  # in the service, which executes the run
         self.line.close()
-        run._forget(self._given_up)
+        run.forget(self._given_up)
         self.effect.__exit__(None, None, None)
-        run._withdraw(self)
-        if run._ended is not None:
-            run._settle()
+        run.withdraw(self)
+        if run.body_end is not None:
+            run.settle()
         self.bell.ring()
 
     def fate_of_lost(self) -> Fate:
-        """Return what became of it as far as anybody knows: it was told and goes on, or could not be told."""
+        """Return the fate of work that did not end: abandoned if the service got the stop, otherwise unreachable."""
         return Fate.ABANDONED if self.line.is_told else Fate.UNREACHABLE
 
     def _given_up(self) -> None:
-        _ = self.effect.fate  # stays what it is now: a final receipt does not change
+        _ = self.effect.fate  # fixes it now: a final receipt does not change
         self.line.close()
         self.bell.ring()
 
@@ -223,7 +224,7 @@ class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as n
             raise
 
     def _entered(self, run: Run) -> RemoteNode:
-        self._seat = _Seat(run, self._tell, is_open=self._ref is not None)
+        self._seat = _Seat(node_of(run), self._tell, is_open=self._ref is not None)
         self._seat.enter()
         if self._ref is not None:
             run.annotate(**self._ref)
@@ -237,7 +238,7 @@ class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as n
                 with shielded(_as_long_as_the_ladder(self._seat.run)):
                     await self._seat.gone(blocking=False)
             except CancelledError as cancel:
-                if not is_our_cancel():  # ours is KILL: the edge pays it back
+                if not is_our_cancel():  # our own cancel is KILL: the edge takes it back
                     return await self._edge.__aexit__(CancelledError, cancel, cancel.__traceback__)
         return await self._edge.__aexit__(kind, error, tb)
 
@@ -252,16 +253,16 @@ class remote:  # noqa: N801 - reads as a statement: `async with remote(…) as n
             seat.end(Fate.FINISHED)
         elif isinstance(error, OUTSIDERS) and not (isinstance(error, CancelledError) and is_our_cancel()):
             seat.line.listen()
-            return False  # it goes on at once; the edge stops the run, and the ladder sees to the remote
-        elif run._stop is None:
+            return False  # it propagates at once; the edge stops the run, and the ladder ends the remote work
+        elif run.first_stop is None:
             if not seat.line.is_open:
-                seat.end(Fate.SKIPPED)  # nobody was there to be told
+                seat.end(Fate.SKIPPED)  # without an address, it counts as never started
             else:
                 run.stop(Mode.IMMEDIATE, Reason.of(f"its block failed: {error!r}", kind=ReasonKind.PARENT))
         seat.line.listen()
         return seat.said is None
 
 
-def _as_long_as_the_ladder(run: Run) -> float:
-    grace = max((stop.grace or 0.0 for stop in run._stops()), default=0.0)
+def _as_long_as_the_ladder(run: RunNode) -> float:
+    grace = max((stop.grace or 0.0 for stop in run.stops()), default=0.0)
     return run.policy.total(Mode.GRACEFUL) + grace

@@ -1,4 +1,4 @@
-"""How a remote is told of a stop: by the function that was given, one call for each mode, again until one succeeds."""
+"""Passes stops on to a remote: calls the user's function once for each mode, and retries until a call succeeds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from stoppable._core import clock, context
 from stoppable._core.callables import code_of
 from stoppable._core.gate import lock
+from stoppable._core.node import RunNode
 from stoppable._core.reason import Reason
-from stoppable._core.run import Run
 from stoppable._core.state import Fate, Mode
 from stoppable._core.stop import Stop
 from stoppable._engine import control
@@ -40,7 +40,7 @@ Tell: TypeAlias = Callable[[RemoteStop], Awaitable[str | None] | str | None]
 
 
 class Line:
-    """The way to one remote. Nothing here waits: calls are made on the loop or on threads, decisions under the lock."""
+    """The connection to one remote. Its methods never wait: calls run on the loop or on threads."""
 
     __slots__ = (
         "_asked",
@@ -59,48 +59,48 @@ class Line:
         "is_open",
     )
 
-    def __init__(self, run: Run, tell: Tell, ended: Callable[[Fate], None], *, is_open: bool) -> None:
+    def __init__(self, run: RunNode, tell: Tell, ended: Callable[[Fate], None], *, is_open: bool) -> None:
         self._run = run
         self._tell: Callable[[RemoteStop], Any] = tell
         self._ended = ended
-        self.is_open: bool = is_open  # it is known how the remote is addressed
+        self.is_open: bool = is_open  # the address of the remote is known
         self._is_closed = False
-        self._is_only_way = False  # to hear of the remote: its block was left
+        self._is_only_way = False  # its block was left, so only calls of tell can report the end
         self._loop: AbstractEventLoop | None = asyncio._get_running_loop()
         self._context = contextvars.copy_context()
-        self._context.run(context.current.set, context.DETACHED)  # telling outlives the gate of the run
+        self._context.run(context.current.set, context.DETACHED)  # calls go on after the gate of the run is closed
         self._tasks: set[Task[None]] = set()
         self._stops: list[Stop] = []  # not acknowledged
         self._wanted: Mode | None = None
-        self._asked: set[Mode] = set()  # modes that a call is under way for, or was
+        self._asked: set[Mode] = set()  # modes for which a call was made or is in progress
         self._told: Mode | None = None
         self._pause = _FIRST_PAUSE
 
     @property
     def is_told(self) -> bool:
-        """Whether the remote is known to have been told of a stop."""
+        """Whether the remote is known to have received a stop."""
         return self._told is not None
 
     def pass_on(self, stop: Stop) -> None:
-        """Tell of a stop and acknowledge it then; from any thread and from a signal handler."""
+        """Pass a stop on, and acknowledge it after that; from any thread and from a signal handler."""
         with lock:
             self._stops.append(stop)
         control.get().call_at(clock.now(), partial(self.want, stop.mode))
 
     def want(self, mode: Mode) -> None:
-        """Tell of a mode, unless a harder one was told or is about to be."""
+        """Pass a mode on, unless the same or a harder one was passed on or is about to be."""
         with lock:
             if self._wanted is None or self._wanted < mode:
                 self._wanted = mode
         self._advance()
 
     def open(self) -> None:
-        """Note that it is known how the remote is addressed."""
+        """Record that the address of the remote is known, and pass on the stop that waited for it."""
         self.is_open = True
         self._advance()
 
     def listen(self) -> None:
-        """Ask again and again from now on: nobody else would hear of the end."""
+        """Repeat the call from now on, because nothing else reports the end any more."""
         with lock:
             self._is_only_way = True
             mode = self._told
@@ -108,7 +108,7 @@ class Line:
             self._ask_again(mode)
 
     def close(self) -> None:
-        """Tell nothing any more: it has ended, or was given up."""
+        """Make no more calls: the remote work has ended, or was given up."""
         with lock:
             self._is_closed = True
             stops = self._take_stops(Mode.KILL) if self._run.outcome is None else []
@@ -138,9 +138,9 @@ class Line:
             self._failed(mode, error)
 
     def _grace_left(self, mode: Mode) -> float | None:
-        """Return how long the remote may take before INTERRUPT, by the stop that leaves it the least time."""
+        """Return the seconds until INTERRUPT, by the stop that leaves the least time."""
         left = []
-        for stop in self._run._stops():
+        for stop in self._run.stops():
             if stop.mode is mode:
                 first = next(iter(stop.schedule()), None)
                 left += [] if first is None else [max(0.0, stop.requested_at + first[1] - clock.now())]
@@ -151,8 +151,8 @@ class Line:
     # One call
 
     def _start(self, order: RemoteStop, answer: Any = None) -> None:
-        assert self._loop is not None, "called on it"
-        if self._is_closed:  # since it was scheduled: whoever saw the end may have closed the client
+        assert self._loop is not None, "called on the loop"
+        if self._is_closed:  # since this was scheduled: the code that saw the end may have closed the client
             if inspect.iscoroutine(answer):
                 answer.close()
             return
@@ -163,7 +163,7 @@ class Line:
     async def _call_async(self, order: RemoteStop, answer: Any) -> None:
         try:
             end = end_of(await (answer or self._tell(order)))
-        except CancelledError as gone:  # the remote has ended, or the loop is about to
+        except CancelledError as gone:  # the remote work has ended, or the loop is closing
             self._failed(order.mode, gone)
             raise
         except Exception as error:
@@ -174,11 +174,11 @@ class Line:
     def _call(self, order: RemoteStop) -> None:
         try:
             answer: Any = self._tell(order)
-            if self._loop is not None and inspect.isawaitable(answer):  # of a lambda around an async function
+            if self._loop is not None and inspect.isawaitable(answer):  # from a lambda around an async function
                 self._loop.call_soon_threadsafe(self._start, order, answer, context=self._context)
                 return
             end = end_of(answer)
-        except BaseException as error:  # on a thread of ours nobody else could do anything about it
+        except BaseException as error:  # on this thread, no other code could handle it
             self._failed(order.mode, error)
         else:
             self._answered(order.mode, end)
@@ -215,12 +215,12 @@ class Line:
         control.get().call_at(clock.now() + pause, self._advance)
 
     def _note(self, mode: Mode, answer: str) -> None:
-        if self._run._sink is not None:
-            self._run._sink.event(self._run, "remote", {"mode": mode.value, "answer": answer})
+        if self._run.sink is not None:
+            self._run.sink.event(self._run, "remote", {"mode": mode.value, "answer": answer})
 
 
 def end_of(fate: str | None) -> Fate | None:
-    """Return how a remote ended, by the name of its fate; None if it has not."""
+    """Return how remote work ended, from the name of its fate; None if it has not ended."""
     if fate is None:
         return None
     if fate not in _ENDS:

@@ -1,4 +1,4 @@
-"""A ``def`` agent that returned a coroutine: its run goes on when somebody awaits that."""
+"""The coroutine that a ``def`` agent returned: the run continues when the coroutine is awaited."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Coroutine, Generator, Mapping
 from typing import Any
 
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.edge import BlockingEdge, Edge
 
 
 class Returned(Participant, Coroutine[Any, Any, Any]):
-    """The coroutine, as a part of its run. One that nobody awaits ends with the run around it."""
+    """The coroutine, as a part of its run; if it is never awaited, it ends with the surrounding run."""
 
     __slots__ = ("_coroutine", "_inner", "_run", "loop", "task", "thread")
 
@@ -31,11 +31,11 @@ class Returned(Participant, Coroutine[Any, Any, Any]):
         return self._begun().__await__()
 
     def send(self, value: Any) -> Any:
-        """Begin it, or go on with it."""
+        """Begin or continue the coroutine."""
         return self._begun().send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Go on with an error; one that has not begun ends with it, as when its task is cancelled at once."""
+        """Continue with an error; if it has not begun, it ends with that, as when its task is cancelled at once."""
         if self._inner is not None:
             return self._inner.throw(*error)
         try:
@@ -44,14 +44,14 @@ class Returned(Participant, Coroutine[Any, Any, Any]):
             self.close()
 
     def close(self) -> None:
-        """End it, begun or not."""
+        """End the coroutine, even if it has not begun."""
         if self._inner is not None:
             self._inner.close()
-        elif self._run._ended is None:
+        elif self._run.body_end is None:
             self._coroutine.close()
-            self._run.stop(reason=Reason.of("nobody awaited it", kind=ReasonKind.DISCONNECT))
-            self._run._deliver(raised=True)
-            self._run._end(None, None)
+            self._run.stop(reason=Reason.of("its coroutine was never awaited", kind=ReasonKind.DISCONNECT))
+            self._run.deliver(raised=True)
+            self._run.end(None, None)
 
     def __del__(self) -> None:
         if self._inner is None:
@@ -67,9 +67,9 @@ class Returned(Participant, Coroutine[Any, Any, Any]):
         edge.resume()
         result, error = None, None
         try:
-            if self._run._closed:
+            if self._run.closed:
                 self._coroutine.close()
-                self._run._raise_stopped()
+                self._run.raise_stopped()
             result = await self._coroutine
         except BaseException as caught:
             error = caught
@@ -82,18 +82,18 @@ class Returned(Participant, Coroutine[Any, Any, Any]):
     # As a participant, until it is awaited
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Do nothing: nobody executes it."""
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
+        """Do nothing: no code executes it."""
 
     def alive(self) -> bool:
         """Return whether it can still begin."""
-        return self._inner is None and self._run._ended is None
+        return self._inner is None and self._run.body_end is None
 
     def describe(self) -> str:
         """Name it."""
-        return f"coroutine of {self._run.name}, which nobody has awaited"
+        return f"coroutine of {self._run.name}, which was never awaited"
 
     def left_behind(self) -> None:
-        """End with the run around it."""
-        with contextlib.suppress(RuntimeError):  # it is being awaited just now, in another task
+        """End with the surrounding run."""
+        with contextlib.suppress(RuntimeError):  # another task is awaiting it
             self.close()

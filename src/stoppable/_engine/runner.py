@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any, TypeVar, TypeVarTuple, overload
 
 from stoppable._core import context
+from stoppable._core.node import RunNode
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
 from stoppable._core.state import PRESSES, Mode
 from stoppable._engine import ctrl_c
 from stoppable._engine.agent_functions import body_of
@@ -49,7 +49,7 @@ def run(agent: Callable[..., Any], *args: Any) -> Any:  # type: ignore[misc]  # 
     """
     if asyncio._get_running_loop() is not None:
         raise StoppableError("run() blocks and is for scripts: inside async code use `await stoppable.call(…)`")
-    if context.current_run() is not None:
+    if context.current_node() is not None:
         return call(agent, *args)
     body = body_of(agent)
     root = root_run(agent)
@@ -72,11 +72,11 @@ Listen = Callable[[asyncio.AbstractEventLoop], object]
 
 
 @contextmanager
-def _stop_button(root: Run) -> Iterator[Listen]:
-    """Make Ctrl-C climb the modes of a run while the block runs; gives what wakes a loop at a press.
+def _stop_button(root: RunNode) -> Iterator[Listen]:
+    """Make each Ctrl-C a harder stop of a run while the block runs; yield a function that lets a press wake a loop.
 
-    A signal that comes just before the loop begins to wait, or on another thread, does not end that wait: the wake-up
-    descriptor does.
+    A signal that arrives just before the loop begins to wait, or on another thread, does not end that wait. The wake-up
+    file descriptor does.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None  # only the main thread gets signals
@@ -87,7 +87,7 @@ def _stop_button(root: Run) -> Iterator[Listen]:
         mode = next(presses)
         root.stop(mode, Reason.of(_CTRL_C, kind=ReasonKind.USER))
         if mode is Mode.KILL:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # should the agent swallow even this one
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # in case the agent swallows even this one
             raise ctrl_c.with_one_line(KeyboardInterrupt(), root.name, killed=True)
 
     ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""Where code stands, said so that its author finds the line."""
+"""Describes where code is, so that users find the line in their own code."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from types import FrameType
 
 _FRAMES_TOLD = 8
-_FRAMES_OF_TRACE = 100  # one that is longer is a recursion's: of that the end is told
+_FRAMES_OF_TRACE = 100  # a longer one is a recursion, and its end is enough
 _FRAMES_OF_RECURSION = 20
 _OUR_CODE = str(Path(__file__).parent.parent) + "/_"
 _THREAD_STARTS = {(threading.__file__, name) for name in ("_bootstrap", "_bootstrap_inner", "run")}
 
 
 def place(frames: list[FrameType]) -> str:
-    """Return the author's own line, and what it called: ``agent.py:9 in ask, inside requests.post``."""
+    """Return the user's line, and the library function it called: ``agent.py:9 in ask, inside requests.post``."""
     if not frames:
         return ""
     libraries = _libraries()
@@ -34,42 +34,49 @@ def place(frames: list[FrameType]) -> str:
 
 @cache
 def _libraries() -> tuple[str, ...]:
-    import sysconfig  # noqa: PLC0415 - it takes time, and only a run that is lost needs it
+    import sysconfig  # noqa: PLC0415 - slow to import, and only needed for a lost run
 
     return tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def lines(frames: list[FrameType]) -> tuple[str, ...]:
-    """Return the stack, innermost first."""
+    """Return the innermost frames as text, innermost first."""
     told = frames[:_FRAMES_TOLD]
     return tuple(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in told)
 
 
 def trace_of(error: BaseException) -> str:
-    """Return the traceback of an error as text, from the author's code on; of a recursion its end.
+    """Return the traceback of an error as text, with its causes and groups, without our frames around the user's code.
 
-    A recursion may have made a run of each of its levels, and to format a thousand frames takes a tenth of a second.
+    For a recursion it returns only the end: every level may be a run, and formatting a thousand frames takes a tenth
+    of a second.
     """
-    frames = []
-    frame = error.__traceback__
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.tb_next
-    frames = frames[next((i for i, one in enumerate(frames) if not _is_ours(one.tb_frame)), 0) :]
-    if len(frames) > _FRAMES_OF_TRACE:
-        frames = frames[-_FRAMES_OF_RECURSION:]
-    told = frames[0] if frames else None
-    return "".join(traceback.format_exception(type(error), error, told))
+    whole = traceback.TracebackException.from_exception(error, lookup_lines=False)
+    left: list[traceback.TracebackException | None] = [whole]
+    while left:
+        one = left.pop()
+        if one is not None:
+            one.stack = traceback.StackSummary.from_list(_of_the_author(one.stack))
+            left += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
+    return "".join(whole.format())
+
+
+def _of_the_author(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return frames without our own, except the last ones: an error of stoppable keeps the line that raised it."""
+    is_ours = [_is_our_code(frame.filename, frame.name) for frame in frames]
+    own_end = len(frames) - next((count for count, ours in enumerate(reversed(is_ours)) if not ours), 0)
+    kept = [frame for number, frame in enumerate(frames) if number >= own_end or not is_ours[number]]
+    return kept if len(kept) <= _FRAMES_OF_TRACE else kept[-_FRAMES_OF_RECURSION:]
 
 
 def describe_thread(thread: threading.Thread) -> str:
-    """Return the author's own line, then the thread's name."""
+    """Return the user's own line, then the thread's name."""
     where = place(frames_of_thread(thread))
     return f"{where} (thread {thread.name})" if where else f"thread {thread.name}"
 
 
 def frames_of_thread(thread: threading.Thread) -> list[FrameType]:
-    """Return the frames of a thread, innermost first, without our own and those that start it."""
+    """Return the frames of a thread, innermost first, without our own and those that start the thread."""
     return [frame for frame in _outwards(sys._current_frames().get(thread.ident or 0)) if not _is_ours(frame)]
 
 
@@ -80,5 +87,8 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    code = frame.f_code
-    return code.co_filename.startswith(_OUR_CODE) or (code.co_filename, code.co_name) in _THREAD_STARTS
+    return _is_our_code(frame.f_code.co_filename, frame.f_code.co_name)
+
+
+def _is_our_code(filename: str, name: str) -> bool:
+    return filename.startswith(_OUR_CODE) or (filename, name) in _THREAD_STARTS

@@ -1,4 +1,4 @@
-"""Asyncio tasks as participants, the tasks that a run left behind, and whose cancel it is that a task has got."""
+"""Asyncio tasks as participants, the tasks that a run left behind, and which code issued the cancel of a task."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import Boundary
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Mode, Rung
 from stoppable._engine import control, threads
@@ -26,22 +26,22 @@ from stoppable._engine.source_lines import lines, place
 from stoppable.errors import AgentStopped
 
 _get_running_loop = asyncio._get_running_loop
-# Both take the loop; before 3.12 the public one is written in Python and would be a fifth of a boundary's cost.
+# Both take the loop; before 3.12 the public function is written in Python and would be a fifth of a boundary's cost.
 if sys.version_info >= (3, 12):
     current_task = asyncio.current_task
 else:
     current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 OURS = "stopped by stoppable"
-"""The message of our own cancels, known by its identity."""
+"""The message of the cancels that stoppable issues, recognized by its identity."""
 
 _by_task: dict[Task[Any], TaskParticipant] = {}
 _starter: contextvars.ContextVar[weakref.ref[Task[Any]] | None] = contextvars.ContextVar("starter", default=None)
-"""The task that takes part in a run and whose context this is, or is a copy of."""
+"""The participating task that owns the current context, or from whose context it was copied."""
 
 
 class _Here(threading.local):
-    """What is known of the calling thread."""
+    """The lock that identifies the calling thread; see Participant.thread."""
 
     def __init__(self) -> None:
         self.thread: Any = threading.RLock()  # see Participant.thread
@@ -85,22 +85,22 @@ class TaskParticipant(Participant):
             self._started_by = _starter.get()
             _starter.set(weakref.ref(task))  # inherited by the tasks that it starts from now on
         self.loop = loop
-        self.thread = here.thread  # made on it
-        self.issued = 0  # cancels of ours that nobody has paid back yet
-        self.others = 0  # cancels that were requested before the first of ours
-        self._joined: list[Run] | None = None
+        self.thread = here.thread  # this is the loop's thread
+        self.issued = 0  # our cancels that were not taken back yet
+        self.others = 0  # foreign cancels before our first one
+        self._joined: list[RunNode] | None = None
         self._shields: list[shielded] | None = None
-        self._unwinding: Run | None = None
-        self._held_back: Run | None = None
-        self.reader_left: Callable[[], object] | None = None  # of a generator that is read an item at a time
+        self._unwinding: RunNode | None = None
+        self._held_back: RunNode | None = None
+        self.reader_left: Callable[[], object] | None = None  # set for a generator that is read one item at a time
 
     def left_behind(self) -> None:
-        """End a generator that somebody may keep, half read: nobody reads it any more."""
+        """End a generator that was read halfway: a variable may keep it alive, but it is no longer read."""
         if self.reader_left is not None:
             self.reader_left()
 
     def started_by(self) -> TaskParticipant | None:
-        """Return the participant that started the task, as far as that is known and it is alive."""
+        """Return the participant that started the task, if it is known and alive."""
         task = None if self._started_by is None else self._started_by()
         return None if task is None else _by_task.get(task)
 
@@ -109,7 +109,7 @@ class TaskParticipant(Participant):
         return not self.task.done() and not self.loop.is_closed()
 
     def describe(self) -> str:
-        """Name the author's own line, then the task."""
+        """Return the user's own line, then the task's name."""
         where = place(_suspended_in(self.task.get_coro()))
         return f"{where} (task {self.task.get_name()})" if where else f"task {self.task.get_name()}"
 
@@ -118,13 +118,13 @@ class TaskParticipant(Participant):
         return lines(_suspended_in(self.task.get_coro()))
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Cancel tasks, each on the thread of its loop: first those that were made for a run, then those that joined.
 
-        A TaskGroup or gather passes its own cancel down, through as many tasks as there are between. A task that this
-        reaches gets none of ours: the second would break its clean-up (G7).
+        A TaskGroup or gather passes a cancel down, through as many tasks as there are in between. A task that gets it
+        that way is not cancelled again: a second cancel would break its clean-up (G7).
         """
-        loops: dict[AbstractEventLoop, list[tuple[TaskParticipant, Run]]] = {}
+        loops: dict[AbstractEventLoop, list[tuple[TaskParticipant, RunNode]]] = {}
         for participant, run in targets.items():
             assert isinstance(participant, cls)
             loops.setdefault(participant.loop, []).append((participant, run))
@@ -133,24 +133,24 @@ class TaskParticipant(Participant):
                 loop.call_soon_threadsafe(cls._cancel_all, rung, pairs)
 
     @staticmethod
-    def _cancel_all(rung: Rung, pairs: list[tuple[TaskParticipant, Run]]) -> None:
-        made_for: list[tuple[TaskParticipant, Run]] = []
-        joined: list[tuple[TaskParticipant, Run]] = []
+    def _cancel_all(rung: Rung, pairs: list[tuple[TaskParticipant, RunNode]]) -> None:
+        made_for: list[tuple[TaskParticipant, RunNode]] = []
+        joined: list[tuple[TaskParticipant, RunNode]] = []
         for pair in pairs:
-            is_main = pair[1]._main is pair[0]
+            is_main = pair[1].main is pair[0]
             (made_for if is_main or rung is not Rung.CANCEL else joined).append(pair)
-        later = _Joined(joined)  # as they are now: to cancel a task that waits for a gather cancels others at once
+        later = _Joined(joined)  # first, because cancelling a task that waits for a gather cancels others at once
         for participant, run in made_for:
             participant._cancel(rung, run)
         if joined:
             later()
 
-    def _cancel(self, rung: Rung, run: Run) -> None:
-        if self.task.done() or (run._ended is not None and run not in (self._joined or ())):
-            return  # it has left that run, and works on for somebody else (G13)
+    def _cancel(self, rung: Rung, run: RunNode) -> None:
+        if self.task.done() or (run.body_end is not None and run not in (self._joined or ())):
+            return  # it has left that run, and now works for other code (G13)
         if rung is Rung.CANCEL:
             if self._is_unwinding():
-                return  # it is on its way out already; a second cancel would break its clean-up (G7)
+                return  # it is already unwinding; a second cancel would break its clean-up (G7)
             shield_ends = max((shield._ends_at() for shield in self._shields or ()), default=0.0)
             if shield_ends > clock.now():
                 self._held_back = run
@@ -162,39 +162,39 @@ class TaskParticipant(Participant):
         if not self.issued:
             self.others = self.task.cancelling()
         self.issued += 1
-        # One from outside that is about to arrive keeps its message: it would arrive as ours.
+        # A foreign cancel that is about to arrive keeps its message; otherwise it would look like ours.
         self.task.cancel(None if getattr(self.task, "_must_cancel", False) else OURS)
 
-    def unwinds(self, run: Run) -> None:
-        """Note that a cancel is on its way to the end of a run."""
-        if self._unwinding is None or not self._is_unwinding() or not run._is_within(self._unwinding):
-            self._unwinding = run  # else a run of the clean-up is hit alone, and the task unwinds further than that
+    def unwinds(self, run: RunNode) -> None:
+        """Record that a cancel unwinds the task to the end of a run."""
+        if self._unwinding is None or not self._is_unwinding() or not run.is_within(self._unwinding):
+            self._unwinding = run  # otherwise this run is part of the clean-up, and the task unwinds further
 
-    def _note_clean(self, run: Run) -> None:
-        """Note for each run that the task executes whether a cancel may hit a clean-up: not in a boundary (G7)."""
+    def _note_clean(self, run: RunNode) -> None:
+        """Record for each run of the task that a cancel may hit a clean-up, unless it hits a boundary (G7)."""
         runs = [run]
         for node in runs:
-            runs += [child for child in node._offspring() if child._main is self]
+            runs += [child for child in node.list_children() if child.main is self]
         is_inside = False
         for node in reversed(runs):
-            holders = [boundary.holder for boundary in node._list(Boundary)]
+            holders = [boundary.holder for boundary in node.members_of(Boundary)]
             is_inside = is_inside or any(self in (holder, holder and holder._opener) for holder in holders)
-            if node._raised or not is_inside:
-                node._note_clean(clean=None)
+            if node.noticed or not is_inside:
+                node.note_clean(clean=None)
 
     def _is_unwinding(self) -> bool:
-        """Return whether a cancel of ours has not come to its end: with the body, or with the task if it joined."""
+        """Return whether our cancel still unwinds the task: to the end of the body, or of the task if it joined."""
         run = self._unwinding
-        return run is not None and (run._ended is None or (run._outcome is None and run in (self._joined or ())))
+        return run is not None and (run.body_end is None or (run.outcome is None and run in (self._joined or ())))
 
     def others_now(self) -> int:
-        """Return how many cancels are requested that are not ours."""
+        """Return the number of requested cancels that other code issued."""
         count: int = self.task.cancelling()
         return count - self.issued
 
-    def is_cancelled_for(self, run: Run, before: int) -> bool:
-        """Return whether cancels of ours since there were so many concern a run: it, or one around it, was stopped."""
-        return self.issued > before and self._unwinding is not None and run._is_within(self._unwinding)
+    def is_cancelled_for(self, run: RunNode, before: int) -> bool:
+        """Return whether one of our cancels, after the first ``before``, was for this run or one around it."""
+        return self.issued > before and self._unwinding is not None and run.is_within(self._unwinding)
 
     def shield_entered(self, shield: shielded) -> None:
         """Delay CANCEL."""
@@ -211,48 +211,48 @@ class TaskParticipant(Participant):
             self.climb(Rung.CANCEL, {self: run})
 
     def pay_back(self, before: int) -> int:
-        """Take back the cancels we issued since there were so many, and say how many they were (G9)."""
+        """Take back our cancels, except the first ``before``, and return their number (G9)."""
         count, self.issued = self.issued - before, before
         for _ in range(count):
             self.task.uncancel()
         return count
 
-    def join(self, run: Run) -> None:
-        """Be one of a run's participants from now to the end of the task."""
+    def join(self, run: RunNode) -> None:
+        """Become a participant of a run, until the task ends."""
         if self._joined is None:
             self._joined = []
             self.task.add_done_callback(self._done)
         self._joined.append(run)
-        run._admit(self)
+        run.admit(self)
 
     def leave(self) -> None:
-        """Forget a task that was made for a run, when that run ends."""
+        """Forget a task that was made for a run, at the end of the run."""
         if self._joined is None:
             _by_task.pop(self.task, None)
 
     def _done(self, task: Task[Any]) -> None:
-        # Asking a task for its exception marks it as seen. For a stop that is wanted: in a task nobody awaits it is no
-        # noise. For any other error it is not, hence the look at the attribute first.
+        # Calling exception() keeps asyncio from logging that it was never retrieved. For a stop that is right, but
+        # other errors must still be logged, so the attribute is read first.
         if isinstance(task._exception, AgentStopped):
             task.exception()
         _by_task.pop(task, None)
         for run in self._joined or ():
-            if task.cancelling() > 1 and run._stop is not None:
-                run._note_clean(clean=None)  # the second one may have hit what the first one set off
-            run._withdraw(self)
-            run._settle()
+            if task.cancelling() > 1 and run.first_stop is not None:
+                run.note_clean(clean=None)  # the second cancel may have hit the clean-up after the first
+            run.withdraw(self)
+            run.settle()
 
 
 class _Joined:
-    """Tasks that joined a run, on their way to their CANCEL; called on the thread of their loop, once in each turn.
+    """Cancels tasks that joined a run, a little later; called on the thread of their loop, once in each turn.
 
-    It waits until no task of the loop was cancelled for a few turns: by then a cancel that is passed down from one task
-    to the next has arrived.
+    It waits until no task of the loop was cancelled for a few turns: by then, a cancel that is passed down from task to
+    task has arrived.
     """
 
     __slots__ = ("_before", "_cancels", "_pairs", "_quiet", "_turns")
 
-    def __init__(self, pairs: list[tuple[TaskParticipant, Run]]) -> None:
+    def __init__(self, pairs: list[tuple[TaskParticipant, RunNode]]) -> None:
         for participant, run in pairs:
             participant._note_clean(run)
         self._pairs = pairs
@@ -278,7 +278,7 @@ class _Joined:
 
 
 def _suspended_in(waiting: object) -> list[FrameType]:
-    """Return the frames of a chain of awaits, innermost first, without ours and asyncio's."""
+    """Return the frames of a chain of awaits, innermost first, without those of stoppable and asyncio."""
     found: list[FrameType] = []
     while waiting is not None:
         for frame_name, inner_name in _AWAITS:
@@ -313,49 +313,49 @@ def _new_participant(task: Task[Any], loop: AbstractEventLoop, *, is_current: bo
     return participant
 
 
-def join_task(run: Run, task: Task[Any], loop: AbstractEventLoop) -> None:
-    """Make a task one of a run's participants; on the thread of its loop."""
+def join_task(run: RunNode, task: Task[Any], loop: AbstractEventLoop) -> None:
+    """Make a task a participant of a run; call it on the thread of the task's loop."""
     participant = _by_task.get(task) or _new_participant(task, loop, is_current=False)
-    if participant is not run._main and participant not in (run._members or ()):
+    if participant is not run.main and participant not in (run.members or ()):
         participant.join(run)
 
 
-def join(run: Run) -> Participant | None:
-    """Return the participant that executes the calling code; a task becomes one of the run's, if it is not yet."""
-    main = run._main
-    # Nearly always; before 3.12, to ask for the running loop would be a system call.
+def join(run: RunNode) -> Participant | None:
+    """Return the participant that executes the calling code; a task joins the run if it has not yet."""
+    main = run.main
+    # The usual case, without asking for the running loop, which is a system call before 3.12.
     if main is not None and main.thread._is_owned() and main.task is current_task(main.loop):
         return main
     loop = _get_running_loop()
     if loop is None:
         return threads.current()
     participant = _current_in(loop)
-    if participant is not None and participant not in (run._members or ()):
+    if participant is not None and participant not in (run.members or ()):
         participant.join(run)
     return participant
 
 
-def attend(run: Run) -> None:
+def attend(run: RunNode) -> None:
     """Make the task or thread that executes the calling code a participant, until it leaves that code."""
     if not isinstance(join(run), TaskParticipant):
         threads.attend(run)
 
 
 def is_worker_thread() -> bool:
-    """Return whether runs are live in the process while this is a bare thread that belongs to none."""
+    """Return whether runs are live but this thread belongs to none of them."""
     if _get_running_loop() is not None or threading.current_thread() is threading.main_thread():
         return False
     return bool(_by_task or threads.live)
 
 
 _MANY = 200
-_looks: dict[AbstractEventLoop, dict[Run, list[Task[Any]]]] = {}
+_looks: dict[AbstractEventLoop, dict[RunNode, list[Task[Any]]]] = {}
 
 
-def join_leftover(run: Run, loop: AbstractEventLoop) -> None:
+def join_leftover(run: RunNode, loop: AbstractEventLoop) -> None:
     """Make the tasks that were created in the context of a stopped run its participants, now that its body has ended.
 
-    Before 3.12, a task does not tell its context.
+    Before 3.12, the context of a task cannot be read, and they are not found.
     """
     if sys.version_info < (3, 12):
         return
@@ -364,16 +364,16 @@ def join_leftover(run: Run, loop: AbstractEventLoop) -> None:
             join_task(run, task, loop)
 
 
-def _by_run(loop: AbstractEventLoop) -> dict[Run, list[Task[Any]]]:
-    """Return the tasks of the stopped runs of a loop; where there are many, one look serves all that end in a turn."""
+def _by_run(loop: AbstractEventLoop) -> dict[RunNode, list[Task[Any]]]:
+    """Return the tasks of a loop by stopped run; if there are many, the result is kept for one turn of the loop."""
     found = _looks.get(loop)
     if found is None:
         found = {}
         everybody = asyncio.all_tasks(loop)
         for task in everybody:
             scope = task.get_context().get(context.current)  # type: ignore[attr-defined,unused-ignore]
-            run = None if scope is None else scope._run_here()
-            if run is not None and run._closed:
+            run = None if scope is None else scope.run_here()
+            if run is not None and run.closed:
                 found.setdefault(run, []).append(task)
         if len(everybody) > _MANY:
             _looks[loop] = found
@@ -382,15 +382,15 @@ def _by_run(loop: AbstractEventLoop) -> dict[Run, list[Task[Any]]]:
 
 
 def is_our_cancel() -> bool:
-    """Return whether the cancel that the current task has got is one that we issued, and no other came as well."""
+    """Return whether stoppable issued the cancel of the current task, and no other code cancelled it as well."""
     participant = current()
     if participant is None or not participant.issued:
         return False
     return participant.others_now() <= participant.others
 
 
-def passed_on(run: Run) -> bool:
-    """Pass somebody else's cancel on to a run that is read or waited for, as it would hit a plain call (G9)."""
+def passed_on(run: RunNode) -> bool:
+    """Pass a foreign cancel on to the run that the task reads or awaits, as a cancel would hit a plain call (G9)."""
     if is_our_cancel():
         return False
     run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))

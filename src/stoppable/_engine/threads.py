@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from stoppable._core import context, participants
 from stoppable._core.boundary import Boundary, check, innermost
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.source_lines import describe_thread, frames_of_thread, lines
 from stoppable.errors import AgentStopped, InvalidArgument
@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 
 class DaemonPool:
-    """Runs calls on threads of its own; grows as needed up to ``limit``, and lets idle threads end.
+    """Runs calls on its own threads; grows as needed up to ``limit``, and lets idle threads end.
 
     Its threads are daemons: neither the interpreter's exit nor the end of an event loop waits for one that hangs.
     """
@@ -39,12 +39,12 @@ class DaemonPool:
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._unclaimed = 0  # threads waiting for a call, less the calls on their way to them
+        self._unclaimed = 0  # waiting threads, minus the calls on their way to them
 
     def submit(self, call: Callable[[], object]) -> None:
         """Run a call, which must not raise, on some thread; at once unless ``limit`` threads are busy.
 
-        Raises RuntimeError, and never runs the call, if a thread is needed and the system has none to give.
+        Raises RuntimeError, and does not run the call, if a thread is needed and the system cannot start one.
         """
         with self._lock:
             needs_thread = self._unclaimed <= 0 and (self._limit is None or self._threads < self._limit)
@@ -60,15 +60,15 @@ class DaemonPool:
         self._calls.put(call)
 
     def close(self) -> None:
-        """Let every thread end after the calls that were submitted; there must not be any later ones."""
+        """Let every thread end after the submitted calls; do not submit any more."""
         with self._lock:
             threads = self._threads
         for _ in range(threads):
             self._calls.put(None)
 
     def forget_threads(self) -> None:
-        """Begin anew after a fork, which no thread survives."""
-        self.__init__(self._name, self._limit)  # type: ignore[misc]  # exactly what a new one is
+        """Reset the pool after a fork, which no thread survives."""
+        self.__init__(self._name, self._limit)  # type: ignore[misc]  # the state of a new pool
 
     def is_busy(self) -> bool:
         """Return whether a call is running or waiting for a thread."""
@@ -124,25 +124,25 @@ class ThreadParticipant(Participant):
         live.add(self)
 
     def leave_edge(self) -> None:
-        """End the body of a run; the thread may be in that of an outer one."""
+        """End the body of a run; the thread may still execute an outer one."""
         self._edges -= 1
         if not self._edges:
             live.discard(self)
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Do nothing: its next boundary raises, and if it never comes to one the run is lost."""
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
+        """Do nothing: its next boundary raises, and if it never reaches one, the run is lost."""
 
     def alive(self) -> bool:
         """Return whether the thread still runs."""
         return self._thread.is_alive()
 
     def describe(self) -> str:
-        """Return the user's own line, then the thread."""
+        """Return the user's own line, then the thread's name."""
         return describe_thread(self._thread)
 
     def stack(self) -> tuple[str, ...]:
-        """Return its stack, innermost first: it may hang in a library, and the way there is what helps."""
+        """Return its stack, innermost first: if it hangs in a library, the callers show why."""
         return lines(frames_of_thread(self._thread))
 
 
@@ -151,29 +151,29 @@ class _Visit(ThreadParticipant):
 
     __slots__ = ("_is_over", "_run", "inside")
 
-    def __init__(self, run: Run, inside: Boundary | None) -> None:
+    def __init__(self, run: RunNode, inside: Boundary | None) -> None:
         super().__init__()
         self._run = run
         self.inside = inside
         self._is_over = False
-        run._admit(self)
+        run.admit(self)
 
     def alive(self) -> bool:
         """Return whether the call still runs."""
         return not self._is_over and super().alive()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Say that the call has returned, or raised."""
+        """Record that the call has returned or raised."""
         if self.inside is not None:
-            self.inside._ends_with(self, self._run, error)  # while the run waits for it: the receipt says how it ended
+            self.inside._ends_with(self, self._run, error)  # before the run can end: the receipt says how it ended
         self._is_over = True
-        self._run._withdraw(self)
-        if self._run._ended is not None:
-            self._run._settle()  # the call may have been all that the run waited for
+        self._run.withdraw(self)
+        if self._run.body_end is not None:
+            self._run.settle()  # the run may have waited only for this call
 
 
 class _Attendance:
-    """A thread's part in a run, kept by the context that its code runs in: it is over when that is dropped."""
+    """A thread's part in a run; the context of its code holds it, and the part ends when the context is dropped."""
 
     __slots__ = ("visit",)
 
@@ -187,16 +187,16 @@ class _Attendance:
 _attended: contextvars.ContextVar[_Attendance | _Visit | None] = contextvars.ContextVar("attended", default=None)
 
 
-def attend(run: Run) -> None:
-    """Make the calling thread a participant of the run that its context belongs to, as long as there is the context.
+def attend(run: RunNode) -> None:
+    """Make the calling thread a participant of the run of its context, for as long as the context exists.
 
-    A pool of somebody else's that copies the context says neither when its call begins nor when it ends.
+    A foreign thread pool that copies the context does not report when a call begins or ends.
     """
-    main = run._main
+    main = run.main
     if isinstance(main, ThreadParticipant) and main._thread is threading.current_thread():
         return
     if innermost(run) is not None or threading.current_thread() is threading.main_thread():
-        return  # it takes part as long as it is inside that; and the main thread is of no pool
+        return  # it takes part while it is in that boundary; and the main thread belongs to no pool
     found = _attended.get()
     visit = found.visit if isinstance(found, _Attendance) else found
     if visit is None or visit._run is not run or visit._thread is not threading.current_thread() or not visit.alive():
@@ -220,7 +220,7 @@ def bind(function: Callable[P, T]) -> Callable[P, T]:
     """
     if not callable(function):
         raise InvalidArgument(f"{function!r} cannot be bound: pass a function")
-    run = context.current_run()
+    run = context.current_node()
     if run is None:
         return function
     origin = contextvars.copy_context()
@@ -235,11 +235,11 @@ def bind(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _visit(inside: Boundary | None, function: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
-    """Execute a call for the run of the context that it is in."""
-    run = context.current_run()
+    """Execute a call for the run of the current context."""
+    run = context.current_node()
     assert run is not None, "bound inside a run"
     visit = _Visit(run, inside)
-    _attended.set(visit)  # in a context of its own
+    _attended.set(visit)  # the call has its own copy of the context
     try:
         check()
         result = function(*args, **kwargs)
@@ -269,7 +269,7 @@ async def _to_thread(call: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     copied = contextvars.copy_context()
-    run = context.current_run()
+    run = context.current_node()
     if run is not None:
         call = functools.partial(_visit, innermost(run), call, (), {})
 
@@ -288,7 +288,7 @@ async def _to_thread(call: Callable[[], T]) -> T:
 
 def _hand_over(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
     if future.done():
-        return  # whoever waited was cancelled
+        return  # the waiting task was cancelled
     if isinstance(error, StopIteration):
         converted = RuntimeError("the function raised StopIteration, which cannot be raised into a coroutine")
         converted.__cause__ = error
@@ -341,7 +341,7 @@ class ThreadPoolExecutor(concurrent.futures.ThreadPoolExecutor):
                 raise
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - the base's
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - inherited
         """Refuse further calls; ``wait`` for those that run."""
         with self._guard:
             self._is_shut = True

@@ -1,4 +1,4 @@
-"""Waiting for the end of a run, and waiting that a stop cuts short."""
+"""Waits for the end of a run, and waits that a stop cuts short."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from stoppable._core import context, participants
 from stoppable._core.boundary import check
 from stoppable._core.hooks import Hook, Moment
+from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
 from stoppable._core.policy import seconds as checked_seconds
-from stoppable._core.run import Run
 from stoppable._engine import control, tasks
 from stoppable._engine.alarms import Alarm
 from stoppable.errors import AgentStopped
@@ -21,16 +21,16 @@ from stoppable.errors import AgentStopped
 T = TypeVar("T")
 
 
-def _outcome_of(run: Run) -> Outcome[Any]:
+def _outcome_of(run: RunNode) -> Outcome[Any]:
     """Return how a run ended."""
-    assert run._outcome is not None, "it has ended"
-    return run._outcome
+    assert run.outcome is not None, "it has ended"
+    return run.outcome
 
 
-# Without an answer T is Outcome, which mypy cannot tell from a default.
-async def ended(run: Run, answer: Callable[[Run], T] = _outcome_of) -> T:  # type: ignore[assignment]
-    """Wait for the terminal status of a run, in any loop, and answer with what it means to the caller."""
-    if run._outcome is None:
+# Without ``answer``, T is Outcome, which mypy cannot infer from a default.
+async def ended(run: RunNode, answer: Callable[[RunNode], T] = _outcome_of) -> T:  # type: ignore[assignment]
+    """Wait for the terminal status of a run, in any loop, and return what ``answer`` makes of the run."""
+    if run.outcome is None:
         future: asyncio.Future[None] = asyncio.Future(loop=asyncio.get_running_loop())
         thread = tasks.here.thread
 
@@ -43,33 +43,33 @@ async def ended(run: Run, answer: Callable[[Run], T] = _outcome_of) -> T:  # typ
                 except RuntimeError:
                     pass  # the loop was closed, and its tasks with it
 
-        run._when_ended(wake)
+        run.when_ended(wake)
         try:
             await future
         except BaseException:
-            run._forget(wake)
+            run.forget(wake)
             raise
     return answer(run)
 
 
-async def acknowledged(run: Run, seconds: float) -> None:
+async def acknowledged(run: RunNode, seconds: float) -> None:
     """Wait until every gate that the stops of a run must close is closed, or the time is over."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(seconds):
-            for stop in run._stops():
+            for stop in run.stops():
                 future: asyncio.Future[None] = loop.create_future()
                 stop.when_acknowledged(functools.partial(_wake, future))
                 await future
     except TimeoutError:
-        pass  # a process that does not answer: KILL will
+        pass  # a process does not answer: KILL ends it
 
 
-def wait_for_end(run: Run) -> Outcome[Any]:
+def wait_for_end(run: RunNode) -> Outcome[Any]:
     """Wait for the terminal status of a run, on a thread; in every mode but cooperative the ladder bounds it."""
     alarm = Alarm()
-    run._when_ended(alarm.ring)
-    while (outcome := run._outcome) is None:
+    run.when_ended(alarm.ring)
+    while (outcome := run.outcome) is None:
         alarm.wait()
     return outcome
 
@@ -79,7 +79,7 @@ class _Wake(Hook):
 
     __slots__ = ("_future",)
 
-    def __init__(self, run: Run, future: asyncio.Future[None]) -> None:
+    def __init__(self, run: RunNode, future: asyncio.Future[None]) -> None:
         self.run = run
         self.moment = Moment.STOP
         self._future = future
@@ -90,7 +90,7 @@ class _Wake(Hook):
 
     @classmethod
     def call_all(cls, hooks: Sequence[Hook]) -> None:
-        """Wake them, each loop once for all of them."""
+        """Wake the waiting tasks, with one call for each loop."""
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for hook in hooks:
             future: asyncio.Future[None] = hook._future  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
@@ -107,17 +107,17 @@ async def until(future: asyncio.Future[None]) -> None:
     """Wait for a future of the running loop; a stop of the current run ends the wait and raises AgentStopped."""
     check()
     scope = context.current.get()
-    if not isinstance(scope, Run):
+    if not isinstance(scope, RunNode):
         await future  # outside any run, or in a shield: nothing cuts it short
         return
     hook = _Wake(scope, future)
-    scope._add_hook(hook)
+    scope.add_hook(hook)
     try:
         await future
     finally:
-        scope._withdraw(hook)
-    if scope._closed:
-        scope._raise_stopped()
+        scope.withdraw(hook)
+    if scope.closed:
+        scope.raise_stopped()
 
 
 async def sleep(seconds: float) -> None:

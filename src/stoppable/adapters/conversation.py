@@ -1,6 +1,6 @@
 """A message to an agent on another server, and the task that it starts there, as a node of the run's tree.
 
-It knows no protocol: each adapter says how its client tells the id and the end of a task, and how it cancels one.
+It is independent of the protocol: each adapter reads the id and the end of a task, and cancels one, in its own way.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def follow(client: C, begin: Callable[[AsyncIterator[Any], Any, Any], Conversati
 class Conversation:
     """One message to another agent, and the task that it started there.
 
-    As it is here it never learns the id of the task: a stop cannot be passed on, and a task that has not ended then is
-    ``unreachable``. Subclasses know a protocol.
+    Subclasses implement a protocol. This class never learns the id of the task, so it cannot pass a stop on, and a task
+    that has not ended by then is ``unreachable``.
     """
 
     def __init__(
@@ -72,24 +72,24 @@ class Conversation:
     # What a protocol adds
 
     def _note(self, node: RemoteNode, event: Any) -> None:
-        """Learn the id of the task and its end from what the other agent told."""
+        """Read the id of the task, and its end, from an event of the other agent."""
 
     async def _ask(self, node: RemoteNode) -> Fate | None:
         """Ask for the task, note its end if it has one, and return what it means; raises if there is no answer."""
-        raise NotImplementedError("it is asked for tasks whose id is known")
+        raise NotImplementedError("a protocol that knows the ids of tasks implements this")
 
     async def _tell(self, stop: RemoteStop) -> Fate | None:
         """Pass a stop on, and return the fate of the task as the other agent reports it."""
-        raise NotImplementedError("it is told of tasks whose id is known")
+        raise NotImplementedError("a protocol that knows the ids of tasks implements this too")
 
     def _is_answer(self, error: Exception) -> bool:  # noqa: ARG002 - protocols differ in it
-        """Return whether an error is the other agent's answer to the message, and says that no task of it works on."""
+        """Return whether an error is the other agent's answer, and means that no task was started or is running."""
         return False
 
     # What the reader sees
 
     async def events(self) -> AsyncGenerator[Any, None]:
-        """Yield what the other agent tells; raises AgentStopped if the stop ended it there."""
+        """Yield the events of the other agent; raises AgentStopped if the stop ended the task there."""
         follower = asyncio.create_task(self._follow(), name=f"stoppable follows {self._name}")
         _background.add(follower)
         follower.add_done_callback(self._followed)
@@ -107,9 +107,9 @@ class Conversation:
             raise told
 
     async def _leave(self, follower: asyncio.Task[None], left: BaseException) -> None:
-        """Stop the task there, and wait for its end: whoever leaves may close the client next.
+        """Stop the task there and wait for its end, because the caller may close the client next.
 
-        Not if somebody else cancelled the reader: that goes on at once (G9).
+        A cancel by other code is not delayed by this (G9).
         """
         node = self._node
         if node is None or node.fate is not None:
@@ -130,14 +130,14 @@ class Conversation:
     # The node
 
     async def _follow(self) -> None:
-        """Be the task of the node, from before the message is sent until the other agent has said the end."""
+        """Run as the node's task, from before the message is sent until the other agent has reported the end."""
         reader: asyncio.Task[None] | None = None
         try:
             async with stoppable.remote(self._name, tell=self._tell, policy=self._policy) as node:
                 self._node = node
                 if self.task_id:
                     self._identify(node)
-                # A reader of its own: when the ladder cancels this task, the id may still have to be learned.
+                # In a separate task: when the ladder cancels this one, the id of the task may not be known yet.
                 with stoppable.detached():
                     reader = asyncio.create_task(self._read(node))
                 await asyncio.wait({reader})

@@ -12,16 +12,16 @@ from xml.etree import ElementTree as ET
 import typer
 
 from stoppable.cli import load, options
-from stoppable.cli.exits import Exit, told
+from stoppable.cli.exits import Exit, reports_errors
 from stoppable.cli.text import safe
 
 if TYPE_CHECKING:
     from stoppable.testing.card import ReportCard
 
 
-@told
+@reports_errors
 def check(
-    target: Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The current folder is importable.")],
+    target: options.Target,
     given: options.InputArgument = None,
     within: Annotated[float, typer.Option("--within", metavar="SECONDS", help="The grace that it gets.")] = 2.0,
     most: Annotated[int, typer.Option("--most", min=1, help="How many of its boundaries are tried.")] = 10,
@@ -31,7 +31,7 @@ def check(
 ) -> None:
     """Check that an agent stops: run it again and again, and stop it at each of its boundaries in each mode.
 
-    It need not know of stoppable. Every run has its real effects: give it an input that is safe to repeat.
+    The agent need not use stoppable. Every run has its real effects: give it an input that is safe to repeat.
     """
     from stoppable.testing.card import report_card  # noqa: PLC0415 - only here
 

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: where there is no room for a column it is left out, or all are stacked."""
+"""Tables that fit the terminal: a column without room is left out, or the rows are stacked."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ class Column:
 
     name: str
     least: int = 0
-    """A cell that is longer is cut or folded at no less than this; 0 means that its words stay whole."""
+    """The narrowest that a longer cell is cut or folded to; 0 keeps its words whole."""
+    good: int = 0
+    """Columns of a higher rank are left out before this one gets narrower than this."""
     most: int = 1000
     """No wider than this."""
     rank: int = 0
-    """0 is always there; of the others the highest is left out first."""
+    """0 is always shown; of the others the highest is left out first."""
     breaks: str = r"\s+"
-    """Where a cell may go on below, as a regular expression."""
+    """Where a cell may be folded, as a regular expression."""
     cut: bool = False
-    """Whether a cell that is too long ends in an ellipsis; otherwise it goes on below."""
+    """Whether a cell that is too long ends in an ellipsis; otherwise it is folded."""
     right: bool = False
 
 
 class FittedTable:
     """Draws rows below their headers with as many columns as the width has room for.
 
-    A wider terminal never shows fewer columns. Where even those that are always there do not fit, each row becomes a
-    list of ``NAME  value``, with all of them.
+    A wider terminal never shows fewer columns. If even those that are always shown do not fit, each row becomes a
+    list of ``NAME  value`` with all columns.
     """
 
     def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
         self._columns, self._rows = columns, rows
         self._wanted = [min(one.most, self._longest(number, words=False)) for number, one in enumerate(columns)]
-        self._needed = [self._need(number, one) for number, one in enumerate(columns)]
+        self._needed = [self._need(number, one.least) for number, one in enumerate(columns)]
+        self._good = [self._need(number, one.good or one.least) for number, one in enumerate(columns)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = self._shown(options.max_width)
@@ -58,21 +61,25 @@ class FittedTable:
         parts = [word for cell in cells for word in re.split(column.breaks, cell)] if words else cells
         return max(cell_len(part) for part in (column.name, *parts))
 
-    def _need(self, number: int, column: Column) -> int:
+    def _need(self, number: int, least: int) -> int:
+        column = self._columns[number]
         whole = self._wanted[number] if column.cut else self._longest(number, words=True)
-        return max(len(column.name), min(whole, column.least) if column.least else whole)
+        return max(len(column.name), min(whole, least) if least else whole)
 
     def _shown(self, width: int) -> list[int] | None:
-        """Return the columns that fit, or None if those that are always there do not."""
+        """Return the columns that fit, or None if those that are always shown do not."""
         ranks = sorted({one.rank for one in self._columns}, reverse=True)
         for highest in ranks:
             shown = [number for number, one in enumerate(self._columns) if one.rank <= highest]
-            if sum(self._needed[number] + _GAP for number in shown) - _GAP <= width:
+            needs = [
+                (self._needed if self._columns[number].rank == highest else self._good)[number] for number in shown
+            ]
+            if sum(needs) + _GAP * (len(shown) - 1) <= width:
                 return shown
         return None
 
     def _widths(self, shown: Sequence[int], width: int) -> dict[int, int]:
-        """Return how wide each is: what it needs, and a fair part of what is left."""
+        """Return the width of each: what it needs, and a fair part of what is left."""
         widths = {number: self._needed[number] for number in shown}
         left = width - sum(widths.values()) - _GAP * (len(shown) - 1)
         while growing := [number for number in shown if widths[number] < self._wanted[number]][:left]:

@@ -27,25 +27,25 @@ NEVER_LOOKED = "it has met no boundary or check"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countdown:
-    """What is known of a stop that goes on."""
+    """A stop that is not over: what the run waits for, and the next step of the ladder."""
 
     mode: Mode | None
     in_flight: Sequence[str] | None
     """None if that is not known."""
     ladder: Sequence[Climb]
     is_blind: bool = False
-    """Whether the run has never looked, so that it is not waited for."""
+    """Whether the run has met no boundary or check, so that it gets less time."""
 
     @classmethod
     def of_receipt(cls, receipt: Receipt, in_flight: Sequence[str] | None) -> Countdown:
-        """Return that of a receipt, which tells what was in flight when the stop came, not what is now."""
+        """Make one from a receipt, and what is in flight now; the receipt lists what was when the stop came."""
         began = receipt.requested_at or 0.0
         ladder = [Climb(rung=step.rung, at=began + step.after) for step in receipt.ladder]
         return cls(mode=receipt.mode, in_flight=in_flight, ladder=ladder, is_blind=receipt.blind)
 
     @classmethod
     def of_summary(cls, run: RunSummary) -> Countdown:
-        """Return that of a run in a list."""
+        """Make one from a run in a list."""
         return cls(mode=run.mode, in_flight=run.in_flight, ladder=run.ladder)
 
     def told(self, now: float) -> str:
@@ -53,21 +53,21 @@ class Countdown:
         return ": ".join(part for part in (self._why(), self._then(now)) if part)
 
     def brief(self, now: float) -> str:
-        """Say it with the time first, where the end may be cut: ``cancelled in 8 s: nothing in flight``."""
-        return ": ".join(part for part in (self._then(now), self._why()) if part)
+        """Say it with the time first, because a table may cut the end: ``cancelled in 8 s: nothing in flight``."""
+        return ": ".join(part for part in (self._then(now, brief=True), self._why()) if part)
 
-    def _then(self, now: float) -> str:
+    def _then(self, now: float, *, brief: bool = False) -> str:
         if self.mode is Mode.COOPERATIVE:
             return "waiting as long as it takes"
         if not self.ladder:
-            return "its worker has not heard of the stop yet"
+            return "its worker has not seen the stop yet"
         steps = [step for step in self.ladder if step.at > now and (self.in_flight or step.rung is not Rung.INTERRUPT)]
         if not steps:
             return ""
         step = min(steps, key=lambda step: step.at)
         seconds = math.ceil(step.at - now)
         if step.rung is Rung.INTERRUPT:
-            return f"waiting up to {seconds} s for {_ending(self.in_flight or ())}"
+            return f"waiting up to {seconds} s" + ("" if brief else f" for {_ending(self.in_flight or ())}")
         return f"{_FORCE[step.rung]} in {seconds} s"
 
     def _why(self) -> str:

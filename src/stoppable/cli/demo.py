@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from stoppable.cli import screen, show
-from stoppable.cli.exits import Exit, complain, told
+from stoppable.cli.exits import Exit, complain, reports_errors
 from stoppable.cli.options import Json
-from stoppable.cli.view import RunView, side_by_side, told_as_line
+from stoppable.cli.view import RunView, event_line, side_by_side
 from stoppable.demo.three_runs import LABELS, Scenario, play, wrong
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.supervisor import Supervisor
@@ -23,15 +23,15 @@ from stoppable.supervisor import Supervisor
 _FAST_SECONDS = 0.05
 
 
-@told
+@reports_errors
 def demo(
-    fast: Annotated[bool, typer.Option("--fast", help="Half a second in place of ten.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Take half a second instead of ten.")] = False,
     as_json: Json = False,
 ) -> None:
     """Play three runs side by side and stop one.
 
     A, B and C take ten steps each. B is stopped after three, A and C complete. Prints the receipts, and exits with 1 if
-    a status is not as it must be.
+    a run has another status than expected.
     """
     scenario = Scenario(seconds=_FAST_SECONDS) if fast else Scenario()
     records = asyncio.run(_play(scenario, is_quiet=as_json))
@@ -41,7 +41,7 @@ def demo(
     else:
         _report(records)
         if not mistakes:
-            screen.say("as it must be: B stopped with what it had, A and C completed")
+            screen.say("as expected: B is stopped and kept its partial, A and C completed")
     for mistake in mistakes:
         complain(mistake)
     raise typer.Exit(Exit.FAILED if mistakes else Exit.DONE)
@@ -55,7 +55,7 @@ async def _play(scenario: Scenario, *, is_quiet: bool) -> dict[str, RunRecord]:
     def told(label: str, event: Event) -> None:
         views[label].take(event)
         if not is_quiet and not screen.is_live() and event.type in {EventType.PROGRESS, EventType.STATUS}:
-            screen.say(f"{label}  {told_as_line(event)}")
+            screen.say(f"{label}  {event_line(event)}")
 
     with _screen(views, is_quiet=is_quiet):
         async with Supervisor() as supervisor:

@@ -26,10 +26,10 @@ def details(
     *,
     full: bool,
 ) -> RenderableType:
-    """Return what a run is, what it started, what it said, how it ended and what became of its stop."""
+    """Return what a run is, the runs it started, its output, its error and its receipt."""
     parts: list[RenderableType] = [_title(record, now), _facts(record, tree[record.id], now, full=full)]
     if len(tree) > 1:
-        parts += ["", Text("runs below it", style="bold"), show.tree(tree, now)]
+        parts += ["", Text("tree", style="bold"), show.tree(tree, now)]
     outcome = record.outcome
     if outcome is not None:
         for name, kept in (("result", outcome.result), ("partial", outcome.partial)):
@@ -70,17 +70,18 @@ def _told(record: RunRecord, *, full: bool) -> Iterable[tuple[str, str]]:
             yield name, dt.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     if record.parent_id is not None:
         yield "started by", show.short(record.parent_id)
-    for name, value in (("owner", record.owner), ("conversation", record.key)):
+    labels = ", ".join(f"{key}:{value}" for key, value in record.labels.items()) or None
+    for name, value in (("owner", record.owner), ("conversation", record.key), ("labels", labels)):
         if value is not None:
             yield name, first(value)
-    if record.labels:
-        yield "labels", first(", ".join(f"{key}:{value}" for key, value in record.labels.items()))
-    if record.input is not None:
+    if record.input not in (None, {}):
         text = value_text(record.input)
         yield "input", safe(text) if full else first(text)
     for name, why in record.omitted.items():
         yield "not kept", first(f"{name}: {why}")
-    yield "runs in", f"{record.isolation}, worker {show.short(record.worker)}" if record.worker else record.isolation
+    yield "worker", show.short(record.worker) or "none yet"
+    if record.isolation != "auto":
+        yield "isolation", record.isolation
 
 
 def _told_live(summary: RunSummary, now: float) -> Iterable[tuple[str, str]]:
@@ -93,7 +94,7 @@ def _told_live(summary: RunSummary, now: float) -> Iterable[tuple[str, str]]:
 
 
 def error(found: ErrorRecord) -> RenderableType:
-    """Return an error as Python shows it: with its traceback, which ends with the exception itself."""
+    """Return an error as Python prints it: the traceback, then the exception."""
     if not found.trace:
         return plain(f"{found.type}: {found.message}", "red")
     above, _, last = found.trace.rstrip().rpartition("\n")

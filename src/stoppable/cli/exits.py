@@ -1,4 +1,4 @@
-"""What the exit code of a command says, and how an error becomes one."""
+"""The exit codes of commands, and how an error becomes one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class CommandError(StoppableError):
 
 
 def of_status(status: Status) -> Exit:
-    """Return what the end of a run means for whoever waited for it."""
+    """Return the exit code for the status of a run that was waited for."""
     match status:
         case Status.COMPLETED:
             return Exit.DONE
@@ -106,8 +106,8 @@ def of_error(error: StoppableError) -> Exit:
             return Exit.FAILED
 
 
-def told(function: Callable[P, T]) -> Callable[P, T]:
-    """Make the errors of a command one sentence and an exit code, never a traceback."""
+def reports_errors(function: Callable[P, T]) -> Callable[P, T]:
+    """Turn the errors of a command into one line on stderr and an exit code."""
 
     @functools.wraps(function)
     def command(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -124,7 +124,7 @@ def told(function: Callable[P, T]) -> Callable[P, T]:
         except KeyboardInterrupt:
             raise typer.Exit(Exit.INTERRUPTED) from None
         except BrokenPipeError:
-            sys.stderr.close()  # whoever read our output has enough of it
+            sys.stderr.close()  # the reader of our output has gone
             raise typer.Exit(Exit.DONE) from None
         except OSError as error:
             if error.errno not in _FULL:
@@ -138,19 +138,19 @@ def told(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def write_nowhere() -> None:
-    """Lead the standard output nowhere: what is left of it would fail again at the end."""
+    """Redirect stdout to the null device: flushing it at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _sentence(error: StoppableError) -> str:
     if isinstance(error, RunHeld):
         why = f" ({error.reason})" if error.reason else ""
-        return f"starts like this one are held{why}: `stoppable release {error.hold_id}` lets them through again"
+        return f"new runs like this one are on hold{why}: `stoppable release {error.hold_id}` allows them again"
     return str(error)
 
 
 def complain(message: str) -> None:
-    """Say what is wrong, on one line of the standard error."""
+    """Print an error on one line of stderr."""
     one_line = " ".join(safe(message).split())
     colour = None if os.environ.get("NO_COLOR") else "red"
     typer.secho("error: ", fg=colour, bold=True, nl=False, err=True)

@@ -15,7 +15,7 @@ from stoppable.cli import details, screen, show
 from stoppable.cli.countdown import Countdown, tree_of
 from stoppable.cli.exits import Exit, of_status
 from stoppable.cli.text import safe, value_text
-from stoppable.cli.view import RunView, told_as_line
+from stoppable.cli.view import RunView, event_line
 from stoppable.errors import StoppableError
 from stoppable.records import RunRecord
 
@@ -27,7 +27,7 @@ _LAST_LOOK_SECONDS = 2.0  # a server may take its time
 
 
 def follow(client: Connected, record: RunRecord, *, as_json: bool, after: int = 0) -> Exit:
-    """Show the events of a run as they come, then how it ended; leaving it by Ctrl-C leaves the run alone."""
+    """Show the events of a run as they come, then how it ended. Ctrl-C stops watching, not the run."""
     try:
         if as_json:
             for event in client.events(record.id, after):
@@ -36,7 +36,7 @@ def follow(client: Connected, record: RunRecord, *, as_json: bool, after: int = 
             _live(client, record, after)
         else:
             for event in client.events(record.id, after):
-                line = told_as_line(event)
+                line = event_line(event)
                 if line is not None:
                     screen.say(safe(f"{event.seq:>5}  {line}"))
     except KeyboardInterrupt:
@@ -59,7 +59,7 @@ def _live(client: Connected, record: RunRecord, after: int) -> None:
 
 
 class _StopWatch:
-    """Asks what a stopping run waits for, on a thread: the events of the run do not tell of its children."""
+    """Asks what a stopping run waits for, on a thread: its events do not include those of its children."""
 
     def __init__(self, client: Connected, record: RunRecord, view: RunView) -> None:
         self._client, self._record, self._view = client, record, view
@@ -76,7 +76,7 @@ class _StopWatch:
         self._thread.join(_LAST_LOOK_SECONDS)
 
     def told(self, in_flight: Sequence[str]) -> str:
-        """Say why it is not over, as of the last look."""
+        """Say why it is not over yet, as of the last answer."""
         receipt = self._receipt
         if receipt is None:
             return "stopping"
@@ -84,14 +84,14 @@ class _StopWatch:
 
     def _look(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(StoppableError):  # the stream of events tells what is wrong
+            with contextlib.suppress(StoppableError):  # the stream of events fails too, and says why
                 self._view.in_flight = tree_of(self._client, self._record.id)[self._record.id].in_flight
                 self._receipt = self._client.receipt(self._record.id)
             self._over.wait(_LOOK_SECONDS)
 
 
 def conclude(record: RunRecord) -> None:
-    """Print the result of a run to the standard output, and what is to be said about its end to the other."""
+    """Print the result of a run to stdout, and how it ended to stderr."""
     outcome = record.outcome
     if record.receipt is not None and record.stop is not None:
         screen.err().print(show.receipt(record.receipt, record))
@@ -109,7 +109,7 @@ def conclude(record: RunRecord) -> None:
 
 
 def print_value(value: object) -> None:
-    """Print a result: harmless to a terminal, and untouched into a file or pipe."""
+    """Print a result: without control characters on a terminal, unchanged into a file or pipe."""
     text = value_text(value)
     screen.out().file.write((safe(text) if screen.out().is_terminal else text) + "\n")
     screen.out().file.flush()

@@ -93,19 +93,23 @@ def _module(name: str) -> Any:
         return importlib.import_module(wanted)
     except ModuleNotFoundError as error:
         if error.name is None or not (wanted == error.name or wanted.startswith(f"{error.name}.")):
-            raise CommandError(f"{name} needs the module {error.name}, which is not installed") from error
+            raise CommandError(
+                f"{name} needs the module {error.name}, which is not installed{_place_of(error)}", Exit.NOT_FOUND
+            ) from error
         raise CommandError(
             f"no module {name!r}: run this in the folder that has it, or install it", Exit.NOT_FOUND
         ) from error
     except (Exception, SystemExit) as error:
-        where = _place_of(error)
-        raise CommandError(f"{name} cannot be imported: {type(error).__name__}: {error}{where}", Exit.FAILED) from error
+        said = error.msg if isinstance(error, SyntaxError) else error
+        raise CommandError(
+            f"{name} cannot be imported: {type(error).__name__}: {said}{_place_of(error)}", Exit.FAILED
+        ) from error
 
 
 def _place_of(error: BaseException) -> str:
-    """Return the file and line where an import went wrong: the last one outside the import system."""
-    if isinstance(error, SyntaxError):
-        return ""  # it says where
+    """Return the file and line where an import went wrong: the last one of code that is not installed."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f" ({error.filename}:{error.lineno}: {(error.text or '').strip()})"
     frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen ")]
     if len(frames) < 2:
         return ""

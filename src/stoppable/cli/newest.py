@@ -1,4 +1,4 @@
-"""The newest runs of a server, kept up to date by its stream of changes; those of a store are asked for."""
+"""The newest runs: a server pushes changes, a store is read again and again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _TRY_AGAIN_SECONDS = 1.0
 
 
-class Asked:
-    """The newest runs of a store that has no server."""
+class PolledRuns:
+    """The newest runs of a store, read again each time."""
 
     def __init__(self, client: StoreClient, limit: int) -> None:
         self._client, self._limit = client, limit
@@ -28,12 +28,12 @@ class Asked:
         return self._client.list(limit=self._limit).runs
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is time to look again."""
+        """Wait before the next read."""
         threading.Event().wait(seconds)
 
 
-class Told:
-    """The newest runs of a server, which tells when one changes."""
+class PushedRuns:
+    """The newest runs of a server, which reports each change."""
 
     def __init__(self, client: BlockingCalls, limit: int) -> None:
         self._client, self._limit = client, limit
@@ -44,14 +44,14 @@ class Told:
         threading.Thread(target=self._follow, name="stoppable-watch", daemon=True).start()
 
     def newest(self) -> Sequence[RunSummary]:
-        """Return them as they are now; raises why that is not known."""
+        """Return them as they are now, or raise the error of the connection."""
         with self._lock:
             if self._error is not None:
                 raise self._error
             return sorted(self._runs.values(), key=lambda run: run.created_at, reverse=True)[: self._limit]
 
     def wait(self, seconds: float) -> None:
-        """Wait for news, or so long."""
+        """Wait for a change, at most so long."""
         self._news.wait(seconds)
         self._news.clear()
 
@@ -74,7 +74,7 @@ class Told:
                 self._runs = {run.id: run for run in listed}
             run = change.run
             if run is not None and not (run.id in self._runs and self._runs[run.id].over and not run.over):
-                self._runs[run.id] = run  # what was sent before the list was made is not taken back by it
+                self._runs[run.id] = run  # a change that is older than the list must not bring a run back to life
             for run_id, known in self._runs.items():
                 if run_id in change.in_flight or change.is_all:
                     self._runs[run_id] = replace(known, in_flight=change.in_flight.get(run_id, ()))

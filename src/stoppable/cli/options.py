@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Connected: TypeAlias = Server | StoreClient
 
-_RETRY_SECONDS = 2.0  # somebody is waiting at a terminal
+_RETRY_SECONDS = 2.0  # a person is waiting at a terminal
 _SHORTEST = 4  # characters of an id
 _TOLD = 10
 _LOOKED_THROUGH = 1000
@@ -60,6 +60,10 @@ InputArgument = Annotated[
     str | None,
     typer.Argument(metavar="[INPUT]", help="A JSON object of keyword arguments, or anything else as the only one."),
 ]
+Target = Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The current folder is importable.")]
+Owner = Annotated[str | None, typer.Option("--owner", help="Whose run it is.")]
+Seconds = Annotated[float | None, typer.Option("--seconds", help="Stop it after so many seconds.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")]
 Url = Annotated[str | None, typer.Option("--url", envvar="STOPPABLE_URL", help="Where the server is.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Labels = Annotated[list[str] | None, typer.Option("--label", metavar="KEY:VALUE", help="May be given several times.")]

@@ -1,4 +1,4 @@
-"""What an agent writes while a live screen is shown: above it, and harmless, also what its processes write."""
+"""Shows what an agent and its processes write above a live screen, without control characters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LAST_WORDS_SECONDS = 2.0  # a process that is left behind may go on writing
 
 @contextlib.contextmanager
 def harmless_output(console: Console, *, is_beside: bool = False) -> Iterator[None]:
-    """Send what is written to the terminal through a console while the block runs; a file or pipe gets it untouched.
+    """Send what is written to the terminal through a console while the block runs; a file or pipe gets it unchanged.
 
-    At the level of descriptors: processes and C code do not ask ``sys.stdout``. The console writes to one of its own.
-    With ``is_beside`` the standard output goes there wherever it leads: it is kept for something else.
+    Works on file descriptors, because processes and C code do not use ``sys.stdout``. The console has a duplicate.
+    With ``is_beside`` stdout goes through the console wherever it leads, because it is kept for JSON.
     """
     taken = [descriptor for descriptor in (1, 2) if os.isatty(descriptor) or (is_beside and descriptor == 1)]
     read, write = os.pipe()
@@ -48,7 +48,7 @@ def harmless_output(console: Console, *, is_beside: bool = False) -> Iterator[No
 
 
 def _pass_on(read: int, over: int, console: Console) -> None:
-    """Print what is written until nobody can write, or the block is over and all that was written in it is printed."""
+    """Print what is written until every writer has closed the pipe, or the block has ended and the pipe is empty."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     rest = ""
     while read in select.select([read, over], [], [])[0] and (data := os.read(read, 65536)):

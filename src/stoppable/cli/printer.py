@@ -1,4 +1,4 @@
-"""Prints on a thread: whoever reads it may take none for long, and a press of Ctrl-C must be heard meanwhile."""
+"""Prints on a thread, so that a slow reader of the output does not delay Ctrl-C."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Printer:
             self._ended.get_loop().call_soon_threadsafe(self._end, failure)
 
     def _end(self, failure: Exception | None) -> None:
-        if not self._ended.done():  # somebody may have given it up
+        if not self._ended.done():  # the wait for it may have been cancelled
             self._ended.set_result(failure)
 
 

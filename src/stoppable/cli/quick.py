@@ -1,4 +1,4 @@
-"""A client that is ready at once, for commands that send a request or two."""
+"""A client that is imported fast, for commands that send one or two requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
 from stoppable.client.blocking_calls import BlockingCalls
-from stoppable.client.calls import Disconnected, Reply, Request, encoded
+from stoppable.client.calls import Disconnected, Request, Response, encoded
 from stoppable.client.changes import Change
 from stoppable.client.settings import authorization, explained, headers_of
 from stoppable.records import Event
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class QuickClient(BlockingCalls):
-    """Sends requests to a server on this machine by itself: importing httpx takes longer than a stop.
+    """Sends requests to a server on this machine with ``http.client``: importing httpx takes longer than a stop.
 
-    Each has a connection of its own. What follows a run is left to a ``Client``.
+    Each request opens a new connection. ``events`` and ``changes`` use a ``Client``.
     """
 
     def __init__(self, url: str, *, timeout: float = 10.0, retry_seconds: float = 15.0) -> None:
@@ -46,7 +46,7 @@ class QuickClient(BlockingCalls):
 
         return Client(self.url, timeout=self._timeout, retry_seconds=self._retry_seconds)
 
-    def _send(self, request: Request, timeout: float) -> Reply:
+    def _send(self, request: Request, timeout: float) -> Response:
         base = urlsplit(self.url)
         assert base.hostname is not None, "it was checked"
         path = base.path + request.path + (f"?{urlencode(request.params)}" if request.params else "")
@@ -58,7 +58,7 @@ class QuickClient(BlockingCalls):
             connection.sock.settimeout(timeout + request.patience)
             connection.request(request.method, path, body, headers)  # type: ignore[arg-type]  # bytes are headers too
             answer = connection.getresponse()
-            return Reply(status=answer.status, content=answer.read(), headers=dict(answer.getheaders()))
+            return Response(status=answer.status, content=answer.read(), headers=dict(answer.getheaders()))
         except (OSError, http.client.HTTPException) as error:
             raise Disconnected(explained(error)) from error
         finally:

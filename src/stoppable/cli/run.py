@@ -24,34 +24,34 @@ from stoppable._engine.handle import RunHandle
 from stoppable._engine.plain.install import instrument
 from stoppable.cli import load, options, screen
 from stoppable.cli.countdown import Countdown
-from stoppable.cli.exits import Exit, of_status, told, write_nowhere
+from stoppable.cli.exits import Exit, of_status, reports_errors, write_nowhere
 from stoppable.cli.following import conclude
 from stoppable.cli.output import harmless_output, quiet_keyboard
 from stoppable.cli.printer import Printer
 from stoppable.cli.text import safe, value_text
-from stoppable.cli.view import RunView, told_as_line
+from stoppable.cli.view import RunView, event_line
 from stoppable.errors import RunEnded
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.supervisor import Supervisor
 
 _HINTS = {
-    None: "Ctrl-C stops it: what is in flight may finish",
-    Mode.GRACEFUL: "Ctrl-C again cuts off what is in flight; clean-up runs",
-    Mode.IMMEDIATE: "Ctrl-C again kills it, and clean-up may not run",
-    Mode.KILL: "Ctrl-C again leaves at once, whatever is still alive",
+    None: "Ctrl-C stops it; calls in flight may finish",
+    Mode.GRACEFUL: "Ctrl-C again cuts off the calls in flight; clean-up runs",
+    Mode.IMMEDIATE: "Ctrl-C again kills it; clean-up may not run",
+    Mode.KILL: "Ctrl-C again leaves at once; parts of the run may stay alive",
 }
 _LOOK_SECONDS = 0.1
 _LAST_ITEMS_SECONDS = 1.0  # of a run that is over
 
 
-@told
+@reports_errors
 def run(
-    target: Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The current folder is importable.")],
+    target: options.Target,
     given: options.InputArgument = None,
     store: options.Store = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Whose run it is.")] = None,
+    owner: options.Owner = None,
     label: options.Labels = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop it after so long.")] = None,
+    seconds: options.Seconds = None,
     isolated: Annotated[
         bool, typer.Option("--process", help="Run it in a process, which can always be ended.")
     ] = False,
@@ -59,7 +59,7 @@ def run(
 ) -> None:
     """Run an agent here, with Ctrl-C as its stop button.
 
-    Once is a graceful stop: what is in flight may finish. Twice cuts it off. Three times kills it.
+    Once stops it gracefully: calls in flight may finish. Twice cuts them off. Three times kills the run.
     """
     console = _Console(as_json=as_json)
     # A module may print while it is imported; nothing that an agent starts inherits the key.
@@ -78,7 +78,7 @@ def run(
     with _api_key.taken():
         record = asyncio.run(_run(start, functools.partial(agent, *args, **kwargs), store, console))
     code = console.conclude(record)
-    # From here on Ctrl-C is the system's again: a thread that the agent left behind cannot swallow it.
+    # Let the system handle Ctrl-C again: a thread that the agent left behind cannot swallow it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if record.status is Status.LOST:
         _leave(code)
@@ -104,7 +104,7 @@ async def _run(start: Any, agent: functools.partial[Any], store: str | None, con
 
 
 class _Console:
-    """The buttons and the screen of one run."""
+    """Handles Ctrl-C and draws the screen of one run."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -121,11 +121,11 @@ class _Console:
 
     @contextlib.contextmanager
     def buttons(self, handle: RunHandle[Any]) -> Iterator[None]:
-        """Make Ctrl-C climb the modes, and a TERM a graceful stop."""
+        """Make Ctrl-C stop the run, harder each time, and SIGTERM stop it gracefully."""
         self._handle = handle
         self._view.run_id = handle.id
         if not self._is_live and not self._as_json:
-            screen.say(safe(f"running {handle.run.name} as {handle.id}: {_HINTS[None]}"))
+            screen.say(safe(f"running {handle.run.name} as {handle.id}; {_HINTS[None]}"))
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._press)
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
@@ -138,7 +138,7 @@ class _Console:
     def _press(self) -> None:
         if self._presses >= len(PRESSES):
             self._leave_screen()
-            screen.say("left at once; something of the run may still be alive")
+            screen.say("left at once; parts of the run may still be alive")
             _leave(Exit.INTERRUPTED)
         mode = PRESSES[self._presses]
         self._presses += 1
@@ -197,18 +197,18 @@ class _Console:
             yield
 
     async def look(self) -> None:
-        """Keep what is in flight up to date; the events of the run itself do not tell of its children."""
+        """Keep what is in flight up to date; the events of the run do not include those of its children."""
         while True:
             self._show_in_flight()
             await asyncio.sleep(_LOOK_SECONDS)
 
     def printing_items(self, handle: RunHandle[Any]) -> asyncio.Task[None]:
-        """Print what a generator yields, which is then told in no other way."""
+        """Print what a generator yields; its events are not shown in addition."""
         self._prints_items = True
         return asyncio.create_task(self._print_while_read(handle))
 
     async def wait_for_last_items(self, printing: asyncio.Task[None]) -> None:
-        """Wait until all is printed that the generator had yielded; not for long, once somebody wants it to end."""
+        """Wait until all that the generator yielded is printed; after Ctrl-C or SIGTERM no longer than a second."""
         while not printing.done():
             await asyncio.wait([printing], timeout=_LAST_ITEMS_SECONDS)
             if self._presses or self._terminated:
@@ -216,17 +216,17 @@ class _Console:
         printing.result()
 
     async def _print_while_read(self, handle: RunHandle[Any]) -> None:
-        """Print what a generator yields, as it comes, and stop it if nobody reads that any more."""
+        """Print what a generator yields, as it comes, and stop it when the reader of the output has gone."""
         try:
             await self._print_items(handle)
         except BrokenPipeError:
             write_nowhere()
-            self._stop(Mode.GRACEFUL, Reason.of("nobody reads its output", kind=ReasonKind.DISCONNECT))
+            self._stop(Mode.GRACEFUL, Reason.of("its output was closed", kind=ReasonKind.DISCONNECT))
 
     async def _print_items(self, handle: RunHandle[Any]) -> None:
         """Print texts as they are, and anything else as lines of JSON."""
         text, printer = "", Printer()
-        with contextlib.suppress(RunEnded):  # how it ended is told in its own words
+        with contextlib.suppress(RunEnded):  # conclude() prints how it ended
             async for item in handle.stream():
                 if self._as_json:
                     continue
@@ -249,12 +249,12 @@ class _Console:
         if self._as_json:
             return
         if not self._is_live and event.type in {EventType.PROGRESS, EventType.LOG}:
-            screen.say(safe(told_as_line(event) or ""))
+            screen.say(safe(event_line(event) or ""))
 
     # The end
 
     def conclude(self, record: RunRecord) -> Exit:
-        """Print how it ended, and return what to say to the shell."""
+        """Print how it ended, and return the exit code."""
         if self._as_json:
             screen.print_json(record)
         else:
@@ -268,7 +268,7 @@ class _Console:
 
 
 def _leave(code: Exit) -> NoReturn:
-    """End this process now: a thread that nobody can end would keep it, and with it the prompt, for ever."""
+    """End this process now: Python would wait for a thread that cannot be ended."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stoppable._core.policy import Limits
 from stoppable._core.state import Status
+from stoppable._core.stop import Receipt
 from stoppable.cli import options, screen, show, tables
 from stoppable.cli.countdown import with_those_below
-from stoppable.cli.exits import told
+from stoppable.cli.exits import reports_errors
 from stoppable.cli.options import AgentArgument, Direct, InputArgument, Json, Labels, RunArgument, Url
 from stoppable.cli.text import safe
-from stoppable.records import RunSummary
+from stoppable.records import RunRecord, RunSummary, Summaries
 
 if TYPE_CHECKING:
     from stoppable.cli.options import Connected
 
 
-@told
+@reports_errors
 def ls(
     status: Annotated[list[Status] | None, typer.Option("--status", help="May be given several times.")] = None,
     agent: Annotated[str | None, typer.Option("--agent", help="Only runs of this agent.")] = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Only runs of this owner.")] = None,
     label: Labels = None,
     key: Annotated[str | None, typer.Option("--key", help="Only the turns of this conversation.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 20,
+    limit: options.Limit = 20,
     full: Annotated[bool, typer.Option("--full", help="Print every column, ids and reasons whole.")] = False,
     url: Url = None,
     store: Direct = None,
@@ -35,7 +38,10 @@ def ls(
 ) -> None:
     """List runs, newest first."""
     with options.connect(url, store) as client:
-        records, more = _listed(client, Wanted(status or [], agent, owner, options.labels(label), key), limit)
+        wanted = functools.partial(
+            client.list, status=status or [], agent=agent, owner=owner, labels=options.labels(label), key=key
+        )
+        records, more = _listed(wanted, limit)
     if as_json:
         screen.print_json(records)
     elif records:
@@ -46,21 +52,12 @@ def ls(
         screen.say("no runs: start one with `stoppable start AGENT`")
 
 
-class Wanted(NamedTuple):
-    """Which runs are listed."""
-
-    status: list[Status]
-    agent: str | None
-    owner: str | None
-    labels: dict[str, str]
-    key: str | None
-
-
-def _listed(client: Connected, wanted: Wanted, limit: int) -> tuple[list[RunSummary], bool]:
+def _listed(page_of: Callable[..., Summaries], limit: int) -> tuple[list[RunSummary], bool]:
+    """Return the first runs, and whether there are more; a server lists a hundred at a time."""
     found: list[RunSummary] = []
     cursor = None
     while len(found) < limit:
-        page = client.list(**wanted._asdict(), cursor=cursor, limit=min(100, limit - len(found)))
+        page = page_of(cursor=cursor, limit=min(100, limit - len(found)))
         found += page.runs
         cursor = page.cursor
         if cursor is None or not page.runs:
@@ -68,15 +65,15 @@ def _listed(client: Connected, wanted: Wanted, limit: int) -> tuple[list[RunSumm
     return found[:limit], cursor is not None
 
 
-@told
+@reports_errors
 def start(
     agent: AgentArgument,
     given: InputArgument = None,
     run_id: Annotated[str | None, typer.Option("--id", help="Its id; the same id again is the same run.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Whose run it is.")] = None,
+    owner: options.Owner = None,
     label: Labels = None,
     key: Annotated[str | None, typer.Option("--key", help="The conversation that it is a turn of; any text.")] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop it after so long.")] = None,
+    seconds: options.Seconds = None,
     isolation: Annotated[str | None, typer.Option("--isolation", help="auto, task, thread or process.")] = None,
     is_followed: Annotated[bool, typer.Option("--follow", "-f", help="Show it until it is over.")] = False,
     url: Url = None,
@@ -95,7 +92,7 @@ def start(
             isolation=isolation,
         )
         record = handle.last_record
-        assert record is not None, "a start tells it"
+        assert record is not None, "a start returns the record"
         if is_followed:
             from stoppable.cli.following import follow  # noqa: PLC0415 - most commands show nothing live
 
@@ -107,7 +104,7 @@ def start(
     screen.say(f"{record.name} is {record.status}; stop it with `stoppable stop {show.short(record.id)}`")
 
 
-@told
+@reports_errors
 def agents(url: Url = None, as_json: Json = False) -> None:
     """List the agents of the server, with what each takes."""
     with options.connect_to_server(url) as client:
@@ -120,7 +117,7 @@ def agents(url: Url = None, as_json: Json = False) -> None:
         screen.say("the server has no agents: name some when you start it, as in `stoppable serve agents`")
 
 
-@told
+@reports_errors
 def show_run(
     run: RunArgument,
     full: Annotated[bool, typer.Option("--full", help="Print inputs, results and partials whole.")] = False,
@@ -134,14 +131,14 @@ def show_run(
     with options.connect(url, store) as client:
         record = options.find(client, run)
         tree = client.tree(record.id)
-        found = client.receipt(record.id)
+        found = _receipt_of(client, record)
     if as_json:
         screen.print_json({"run": record, "tree": tree, "receipt": found})
     else:
         screen.show(details(record, with_those_below(tree), found, screen.now(), full=full))
 
 
-@told
+@reports_errors
 def tree(run: RunArgument, url: Url = None, store: Direct = None, as_json: Json = False) -> None:
     """Show a run with everything it started."""
     with options.connect(url, store) as client:
@@ -152,7 +149,7 @@ def tree(run: RunArgument, url: Url = None, store: Direct = None, as_json: Json 
         screen.show(show.tree(with_those_below(runs), screen.now()))
 
 
-@told
+@reports_errors
 def receipt(
     run: RunArgument,
     full: Annotated[bool, typer.Option("--full", help="Print the output whole.")] = False,
@@ -163,10 +160,15 @@ def receipt(
     """Show what became of the stop of a run."""
     with options.connect(url, store) as client:
         record = options.find(client, run)
-        found = client.receipt(record.id)
+        found = _receipt_of(client, record)
     if as_json:
         screen.print_json(found)
     elif found is None:
-        screen.say(f"nobody has stopped {show.short(record.id)}: it is {record.status}")
+        screen.say(f"{show.short(record.id)} was not stopped: it is {record.status}")
     else:
         screen.show(show.receipt(found, record, full=full))
+
+
+def _receipt_of(client: Connected, record: RunRecord) -> Receipt | None:
+    """Return the receipt of a run that was stopped; a server refuses to give one of any other, and logs that."""
+    return None if record.stop is None else client.receipt(record.id)

@@ -1,4 +1,4 @@
-"""The terminal: one console for what is asked for, one for what is said about it."""
+"""The terminal: one console for results, one for everything else."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _WIDE = 200  # in a file or pipe nothing needs to fit a screen
 
 @cache
 def out() -> Console:
-    """Return the console of the standard output, which markup in a text cannot steer."""
+    """Return the console of stdout; markup in a text has no effect on it."""
     return _made(sys.stdout)
 
 
 @cache
 def err() -> Console:
-    """Return the console of the standard error."""
+    """Return the console of stderr."""
     return _made(sys.stderr)
 
 
 def _made(file: TextIO) -> Console:
-    # With a descriptor of its own: what an agent writes to the first two goes another way (see output.py).
+    # A duplicate of the descriptor: output.py redirects what an agent writes to the first two.
     with contextlib.suppress(OSError, ValueError):  # in a test it may have none
         file = os.fdopen(os.dup(file.fileno()), "w", encoding=file.encoding, errors=file.errors)
     no_color = True if os.environ.get("NO_COLOR") else None
@@ -41,17 +41,17 @@ def _made(file: TextIO) -> Console:
 
 
 def now() -> float:
-    """Return the time on the wall, which is what records are stamped with."""
+    """Return the wall-clock time, as in the timestamps of records."""
     return time.time()  # noqa: TID251
 
 
 def is_live() -> bool:
-    """Return whether somebody watches the standard error, so that bars may move there."""
+    """Return whether stderr is a terminal that can redraw lines."""
     return err().is_terminal and not err().is_dumb_terminal
 
 
 def show(what: RenderableType) -> None:
-    """Print what was asked for; into a file or pipe without blanks at the ends of lines."""
+    """Print a result to stdout; into a file or pipe without trailing blanks."""
     console = out()
     if console.is_terminal:
         console.print(what)
@@ -63,11 +63,11 @@ def show(what: RenderableType) -> None:
 
 
 def say(message: str) -> None:
-    """Print a line about what is going on, beside the output proper; whatever is in it is harmless."""
+    """Print a line to stderr, without control characters."""
     err().print(Text(safe(message)), soft_wrap=True)
 
 
 def print_json(value: Any, *, one_line: bool = False) -> None:
-    """Print JSON in ASCII, which no terminal misunderstands."""
+    """Print JSON in ASCII, which is safe on every terminal."""
     sys.stdout.write(json.dumps(to_json(value), indent=None if one_line else 2) + "\n")
     sys.stdout.flush()

@@ -21,7 +21,7 @@ from stoppable import _api_key
 from stoppable._core.ids import new_id
 from stoppable._engine.plain.install import instrument
 from stoppable.cli import load, options, screen
-from stoppable.cli.exits import CommandError, told
+from stoppable.cli.exits import CommandError, reports_errors
 
 if TYPE_CHECKING:
     from stoppable.server import ServerLimits
@@ -30,7 +30,7 @@ _DEFAULT_URL = "http://127.0.0.1:8420"
 _DEMO_STORE = "sqlite:///stoppable-demo.db"
 
 
-@told
+@reports_errors
 def serve(
     target: Annotated[
         str | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stoppable._core.state import Fate, Mode, Rung, Status
-from stoppable._core.stop import Receipt
+from stoppable._core.stop import Answer, Receipt
 from stoppable.cli.countdown import NEVER_LOOKED, Countdown, counted
 from stoppable.cli.text import first, plain, safe, value_text
 from stoppable.records import RunRecord, RunSummary
@@ -57,7 +58,7 @@ FULL_HINT = ": --full shows them"
 
 
 def short(run_id: str) -> str:
-    """Return an id as it is shown and understood: the beginning of one of ours, the whole of one of yours."""
+    """Return an id as commands print and accept it: the first characters of one that we made, all of one of yours."""
     return run_id[:_SHORT] if _OURS.fullmatch(run_id) else safe(run_id)
 
 
@@ -80,20 +81,25 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // _DAY)}d{int(seconds % _DAY // _HOUR)}h"
 
 
+def words(answer: Answer | str) -> str:
+    """Return an answer of the API in words: ``already finished``."""
+    return str(answer).replace("_", " ")
+
+
 def age(record: RunRecord | RunSummary, now: float) -> str:
     """Return how long a run has lasted."""
     return duration(max(0.0, (record.ended_at or now) - record.created_at))
 
 
 def what(record: RunSummary, now: float) -> str:
-    """Return the most telling thing about a run in a few words."""
+    """Return the most telling thing about a run in a few words, and that first: a table may cut the end."""
     if record.error is not None:
         return record.error
     if record.mode is not None:
-        told = f"{record.mode}: {record.reason}"
-        return told if record.over else f"{Countdown.of_summary(record).brief(now)} ({told})"
-    in_flight = [f"in flight: {counted(record.in_flight)}"] if record.in_flight else []
-    return ", ".join([*in_flight, *(f"{key}:{value}" for key, value in record.labels.items())])
+        told = f"{record.reason}, {record.mode}"
+        return told if record.over else f"{Countdown.of_summary(record).brief(now)}; {told}"
+    in_flight = [f"{counted(record.in_flight)} in flight"] if record.in_flight else []
+    return "; ".join([*in_flight, *(f"{key}:{value}" for key, value in record.labels.items())])
 
 
 def tree(runs: Mapping[str, RunSummary], now: float) -> Tree:
@@ -121,16 +127,16 @@ def receipt(
     with_output: bool = True,
     full: bool | None = None,
 ) -> RenderableType:
-    """Return the honest answer to a stop, with what the run had by then unless that is shown elsewhere.
+    """Return a receipt, with the output of the run unless that is shown elsewhere.
 
-    Of a long output the end is shown, or all with ``full``; None is for commands that have no such option.
+    A long output is cut to its end, unless ``full`` is true; None is for commands that have no such option.
     """
     title = Text.assemble(
         plain(name or (record.name if record else "run"), "bold"), "  ", plain(short(found.run_id), "dim"), "  "
     )
     title.append_text(status(found.status, found.ended_late))
     if found.mode is None:
-        title.append("  nobody stopped it", style="dim")
+        title.append("  it had already ended", style="dim")
         return title
     facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     facts.add_column(width=1)
@@ -148,24 +154,24 @@ def _facts(
 ) -> Iterable[tuple[str, Text]]:
     outcome = record.outcome if record is not None else None
     how = f"{found.mode}" + (f", highest rung {outcome.rung}" if outcome is not None and outcome.rung else "")
-    yield "stop", plain(how if found.answer == "accepted" else f"{found.answer}: {how}")
+    yield "stop", plain(how if found.answer is Answer.ACCEPTED else f"{words(found.answer)}: {how}")
     if found.reason is not None:
         yield "reason", plain(found.reason if full else first(found.reason))
     yield "times", plain(_times(found))
     if found.blind:
         yield "note", Text(_never_looked(found))
     if found.in_flight:
-        yield "in flight", plain(", ".join(found.in_flight))
-    for node in found.nodes:
-        told = plain(f"{node.kind} {node.name} ")
-        told.append(str(node.fate), style=_FATES.get(node.fate, "yellow"))
-        yield "fate", told
+        yield "in flight", plain(counted(found.in_flight))
+    for (kind, name, fate), count in Counter((node.kind, node.name, node.fate) for node in found.nodes).items():
+        told = plain(f"{kind} {name} ")
+        told.append(str(fate), style=_FATES.get(fate, "yellow"))
+        yield "fate", told if count == 1 else told.append(f" ×{count}")
     if found.entered_after:
-        yield "after it", plain(", ".join(found.entered_after))
+        yield "after it", plain(counted(found.entered_after))
     if found.library_threads:
         yield "beside it", plain(f"library threads, not part of the run: {', '.join(found.library_threads)}")
     if found.too_late:
-        yield "too late", Text("it finished by itself before it heard of the stop")
+        yield "too late", Text("it finished before it noticed the stop")
     if outcome is not None:
         yield "clean-up", Text(_CLEAN_UP[outcome.clean])
         if with_output:
@@ -173,9 +179,11 @@ def _facts(
 
 
 def _never_looked(found: Receipt) -> str:
-    """Say that a run cannot obey, and when it is cancelled."""
+    """Say why a run was given less time than the grace, and when it is or was cancelled."""
     cancelled = next((step.after for step in found.ladder if step.rung is Rung.CANCEL), None)
-    return NEVER_LOOKED + ("" if cancelled is None else f": cancelled in {cancelled:.3g} s")
+    if cancelled is None:
+        return NEVER_LOOKED
+    return f"{NEVER_LOOKED}: cancelled {'after' if found.status.terminal else 'in'} {cancelled:.3g} s"
 
 
 def _output(partial: object, result: object, *, full: bool | None) -> Iterable[tuple[str, Text]]:

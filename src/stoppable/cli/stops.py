@@ -14,8 +14,8 @@ from stoppable._core import clock
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
 from stoppable.cli import options, screen, show, tables
-from stoppable.cli.countdown import Countdown, tree_of
-from stoppable.cli.exits import CommandError, Exit, of_status, told
+from stoppable.cli.countdown import Countdown, counted, tree_of
+from stoppable.cli.exits import CommandError, Exit, of_status, reports_errors
 from stoppable.cli.options import Direct, Json, Labels, OptionalRun, Url
 from stoppable.cli.text import plain, safe
 from stoppable.records import AuditEntry, RunRecord, RunSummary, Selector
@@ -31,18 +31,19 @@ _SHOWN = 20
 _PAGE = 1000
 
 
-@told
+@reports_errors
 def stop(
     run: OptionalRun = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Every run of this owner.")] = None,
     label: Labels = None,
     agent: Annotated[str | None, typer.Option("--agent", help="Every run of this agent.")] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="What runs of this conversation, or its next run if none does.")
+        str | None, typer.Option("--key", help="The live runs of this conversation, or its next run.")
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Every run there is.")] = False,
     mode: Annotated[
-        Mode | None, typer.Option("--mode", help="graceful at first; pressing again without it sends the next mode.")
+        Mode | None,
+        typer.Option("--mode", help="How hard: graceful if not given, and harder each time you stop it again."),
     ] = None,
     reason: Annotated[
         str | None, typer.Option("--reason", "-r", help="Why; the receipt and the audit keep it.")
@@ -60,8 +61,8 @@ def stop(
 ) -> None:
     """Stop a run with everything it started, or many runs.
 
-    Pressing again without --mode sends the next one: graceful, immediate, kill. A stop of many shows whom it means and
-    asks, unless --yes says not to; one of a --key alone asks nobody, as one of a run.
+    Without --mode, stopping a run again escalates: graceful, immediate, kill. A stop of many runs lists them and asks
+    first, unless you give --yes; a stop of one run or of a --key does not ask.
     """
     selected = owner is not None or label or agent is not None or key is not None or is_all
     if (run is None) == (not selected):
@@ -78,14 +79,14 @@ def stop(
                 code = _Bulk(client, selector, press, hold=hold).stop(dry_run=dry_run)
         except KeyboardInterrupt:
             if wait is not None:
-                screen.say("no longer waiting; what was told to stop goes on stopping")
+                screen.say("no longer waiting; the stop goes on")
             raise
     raise typer.Exit(code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Press:
-    """How the button is pressed."""
+    """The options of a stop."""
 
     mode: Mode | None
     reason: str | None
@@ -111,7 +112,7 @@ def _stop_one(client: Connected, typed: str, press: _Press) -> Exit:
 
 
 def _next_mode(record: RunRecord, *, yes: bool) -> Mode:
-    """Return what pressing again means; the last press asks, since clean-up may not run."""
+    """Return the next mode; asks before a kill, because clean-up may not run."""
     if record.stop is None or record.over:
         return Mode.GRACEFUL
     following = show.next_mode(record.stop.mode) or Mode.KILL
@@ -124,7 +125,7 @@ def _say_what_next(client: Connected, record: RunRecord, receipt: Receipt) -> No
     if receipt.status.terminal:
         return
     following = show.next_mode(receipt.mode)
-    harder = f"; to press harder ({following}), stop it again" if following is not None else ""
+    harder = f"; stop it again to escalate to {following}" if following is not None else ""
     screen.say(f"stopping: {_why_it_waits(client, record, receipt)}{harder}")
 
 
@@ -157,18 +158,18 @@ class _CountdownLine:
 
 
 def _live_line() -> Live:
-    from rich.live import Live  # noqa: PLC0415 - only where somebody watches
+    from rich.live import Live  # noqa: PLC0415 - only for a terminal
 
     return Live(console=screen.err(), auto_refresh=False, transient=True)
 
 
 def _wait_for(client: Connected, receipt: Receipt, wait: float, line: _CountdownLine | None = None) -> Receipt:
-    """Look until the run is over or the time is; a stop with a wait would be one more press, also in the audit."""
+    """Ask until the run is over or the time is up. A stop with ``wait`` would be one more stop, in the audit too."""
     deadline = clock.now() + wait
     while not receipt.status.terminal:
         found = client.receipt(receipt.run_id)
         if found is not None and found.status.terminal:
-            return replace(found, answer=receipt.answer)  # what the press changed
+            return replace(found, answer=receipt.answer)  # what this stop changed
         if line is not None and found is not None:
             line.tell(found)
         left = deadline - clock.now()
@@ -179,7 +180,7 @@ def _wait_for(client: Connected, receipt: Receipt, wait: float, line: _Countdown
 
 
 def _code_of_wait(receipt: Receipt) -> Exit:
-    """Return how a wait for a stop ended: a run that is over is what was asked for, however it got there."""
+    """Return the exit code of ``--wait``: 0 for any end of the run except ``lost``."""
     if receipt.status is Status.LOST or not receipt.status.terminal:
         return of_status(receipt.status)
     return Exit.DONE
@@ -208,7 +209,7 @@ class _Bulk:
         self._hold = hold
 
     def stop(self, *, dry_run: bool) -> Exit:
-        """Show whom it means, ask, and stop them."""
+        """List the runs, ask, and stop them."""
         is_asked = not self._press.yes and not self._selector.is_conversation
         if (dry_run or is_asked) and not self._previewed(dry_run=dry_run):
             return Exit.DONE
@@ -229,7 +230,7 @@ class _Bulk:
         return max(codes, default=Exit.DONE)
 
     def _previewed(self, *, dry_run: bool) -> bool:
-        """Show whom it means and return whether to go on; raises if somebody says no."""
+        """List the runs and return whether to go on; raises if the answer is no."""
         preview = [one for one in self._send(dry_run=True) if not one.status.terminal]
         if dry_run and self._press.as_json:
             screen.print_json(preview)
@@ -268,9 +269,9 @@ class _Bulk:
     def _report(self, receipts: list[Receipt], hold_id: str | None) -> None:
         for one in receipts[:_SHOWN]:
             line = show.status(one.status)
-            line.append(f"  {show.short(one.run_id)}  {one.answer}")
+            line.append(f"  {show.short(one.run_id)}  {show.words(one.answer)}")
             if one.in_flight:
-                line.append(safe(f"  in flight: {', '.join(one.in_flight)}"), style="dim")
+                line.append(safe(f"  {counted(one.in_flight)} in flight"), style="dim")
             screen.show(line)
         screen.say(f"{_counted(len(receipts))} told to stop")
         if hold_id is not None:
@@ -281,7 +282,7 @@ def _counted(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
 
-@told
+@reports_errors
 def holds(url: Url = None, store: Direct = None, as_json: Json = False) -> None:
     """List the holds that refuse new runs."""
     with options.connect(url, store) as client:
@@ -294,7 +295,7 @@ def holds(url: Url = None, store: Direct = None, as_json: Json = False) -> None:
         screen.say("no holds: every start is let through")
 
 
-@told
+@reports_errors
 def release(
     hold: Annotated[str, typer.Argument(metavar="HOLD", help="The id of the hold, or the beginning of it.")],
     url: Url = None,
@@ -310,9 +311,9 @@ def release(
         screen.say(f"released {hold_id}: runs can be started again")
 
 
-@told
+@reports_errors
 def audit(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")] = 20,
+    limit: options.Limit = 20,
     url: Url = None,
     store: Direct = None,
     as_json: Json = False,
@@ -327,11 +328,11 @@ def audit(
         if more:
             screen.say(f"… and more: -n {2 * limit} shows them")
     else:
-        screen.say("nobody has stopped, held or released anything")
+        screen.say("nothing was stopped, held or released yet")
 
 
 def _newest(client: Connected, limit: int) -> tuple[list[AuditEntry], bool]:
-    """Return the last entries, and whether there are more; a server tells them from the first one on."""
+    """Return the last entries, and whether there are more; a server lists them from the first one on."""
     kept: deque[AuditEntry] = deque(maxlen=min(limit, sys.maxsize))
     count = 0
     while page := client.audit(kept[-1].id if kept else 0, _PAGE):

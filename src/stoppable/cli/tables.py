@@ -23,7 +23,7 @@ _RUNS = (
     Column(name="STATUS", breaks=r" (?=\()"),
     Column(name="STARTED", cut=True, rank=3),
     Column(name="TIME", cut=True, right=True, rank=1),
-    Column(name="WHAT", least=12, cut=True, rank=2),
+    Column(name="WHAT", least=12, good=30, cut=True, rank=2),
 )
 _FULL_RUNS = tuple(Column(name=one.name, least=24 if one.name == "WHAT" else 0, right=one.right) for one in _RUNS)
 _AGENTS = (Column(name="AGENT", least=24), Column(name="TAKES", least=16), Column(name="WHAT IT DOES", least=20))
@@ -144,14 +144,17 @@ def _target(entry: AuditEntry) -> str:
 
 def _result(entry: AuditEntry) -> str:
     answers = Counter(entry.result.get("runs", {}).values())
-    told = [answer if "run" in entry.target else f"{count} {answer}" for answer, count in answers.items()]
+    told = [
+        show.words(answer) if "run" in entry.target else f"{count} {show.words(answer)}"
+        for answer, count in answers.items()
+    ]
     if entry.result.get("hold"):
         told.append(f"hold {entry.result['hold']}")
     return ", ".join(told) or "no run"
 
 
 def selector(value: Selector) -> str:
-    """Return whom a selector means."""
+    """Return the runs that a selector selects, in words."""
     parts = [f"owner {value.owner}"] if value.owner is not None else []
     parts += [f"label {key}:{item}" for key, item in value.labels.items()]
     parts += [f"agent {value.name}"] if value.name is not None else []

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _KEPT = {"\n", "\t", "\u200c", "\u200d"}  # joiners belong to scripts and emoji
-# Controls, directions and invisible formats, halves of characters, and line ends that are none of ours.
+# Control characters, text direction, invisible formats, surrogates, and line ends other than LF.
 _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -44,7 +44,7 @@ def first(value: object, width: int = 200) -> str:
 
 def plain(value: object, style: str = "") -> Text:
     """Return a text for rich in which nothing is markup."""
-    from rich.text import Text  # noqa: PLC0415 - errors are told without rich
+    from rich.text import Text  # noqa: PLC0415 - errors are printed without rich
 
     return Text(safe(value), style=style)
 

@@ -1,4 +1,4 @@
-"""What is known of one run while it goes on, from its events, and how it looks on a live screen."""
+"""A live view of one run, from its events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RunView:
         self.status: Status = Status.PENDING
         self.hint = ""
         self.in_flight: tuple[str, ...] | None = None
-        """Told by whoever knows better than the events of this one run."""
+        """Set by callers that know the children too; None counts the events of this run."""
         self.countdown: Callable[[Sequence[str]], str] | None = None
         """Says why a stop is not over, given what is in flight, and when force comes."""
         self._open: list[str] = []
@@ -147,7 +147,7 @@ def _label(data: Any) -> str:
     return f"{data.get('kind')}:{data.get('name')}" if data.get("name") else str(data.get("kind"))
 
 
-def told_as_line(event: Event) -> str | None:
+def event_line(event: Event) -> str | None:
     """Return an event as a line of a log, or None where a log needs none."""
     data = event.data
     match event.type:

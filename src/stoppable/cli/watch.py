@@ -11,16 +11,16 @@ from rich.text import Text
 
 from stoppable.cli import options, screen, show, tables
 from stoppable.cli.direct import StoreClient
-from stoppable.cli.exits import Exit, told
+from stoppable.cli.exits import Exit, reports_errors
 from stoppable.cli.following import follow
-from stoppable.cli.newest import Asked, Told
+from stoppable.cli.newest import PolledRuns, PushedRuns
 from stoppable.cli.options import Direct, Json, OptionalRun, Url
 from stoppable.cli.output import quiet_keyboard
 from stoppable.cli.text import first
 from stoppable.records import RunSummary
 
 
-@told
+@reports_errors
 def watch(
     run: OptionalRun = None,
     interval: Annotated[
@@ -39,7 +39,7 @@ def watch(
         if run is not None:
             raise typer.Exit(follow(client, options.find(client, run), as_json=as_json))
         client.list(limit=1)  # an error is better said before the screen is taken
-        runs = Asked(client, limit) if isinstance(client, StoreClient) else Told(client, limit)
+        runs = PolledRuns(client, limit) if isinstance(client, StoreClient) else PushedRuns(client, limit)
         try:
             if screen.is_live() and not as_json:
                 _live(runs, interval)
@@ -49,14 +49,14 @@ def watch(
             raise typer.Exit(Exit.DONE) from None  # it is how one leaves
 
 
-def _live(runs: Asked | Told, interval: float) -> None:
+def _live(runs: PolledRuns | PushedRuns, interval: float) -> None:
     with quiet_keyboard(), Live(console=screen.err(), auto_refresh=False, screen=screen.err().is_terminal) as live:
         while True:
             live.update(_page(runs), refresh=True)
             runs.wait(interval)
 
 
-def _page(runs: Asked | Told) -> RenderableType:
+def _page(runs: PolledRuns | PushedRuns) -> RenderableType:
     try:
         records = runs.newest()
     except ConnectionError as error:
@@ -69,7 +69,7 @@ def _page(runs: Asked | Told) -> RenderableType:
     return Group(head, "", body)
 
 
-def _lines(runs: Asked | Told, interval: float, *, as_json: bool) -> None:
+def _lines(runs: PolledRuns | PushedRuns, interval: float, *, as_json: bool) -> None:
     """Print a line for every run that is new or has another status; for files, pipes and programs."""
     seen: dict[str, RunSummary] = {}
     while True:

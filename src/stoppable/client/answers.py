@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class NotStopped(StoppableError):
-    """Nobody has stopped the run, so there is no receipt."""
+    """The run was not stopped, so there is no receipt."""
 
 
 SHAPE_ERRORS = (LookupError, TypeError, ValueError, AttributeError)

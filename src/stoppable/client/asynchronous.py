@@ -16,7 +16,7 @@ from stoppable._core.policy import Limits, Policy
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.client.agents import AgentInfo
-from stoppable.client.calls import Calls, Disconnected, Plan, Reply, Request, Start, Wanted
+from stoppable.client.calls import Calls, Disconnected, Plan, Request, Response, StartOptions, Wanted
 from stoppable.client.changes import Change
 from stoppable.client.following import Following, FollowingAll
 from stoppable.client.httpx_options import httpx_options, request_options, stream_options
@@ -79,12 +79,12 @@ class AsyncClient:
             answer: T = end.value
             return answer
 
-    async def _send(self, request: Request) -> Reply:
+    async def _send(self, request: Request) -> Response:
         try:
             response = await self._http.request(**request_options(request, self._timeout))
         except httpx.RequestError as error:
             raise Disconnected(explained(error)) from error
-        return Reply(status=response.status_code, content=response.content, headers=response.headers)
+        return Response(status=response.status_code, content=response.content, headers=response.headers)
 
     # Starting
 
@@ -106,7 +106,7 @@ class AsyncClient:
 
         Raises RunHeld while a hold matches it, and RunConflict if the id is taken.
         """
-        options = Start(
+        options = StartOptions(
             run_id=run_id or new_id(),
             owner=owner,
             labels=labels,
@@ -139,7 +139,7 @@ class AsyncClient:
         on_disconnect: str | None = None,
     ) -> AsyncIterator[AsyncClientRun]:
         """Start a run for a block; an exception that leaves the block stops the run, otherwise it goes on."""
-        options = Start(
+        options = StartOptions(
             run_id=run_id or new_id(),
             owner=owner,
             labels=labels,

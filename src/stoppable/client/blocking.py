@@ -8,7 +8,7 @@ from http import HTTPStatus
 import httpx
 
 from stoppable.client.blocking_calls import BlockingCalls
-from stoppable.client.calls import Disconnected, Reply, Request
+from stoppable.client.calls import Disconnected, Request, Response
 from stoppable.client.changes import Change
 from stoppable.client.following import Following, FollowingAll
 from stoppable.client.httpx_options import httpx_options, request_options, stream_options
@@ -40,12 +40,12 @@ class Client(BlockingCalls):
         """Close the connections; runs go on."""
         self._http.close()
 
-    def _send(self, request: Request, timeout: float) -> Reply:
+    def _send(self, request: Request, timeout: float) -> Response:
         try:
             response = self._http.request(**request_options(request, timeout))
         except httpx.RequestError as error:
             raise Disconnected(explained(error)) from error
-        return Reply(status=response.status_code, content=response.content, headers=response.headers)
+        return Response(status=response.status_code, content=response.content, headers=response.headers)
 
     def events(self, run_id: str, after: int = 0) -> Iterator[Event]:
         """Yield the events of a run after a sequence number until it ends, each once; reconnects if needed."""

@@ -12,7 +12,7 @@ from stoppable._core.policy import Limits, Policy
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.client.agents import AgentInfo
-from stoppable.client.calls import Calls, Disconnected, Plan, Reply, Request, Start, Wanted
+from stoppable.client.calls import Calls, Disconnected, Plan, Request, Response, StartOptions, Wanted
 from stoppable.client.changes import Change
 from stoppable.client.runs import LAST_WORD_SECONDS, ClientRun, left_because, may_have_started, pause
 from stoppable.client.settings import server_url
@@ -50,7 +50,7 @@ class BlockingCalls:
         """Yield changes of all runs, from now on or after a place, without end; reconnects if the connection fails."""
         raise NotImplementedError
 
-    def _send(self, request: Request, timeout: float) -> Reply:
+    def _send(self, request: Request, timeout: float) -> Response:
         """Send a request once and return the answer, or raise Disconnected."""
         raise NotImplementedError
 
@@ -63,11 +63,11 @@ class BlockingCalls:
                     step = next(plan)
                     continue
                 try:
-                    reply = self._send(step, self._timeout if timeout is None else timeout)
+                    response = self._send(step, self._timeout if timeout is None else timeout)
                 except Disconnected as error:
                     step = plan.throw(error)
                 else:
-                    step = plan.send(reply)
+                    step = plan.send(response)
         except StopIteration as end:
             answer: T = end.value
             return answer
@@ -92,7 +92,7 @@ class BlockingCalls:
 
         Raises RunHeld while a hold matches it, and RunConflict if the id is taken.
         """
-        options = Start(
+        options = StartOptions(
             run_id=run_id or new_id(),
             owner=owner,
             labels=labels,
@@ -125,7 +125,7 @@ class BlockingCalls:
         on_disconnect: str | None = None,
     ) -> Iterator[ClientRun]:
         """Start a run for a block; an exception that leaves the block stops the run, otherwise it goes on."""
-        options = Start(
+        options = StartOptions(
             run_id=run_id or new_id(),
             owner=owner,
             labels=labels,

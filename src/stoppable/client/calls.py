@@ -1,6 +1,6 @@
 """Every call of the HTTP interface as a plan: what to send, when to retry, and how to read the response.
 
-A plan is a generator that yields a Request, or a number of seconds to wait, and is sent the Reply, or thrown the
+A plan is a generator that yields a Request, or a number of seconds to wait, and is sent the Response, or thrown the
 connection error. It does no input or output, so the async and the blocking client are thin shells around the same
 plans.
 
@@ -64,7 +64,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Response:
     """What came back."""
 
     status: int
@@ -84,7 +84,7 @@ class Disconnected(Exception):
     """The connection could not be made, or broke before the response was complete."""
 
 
-Plan: TypeAlias = Generator["Request | float", Reply, T]
+Plan: TypeAlias = Generator["Request | float", Response, T]
 
 
 class Calls:
@@ -96,22 +96,22 @@ class Calls:
 
     # Sending
 
-    def send(self, request: Request) -> Plan[Reply]:
+    def send(self, request: Request) -> Plan[Response]:
         """Send a request until it is answered or the retry time is over."""
         pauses = self.pauses()
         while True:
             try:
-                reply = yield request
+                response = yield request
             except Disconnected as error:
                 pause = next(pauses, None)
                 if pause is None:
                     raise ServerUnreachable(self.url, str(error)) from error
             else:
-                pause = next(pauses, None) if reply.status in TRY_AGAIN else None
+                pause = next(pauses, None) if response.status in TRY_AGAIN else None
                 if pause is None:
-                    answers.check(request.subject, reply.status, reply.content)
-                    return reply
-                pause = max(pause, _retry_after(reply))
+                    answers.check(request.subject, response.status, response.content)
+                    return response
+                pause = max(pause, _retry_after(response))
             yield pause
 
     def pauses(self) -> Iterator[float]:
@@ -123,45 +123,45 @@ class Calls:
 
     # Runs
 
-    def start(self, agent: str, given: Any, options: Start) -> Plan[RunRecord]:
+    def start(self, agent: str, given: Any, options: StartOptions) -> Plan[RunRecord]:
         """Start a run under the id in the options, which makes it repeatable."""
-        reply = yield from self.send(
+        response = yield from self.send(
             Request(method="POST", path="/runs", subject=options.run_id, body=options.body(agent, given))
         )
-        return reply.read(run_from_json)
+        return response.read(run_from_json)
 
     def get(self, run_id: str) -> Plan[RunRecord]:
         """Return the record of a run."""
-        reply = yield from self.send(Request(method="GET", path=_run(run_id), subject=run_id))
-        return reply.read(run_from_json)
+        response = yield from self.send(Request(method="GET", path=_run(run_id), subject=run_id))
+        return response.read(run_from_json)
 
     def tree(self, run_id: str) -> Plan[tuple[RunSummary, ...]]:
         """Return a run and all its descendants in short, parents before children."""
-        reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/tree", subject=run_id))
-        return reply.read(lambda body: _summaries(body).runs)
+        response = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/tree", subject=run_id))
+        return response.read(lambda body: _summaries(body).runs)
 
     def receipt(self, run_id: str) -> Plan[Receipt | None]:
         """Return the receipt of the stops of a run so far, or None if it was not stopped."""
         try:
-            reply = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/receipt", subject=run_id))
+            response = yield from self.send(Request(method="GET", path=f"{_run(run_id)}/receipt", subject=run_id))
         except answers.NotStopped:
             return None
-        return reply.read(partial(_json.load, Receipt))
+        return response.read(partial(_json.load, Receipt))
 
     def list(self, wanted: Wanted) -> Plan[Summaries]:
         """Return summaries of the matching runs, newest first."""
-        reply = yield from self.send(Request(method="GET", path="/runs", params=wanted.params()))
-        return reply.read(_summaries)
+        response = yield from self.send(Request(method="GET", path="/runs", params=wanted.params()))
+        return response.read(_summaries)
 
     def agents(self) -> Plan[tuple[str, ...]]:
         """Return the names of the agents that can be started."""
-        reply = yield from self.send(Request(method="GET", path="/agents"))
-        return reply.read(lambda body: tuple(one["name"] for one in answers.listed(body, "agents")))
+        response = yield from self.send(Request(method="GET", path="/agents"))
+        return response.read(lambda body: tuple(one["name"] for one in answers.listed(body, "agents")))
 
     def agent_infos(self) -> Plan[tuple[AgentInfo, ...]]:
         """Return the agents that can be started, with their input schemas."""
-        reply = yield from self.send(Request(method="GET", path="/agents"))
-        return reply.read(lambda body: tuple(AgentInfo.of(one) for one in answers.listed(body, "agents")))
+        response = yield from self.send(Request(method="GET", path="/agents"))
+        return response.read(lambda body: tuple(AgentInfo.of(one) for one in answers.listed(body, "agents")))
 
     # Stopping
 
@@ -187,8 +187,8 @@ class Calls:
             subject=run_id,
             patience=wait or 0.0,
         )
-        reply = yield from self.send(request)
-        return reply.read(lambda body: _json.load(Receipt, body["receipt"]))
+        response = yield from self.send(request)
+        return response.read(lambda body: _json.load(Receipt, body["receipt"]))
 
     def stop_where(
         self,
@@ -221,13 +221,13 @@ class Calls:
             headers={"Idempotency-Key": idempotency_key or new_id()},
             patience=wait or 0.0,
         )
-        reply = yield from self.send(request)
-        return reply.read(_bulk_stop)
+        response = yield from self.send(request)
+        return response.read(_bulk_stop)
 
     def holds(self) -> Plan[tuple[Hold, ...]]:
         """Return the holds that are in force."""
-        reply = yield from self.send(Request(method="GET", path="/holds"))
-        return reply.read(lambda body: tuple(answers.hold(one) for one in answers.listed(body, "holds")))
+        response = yield from self.send(Request(method="GET", path="/holds"))
+        return response.read(lambda body: tuple(answers.hold(one) for one in answers.listed(body, "holds")))
 
     def release(self, hold_id: str) -> Plan[None]:
         """Remove a hold, so that new runs are allowed again."""
@@ -238,13 +238,13 @@ class Calls:
         step = next(sending)
         while True:
             try:
-                reply = yield step
+                response = yield step
             except Disconnected as error:
                 was_unclear = True
                 step = sending.throw(error)
                 continue
             try:
-                step = sending.send(reply)
+                step = sending.send(response)
             except StopIteration as end:
                 end.value.read(answers.hold)
                 return
@@ -261,8 +261,8 @@ class Calls:
         size = limit
         while True:
             params = [("after", str(after)), ("limit", str(size))]
-            reply = yield from self.send(Request(method="GET", path="/audit", params=params))
-            entries, following = reply.read(_audit_page)
+            response = yield from self.send(Request(method="GET", path="/audit", params=params))
+            entries, following = response.read(_audit_page)
             found += entries
             if following is None or len(found) >= limit:
                 return tuple(found[:limit])
@@ -280,7 +280,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartOptions:
     """The options of a start."""
 
     run_id: str
@@ -382,8 +382,8 @@ def _selector(selector: Selector) -> dict[str, Any]:
     return _given(wire)  # including an empty name: without it the selector would match more runs
 
 
-def _retry_after(reply: Reply) -> float:
-    text = reply.header("retry-after")
+def _retry_after(response: Response) -> float:
+    text = response.header("retry-after")
     return min(float(text), LONGEST_PAUSE) if text.isdecimal() else 0.0
 
 

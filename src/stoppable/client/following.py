@@ -10,12 +10,12 @@ from stoppable.client import answers
 from stoppable.client.calls import LONGEST_PAUSE, TRY_AGAIN, Calls, Request
 from stoppable.client.changes import Change, change_of
 from stoppable.client.errors import ServerUnreachable
-from stoppable.client.sse import Decoder, Reader
+from stoppable.client.sse import Decoder, EventParser
 from stoppable.records import Event, RunRecord
 
 
 class Connection:
-    """A stream of a server that may break off, and how long its reader retries."""
+    """A stream of a server that may break off, and how long its parser retries."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -60,44 +60,44 @@ class Connection:
 
 
 class Following(Connection):
-    """One reader of a run, and its place in the log."""
+    """Follows the events of one run across connections: keeps its place in the log."""
 
     def __init__(self, calls: Calls, run_id: str, after: int) -> None:
         super().__init__(calls)
-        self._reader = Reader(run_id, after)
+        self._parser = EventParser(run_id, after)
         self._is_over = False
 
     @property
     def done(self) -> bool:
         """Whether nothing more can come."""
-        return self._reader.done or self._is_over
+        return self._parser.done or self._is_over
 
     def request(self) -> Request:
         """Return the request that resumes where the last connection broke off."""
         self._begin()
-        self._reader.reconnect()
-        return self._calls.events(self._reader.run_id, self._reader.after)
+        self._parser.reconnect()
+        return self._calls.events(self._parser.run_id, self._parser.after)
 
     def refused(self, status: int, content: bytes) -> None:
         """Handle a response that is not a stream; raises unless a retry may succeed."""
         if status == HTTPStatus.NO_CONTENT:
             self._is_over = True
         elif not self._is_for_later(status):
-            answers.check(self._reader.run_id, status, content)
+            answers.check(self._parser.run_id, status, content)
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Process received bytes and yield the new events."""
-        for event in self._reader.feed(data):
+        for event in self._parser.feed(data):
             self._got_on()
             yield event
 
     def is_behind(self, record: RunRecord) -> bool:
         """Return whether a run has, or may still get, more events than were read."""
-        return not record.over or record.last_event > self._reader.after
+        return not record.over or record.last_event > self._parser.after
 
 
 class FollowingAll(Connection):
-    """One reader of the changes of all runs, and its place in the store."""
+    """Follows the changes of all runs across connections: keeps its place in the store."""
 
     def __init__(self, calls: Calls, after: int | None) -> None:
         super().__init__(calls)

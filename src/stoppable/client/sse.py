@@ -49,7 +49,7 @@ class Decoder:
         self._fields[name] = f"{earlier}\n{value}" if name == "data" and earlier is not None else value
 
 
-class Reader:
+class EventParser:
     """Parses the events of a run and tracks the position, so that no event is repeated or missed."""
 
     def __init__(self, run_id: str, after: int) -> None:

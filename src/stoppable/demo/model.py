@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import stoppable
 
-_SCRIPTED = "STOPPABLE_DEMO_MODEL"  # in the environment, so that worker processes find it too
+_SCRIPTED = "STOPPABLE_DEMO_MODEL"  # in the environment, so that agent processes find it too
 _OPENAI = "https://api.openai.com/v1"
 _TIMEOUT = 60.0
 _ANSWER = (

@@ -29,7 +29,7 @@ class Scenario:
 async def play(
     supervisor: Supervisor, scenario: Scenario, told: Callable[[str, Event], object]
 ) -> dict[str, RunRecord]:
-    """Start A, B and C, stop B after its third step, and return the three records; ``told`` hears every event."""
+    """Start A, B and C, stop B after its third step, and return the three records; calls ``told`` with every event."""
 
     async def follow(label: str, handle: RunHandle[Any]) -> None:
         async for event in supervisor.events(handle.id):

@@ -94,7 +94,7 @@ Identify: TypeAlias = Callable[[Request], Principal]
 """Returns the caller of a request, or raises the Problem that refuses it."""
 
 
-def everybody() -> Identify:
+def local_caller() -> Identify:
     """Return the principal of a server that only this machine can reach."""
     local = Principal(sees_all=True, actor="local")
     return lambda _: local

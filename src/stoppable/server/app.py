@@ -127,7 +127,7 @@ def create_app(
     backend = Backend(supervisor=supervisor, registry=Registry(agents), limits=bounds, agent_loop=agent_loop)
     identify: Identify | None = None
     if principal is None:
-        identify = access.everybody() if api_key is None else access.holder_of(api_key)
+        identify = access.local_caller() if api_key is None else access.holder_of(api_key)
     host = Host(backend, identify)
     backend.services = tuple(partial(service, host) for service in services)
     app = FastAPI(

@@ -93,7 +93,7 @@ class Backend:
         isolated = len(self._isolated.intersection(live)) if options.get("isolation") == "process" else 0
         for count, most, what in (
             (len(live), self.limits.owner_runs, "live runs"),
-            (isolated, self.limits.owner_processes, "runs in processes of their own"),
+            (isolated, self.limits.owner_processes, "runs in agent processes"),
         ):
             if count >= most:
                 message = f"owner {owner!r} has {count} {what}, which is the limit here: stop some, or try later"

@@ -168,10 +168,10 @@ class ErrorBody(BaseModel):
 _ERRORS = {
     400: "The request cannot be read.",
     401: "No key, or a wrong one.",
-    403: "A scope is missing, or a web page of another origin asks.",
+    403: "A scope is missing, or the request comes from a web page of another origin.",
     404: "There is no such thing, or it is not yours.",
     408: "The body did not arrive in time.",
-    409: "It does not go with what is there: the id belongs to another run, or nobody stopped the run.",
+    409: "The id belongs to another run, or the run was not stopped.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     422: "Something in the request makes no sense; the message says what.",

@@ -63,7 +63,7 @@ def _tell(event: TreeEvent, record: RunRecord) -> None:
         told.append(f"child of {record.parent_id}")
     if record.stop is not None and status not in {Status.RUNNING, Status.PENDING}:
         facts |= {"mode": record.stop.mode.value, "reason": record.stop.reason.message}
-        told.append(f"{record.stop.mode} stop{_by(record.stop.reason.actor)}: {_quoted(record.stop.reason.message)}")
+        told.append(f"{record.stop.mode} stop{_by(record.stop.reason.actor)}{_why(record.stop.reason.message)}")
     if event.type is EventType.DONE:
         seconds = max(0.0, (record.ended_at or event.at) - record.created_at)
         facts["seconds"] = round(seconds, 3)
@@ -77,6 +77,10 @@ def _tell(event: TreeEvent, record: RunRecord) -> None:
 
 def _by(actor: str | None) -> str:
     return "" if actor is None else f" by {_quoted(actor)}"
+
+
+def _why(message: str) -> str:
+    return f": {_quoted(message)}" if message else ""
 
 
 def _quoted(text: str) -> str:

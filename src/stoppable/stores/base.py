@@ -29,7 +29,7 @@ from stoppable.records import (
     StopResult,
     Summaries,
 )
-from stoppable.stores.reply import Reply
+from stoppable.stores.future import StoreFuture
 
 EVENTS_KEPT = 10_000
 """How many events of one run are kept before its log is truncated."""
@@ -120,33 +120,33 @@ class Store(Protocol):
 
     # Workers
 
-    def open_worker(self, info: WorkerInfo, ttl: float) -> Reply[None]:
+    def open_worker(self, info: WorkerInfo, ttl: float) -> StoreFuture[None]:
         """Give a process a lease, starting now, so that a worker that dies before its first heartbeat is noticed too.
 
         A repeated call renews the lease. For a worker that was closed or reaped it raises Fenced, for good.
         """
         ...
 
-    def heartbeat(self, worker: str, ttl: float) -> Reply[Sequence[Intent]]:
+    def heartbeat(self, worker: str, ttl: float) -> StoreFuture[Sequence[Intent]]:
         """Renew the lease and return every unacknowledged stop; raises Fenced if the worker was reaped."""
         ...
 
-    def intents(self, worker: str) -> Reply[Sequence[Intent]]:
+    def intents(self, worker: str) -> StoreFuture[Sequence[Intent]]:
         """Return every stop that is not yet acknowledged, without renewing the lease; called after a hint."""
         ...
 
-    def close_worker(self, worker: str) -> Reply[None]:
+    def close_worker(self, worker: str) -> StoreFuture[None]:
         """Release the lease; runs that are left behind are reaped at once, because the worker is proven dead."""
         ...
 
     def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
         """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others.
 
-        ``wake`` must not wait for a reply: it may be called on the thread that makes the store's calls.
+        ``wake`` must not wait for a future: it may be called on the thread that makes the store's calls.
         """
         ...
 
-    def reap(self, limit: int = 100, *, expired: bool = True) -> Reply[Sequence[RunRecord]]:
+    def reap(self, limit: int = 100, *, expired: bool = True) -> StoreFuture[Sequence[RunRecord]]:
         """End the runs of workers that are gone, and return them.
 
         The runs of a worker that is proven dead become ``stopped`` if a stop was pending, otherwise ``failed``. An
@@ -158,7 +158,7 @@ class Store(Protocol):
 
     # Runs
 
-    def register(self, record: RunRecord, request: str) -> Reply[Registered]:
+    def register(self, record: RunRecord, request: str) -> StoreFuture[Registered]:
         """Store a new run. ``request`` is a digest of the start.
 
         The same id with the same request and owner returns the existing run; otherwise an existing id raises
@@ -181,7 +181,7 @@ class Store(Protocol):
         owner: str | None = None,
         if_unknown_hold: bool = False,
         asked_at: float | None = None,
-    ) -> Reply[StopResult]:
+    ) -> StoreFuture[StopResult]:
         """Store a stop of a run, or of all live runs that a selector matches, with their subtrees; then notify workers.
 
         The answer lists each matching run, except those below another match. The mode of a run's stop only rises, and
@@ -198,7 +198,7 @@ class Store(Protocol):
         """
         ...
 
-    def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> Reply[None]:
+    def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> StoreFuture[None]:
         """Record that the gate is closed for stops up to a mode, and store the receipt so far.
 
         This also acknowledges the stop for the run's descendants on the same worker, whose gates the same stop has
@@ -213,7 +213,7 @@ class Store(Protocol):
         outcome: OutcomeRecord,
         receipt: Receipt | None,
         events: Sequence[Draft] = (),
-    ) -> Reply[RunRecord]:
+    ) -> StoreFuture[RunRecord]:
         """Write the terminal status if there is none (G2), append the last events and ``done``, and bump the epoch.
 
         Returns the stored record. If another report was first, this one becomes a ``late`` event (G15). If the worker
@@ -223,7 +223,7 @@ class Store(Protocol):
 
     # Events
 
-    def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> Reply[int]:
+    def append(self, run_id: str, epoch: int, events: Sequence[Draft]) -> StoreFuture[int]:
         """Append events to a run's log and return the last sequence number; raises Fenced for an old epoch.
 
         A ``status`` event moves the record along the transition table, an ``annotated`` event adds to its metadata.
@@ -231,7 +231,7 @@ class Store(Protocol):
         """
         ...
 
-    def read(self, run_id: str, after: int = 0, limit: int = 1000) -> Reply[Sequence[Event]]:
+    def read(self, run_id: str, after: int = 0, limit: int = 1000) -> StoreFuture[Sequence[Event]]:
         """Return events with a higher sequence number, in order: up to ``limit``, or fewer if they are large.
 
         One call loads about READ_BYTES, and at least one event; to get all, read until nothing comes. Fewer than
@@ -253,7 +253,7 @@ class Store(Protocol):
         *,
         types: Collection[EventType] = (),
         below: str | None = None,
-    ) -> Reply[Tail]:
+    ) -> StoreFuture[Tail]:
         """Return events of all runs after a place, in store order; ``types`` selects some.
 
         ``below`` restricts it to a run and all its descendants. Continuing after the ``place`` of the answer misses
@@ -261,7 +261,7 @@ class Store(Protocol):
         """
         ...
 
-    def in_flight(self, run_ids: Sequence[str]) -> Reply[Mapping[str, tuple[str, ...] | None]]:
+    def in_flight(self, run_ids: Sequence[str]) -> StoreFuture[Mapping[str, tuple[str, ...] | None]]:
         """Return the open boundaries of live runs, according to their logs.
 
         None means that the log is truncated, so they are unknown. Runs that have ended, or are unknown, are left out.
@@ -270,46 +270,46 @@ class Store(Protocol):
 
     # Looking
 
-    def get(self, run_id: str) -> Reply[RunRecord]:
+    def get(self, run_id: str) -> StoreFuture[RunRecord]:
         """Return a record, or raise RunNotFound."""
         ...
 
-    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Reply[Summaries]:
+    def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> StoreFuture[Summaries]:
         """Return summaries of the matching runs, newest first; runs that start meanwhile do not shift the pages.
 
         Results and partials are not loaded.
         """
         ...
 
-    def tree(self, run_id: str) -> Reply[Sequence[RunSummary]]:
+    def tree(self, run_id: str) -> StoreFuture[Sequence[RunSummary]]:
         """Return a run and all its descendants in short, parents before children, or raise RunNotFound.
 
         As for a list, results and partials are not loaded: a tree may have thousands of runs.
         """
         ...
 
-    def counts(self) -> Reply[Mapping[str, int]]:
+    def counts(self) -> StoreFuture[Mapping[str, int]]:
         """Return how many runs have each status."""
         ...
 
     # Holds, audit, retention
 
-    def place_hold(self, selector: Selector, intent: StopIntent) -> Reply[Hold]:
+    def place_hold(self, selector: Selector, intent: StopIntent) -> StoreFuture[Hold]:
         """Refuse new starts that a selector matches."""
         ...
 
-    def release(self, hold_id: str, actor: str | None = None) -> Reply[Hold]:
+    def release(self, hold_id: str, actor: str | None = None) -> StoreFuture[Hold]:
         """Remove a hold and return it, or raise HoldNotFound."""
         ...
 
-    def holds(self) -> Reply[Sequence[Hold]]:
+    def holds(self) -> StoreFuture[Sequence[Hold]]:
         """Return the holds that are in force, oldest first."""
         ...
 
-    def audit(self, after: int = 0, limit: int = 100) -> Reply[Sequence[AuditEntry]]:
+    def audit(self, after: int = 0, limit: int = 100) -> StoreFuture[Sequence[AuditEntry]]:
         """Return audit entries with a higher number, in order."""
         ...
 
-    def purge(self, before: float, limit: int = 1000) -> Reply[int]:
+    def purge(self, before: float, limit: int = 1000) -> StoreFuture[int]:
         """Delete trees that ended before a time, with their events, and return the number of runs."""
         ...

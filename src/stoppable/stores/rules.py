@@ -1,9 +1,10 @@
-"""What every store decides alike: how a stop raises another, and how a run ends that nobody is left to end."""
+"""The decisions that every store makes alike: how stops combine, and how runs begin, change and end."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from stoppable.records import (
     AuditEntry,
     Draft,
     ErrorRecord,
+    Event,
     EventType,
     Hold,
     OutcomeRecord,
@@ -30,18 +32,18 @@ from stoppable.records import (
 from stoppable.stores.base import NEXT_TURN_SECONDS, TOMBSTONE_SECONDS
 
 ALWAYS_KEPT = frozenset({EventType.STATUS, EventType.DONE, EventType.LATE, EventType.TRUNCATED})
-"""The events of which a run has few: they are kept however long its log is."""
+"""The types of events that are stored even if the log is full; a run has few of them."""
 
 MOVES = frozenset({EventType.STATUS, EventType.ANNOTATED})
-"""The events that change a record."""
+"""The types of events that change a record."""
 
 FACTS_KEPT = 64
-"""How many names the metadata of a run has at most."""
+"""The largest number of names in the metadata of a run."""
 
 PARTIAL_BYTES = 1_000_000
 """The largest partial that is put together from a log."""
 
-_CURSOR_DIGITS = 18  # of the numbers that 64 bits hold
+_CURSOR_DIGITS = 18  # such a number fits into 64 bits
 
 
 def answer_of(record: RunRecord, intent: StopIntent) -> Answer:
@@ -63,21 +65,21 @@ def raised(earlier: StopIntent | None, intent: StopIntent) -> StopIntent:
 
 
 def asked(at: float | None, now: float) -> float:
-    """Return when a stop was asked for: before it is kept, if its runs were told at once."""
+    """Return when a stop was requested, which is earlier than now if its runs were stopped before it was stored."""
     return now if at is None else min(at, now)
 
 
 def born_stopped(record: RunRecord, stop: StopIntent, now: float) -> RunRecord:
-    """Return the record of a run whose body never runs: its stop was there first."""
+    """Return the record of a run whose body never runs, because its stop came first."""
     outcome = OutcomeRecord(status=Status.STOPPED, reason=stop.reason, rung=Rung.SIGNAL)
     ended = changed(record, stop=stop, stop_requested_at=now, acknowledged=stop.mode)
     return over(ended, outcome, None, now)
 
 
 def begun(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
-    """Return the record of a child that its worker has begun already, with the stop that its parent has.
+    """Return the record of a child that its worker has already begun, with the stop of its parent.
 
-    On its parent's worker that stop has closed its gate too, or will when the parent's is: nobody is told again.
+    On the parent's worker that stop closes the gates of both, so it is not sent again.
     """
     if parent is None or parent.stop is None:
         return changed(record, started_at=now)
@@ -88,21 +90,21 @@ def begun(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
 
 
 def is_answered(record: RunRecord) -> bool:
-    """Return whether the gate is known to be closed for every stop that a run was given."""
+    """Return whether the worker has acknowledged every stop of a run."""
     if record.stop is None:
         return True
     return record.acknowledged is not None and record.acknowledged >= record.stop.mode
 
 
 def is_closed_with(record: RunRecord, above: RunRecord) -> bool:
-    """Return whether the stop that closed the gate of a run above has closed this one's too."""
+    """Return whether the acknowledgement of an ancestor's stop counts for this run too."""
     return record.worker == above.worker and record.stop is not None and not record.over
 
 
 def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now: float) -> RunRecord:
-    """Return a record with its terminal status; whoever writes with the old epoch is late (G15).
+    """Return a record with its terminal status and a new epoch, which fences later writers (G15).
 
-    A stop that the worker says nothing about, as when it had not heard of it, has a receipt all the same.
+    If the worker sent no receipt for a stop, the record gets one from the store.
     """
     if receipt is None and record.stop is not None:
         receipt = receipt_of(record, Answer.ACCEPTED, outcome.status, now)
@@ -119,19 +121,19 @@ def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now
 
 
 def timed(receipt: Receipt, requested_at: float | None) -> Receipt:
-    """Return a receipt whose times are those of the record: a worker hears of a stop later than it was asked for."""
+    """Return a receipt with the time of the request: a worker only knows when the stop reached it."""
     return receipt if requested_at is None else replace(receipt, requested_at=requested_at)
 
 
 def late(record: RunRecord, outcome: OutcomeRecord, now: float) -> RunRecord:
-    """Return a record after a report that came too late: it changes nothing, but one that is lost has ended."""
+    """Return a record after a report that came too late; it says only when a lost run has ended after all."""
     if record.status is not Status.LOST or outcome.status is Status.LOST or record.ended_late is not None:
         return record
     return changed(record, ended_late=now)
 
 
 def partial_of(log: Iterable[Mapping[str, Any]]) -> tuple[Any, str | None]:
-    """Return the partial that the ``partial`` events of a log tell of, and why it is not whole, if it is not."""
+    """Return the partial according to the ``partial`` events of a log, and why it is incomplete, or None."""
     found, missing = Partial(), None
     for data in log:
         if "delta" not in data:
@@ -150,7 +152,7 @@ def partial_of(log: Iterable[Mapping[str, Any]]) -> tuple[Any, str | None]:
 def given_up(
     record: RunRecord, now: float, *, proven_dead: bool, partials: Iterable[Mapping[str, Any]] = ()
 ) -> RunRecord:
-    """Return the record of a run whose worker is gone (see Store.reap); ``partials`` are what its log has of those."""
+    """Return the record of a run whose worker is gone (see Store.reap); ``partials`` are the data of partial events."""
     partial, missing = partial_of(partials)
     gone = f"its worker {record.worker} " + ("died" if proven_dead else "no longer answers")
     status = Status.STOPPED if record.stop is not None else Status.FAILED
@@ -170,7 +172,7 @@ def given_up(
 
 
 def receipt_of(record: RunRecord, answer: Answer, status: Status, now: float | None) -> Receipt:
-    """Return what the store alone can say about a stop; a worker that is alive says more."""
+    """Return the receipt that a store makes by itself; a live worker knows more."""
     stop = record.stop
     kept = record.receipt or Receipt(run_id=record.id, answer=answer, status=status)
     return replace(
@@ -187,7 +189,7 @@ def receipt_of(record: RunRecord, answer: Answer, status: Status, now: float | N
 
 
 def stop_of_parent(parent: RunRecord | None, now: float) -> StopIntent | None:
-    """Return the stop that a child is born with: its parent's, or one of its own if its parent has ended."""
+    """Return the stop that a child begins with: that of its parent, or a new one if its parent has ended."""
     if parent is None:
         return None
     if parent.stop is not None or not parent.over:
@@ -197,7 +199,7 @@ def stop_of_parent(parent: RunRecord | None, now: float) -> StopIntent | None:
 
 
 def refuse_held(record: RunRecord, holds: Iterable[Hold]) -> None:
-    """Refuse a start that a hold is meant for."""
+    """Raise RunHeld if a hold matches a start."""
     for hold in holds:
         if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
             raise RunHeld(hold.id, hold.reason.message)
@@ -206,8 +208,8 @@ def refuse_held(record: RunRecord, holds: Iterable[Hold]) -> None:
 def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:
     """Return a record after an event that changes it.
 
-    A status moves it along the transition table, and never to an end, which has its own call. Facts join those that are
-    known of the run; of too many names the first ones are kept.
+    A status moves it along the transition table, but never to a terminal status, which has its own call. Metadata is
+    merged; of more than FACTS_KEPT names the first ones stay.
     """
     if draft.type is EventType.ANNOTATED:
         facts = draft.data.get("metadata")
@@ -221,8 +223,33 @@ def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:
     return changed(record, status=status, started_at=now if record.started_at is None else record.started_at)
 
 
+def moved_by(record: RunRecord, drafts: Iterable[Draft], now: float) -> RunRecord:
+    """Return a record after events that change it."""
+    for draft in drafts:
+        record = moved(record, draft, now)
+    return record
+
+
+def open_boundaries(log: Iterable[Event]) -> tuple[str, ...] | None:
+    """Return the open boundaries of a log, in the order of their entry."""
+    count: Counter[str] = Counter()
+    for event in log:
+        if event.type is EventType.ENTERED:
+            count[boundary_label(event.data.get("kind"), event.data.get("name"))] += 1
+        elif event.type is EventType.LEFT:
+            count[boundary_label(event.data.get("kind"), event.data.get("name"))] -= 1
+        elif event.type is EventType.TRUNCATED:
+            return None
+    return tuple(count.elements())
+
+
+def boundary_label(kind: object, name: object) -> str:
+    """Return the label of a boundary, as ``Boundary.label`` does."""
+    return f"{kind}:{name}" if name else str(kind)
+
+
 def check_statuses(drafts: Sequence[Draft]) -> None:
-    """Refuse events of a status that is none, before any of them is kept."""
+    """Raise InvalidArgument for an invalid status, before any event is stored."""
     for draft in drafts:
         if draft.type is EventType.STATUS:
             _status_of(draft)
@@ -232,34 +259,36 @@ def _status_of(draft: Draft) -> Status:
     try:
         return Status(draft.data["status"])
     except (KeyError, ValueError):
-        raise InvalidArgument(f"a status event tells of one of {', '.join(Status)}, not {draft.data!r:.200}") from None
+        raise InvalidArgument(
+            f"invalid status event {draft.data!r:.200}: its status must be one of {', '.join(Status)}"
+        ) from None
 
 
 def check_end(outcome: OutcomeRecord, events: Sequence[Draft]) -> None:
-    """Refuse an end that is none."""
+    """Raise InvalidArgument for an outcome that is not terminal, or an invalid status event."""
     if not outcome.status.terminal:
         raise InvalidArgument(f"a run ends completed, failed, stopped or lost, not {outcome.status}")
     check_statuses(events)
 
 
 def check_waiting(target: str | Selector, *, if_unknown_hold: bool) -> None:
-    """Refuse a stop that may wait for no run in particular."""
+    """Raise InvalidArgument for a stop that could wait for any run."""
     if if_unknown_hold and isinstance(target, Selector) and not target.is_conversation:
         raise InvalidArgument("only a stop by run id or key can wait for a run: leave out labels and agent")
 
 
 def waits_for_key(selector: Selector, owner: str | None) -> bool:
-    """Return whether a stop without a live run can wait for one: not for one of another owner than a given one."""
+    """Return whether a stop by key can wait for a run: not if its selector names another owner."""
     return owner is None or selector.owner in {None, owner}
 
 
 def waiting_seconds(*, has_run: bool) -> float:
-    """Return how long a stop waits for its run, or for the next one of a conversation that has had runs."""
+    """Return how long a stop waits for its run, or for the next run of a key that has had runs."""
     return NEXT_TURN_SECONDS if has_run else TOMBSTONE_SECONDS
 
 
 def held_by(target: str | Selector, owner: str | None) -> Selector | None:
-    """Return which starts a stop with a hold refuses: never those of another owner than a given one."""
+    """Return the selector of the hold that a stop places, limited to an owner; None if it names another owner."""
     if isinstance(target, str):
         raise InvalidArgument(f"a hold needs a selector: run {target!r} has already started")
     if owner is None:
@@ -268,7 +297,7 @@ def held_by(target: str | Selector, owner: str | None) -> Selector | None:
 
 
 def cursor_number(cursor: str | None) -> float:
-    """Return where a page begins: below this number."""
+    """Return the number below which a page begins."""
     if cursor is None:
         return math.inf
     if not cursor.isdecimal() or len(cursor) > _CURSOR_DIGITS:
@@ -277,7 +306,7 @@ def cursor_number(cursor: str | None) -> float:
 
 
 def page_size(limit: int) -> int:
-    """Return how many runs a page shows; a page without any would have no place where the next one begins."""
+    """Return the size of a page, or raise InvalidArgument: an empty page would have no cursor."""
     if limit < 1:
         raise InvalidArgument(f"invalid limit {limit}: use a whole number from 1 up")
     return limit
@@ -286,7 +315,7 @@ def page_size(limit: int) -> int:
 def audit_entry(
     number: int, now: float, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]
 ) -> AuditEntry:
-    """Return the line that says who did what."""
+    """Return an entry of the audit."""
     chosen = {"run": target} if isinstance(target, str) else {"selector": to_json(target)}
     return AuditEntry(
         id=number,
@@ -300,12 +329,12 @@ def audit_entry(
 
 
 def status_event(status: Status, record: RunRecord | None = None) -> Draft:
-    """Return the event that tells of a status, with the reason if it was stopped."""
+    """Return the event of a new status, with the reason if the run was stopped."""
     return status_of_stop(status, None if record is None else record.stop)
 
 
 def status_of_stop(status: Status, stop: StopIntent | None) -> Draft:
-    """Return the event that tells of a status that a stop led to."""
+    """Return the event of a new status that a stop led to."""
     data: dict[str, object] = {"status": status.value}
     if stop is not None:
         data |= {"mode": stop.mode.value, "reason": stop.reason.message, "actor": stop.reason.actor}
@@ -313,10 +342,10 @@ def status_of_stop(status: Status, stop: StopIntent | None) -> Draft:
 
 
 def done_event(outcome: OutcomeRecord) -> Draft:
-    """Return the last event of a run's life."""
+    """Return the event of the end of a run."""
     return Draft(type=EventType.DONE, data={"status": outcome.status.value, "clean": outcome.clean})
 
 
 def late_event(outcome: OutcomeRecord) -> Draft:
-    """Return the event that a report leaves which came after the end (G2)."""
+    """Return the event of a report that came after the end (G2)."""
     return Draft(type=EventType.LATE, data={"status": outcome.status.value})

@@ -1,4 +1,4 @@
-"""Which store a URL means: the scheme names a factory, of ours or of an installed package."""
+"""Finds the store of a URL: its scheme names a factory, of this library or of an installed package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP = "stoppable.stores"
 """The entry point group in which a package names its factory, under the scheme of its URLs."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
-_PASSWORD = re.compile(r"//([^:/@]*):[^/]*@")  # to the last @: one in a password should be %40, and may be plain
+_PASSWORD = re.compile(r"//([^:/@]*):[^/]*@")  # up to the last @: a password may contain one that is not written as %40
 
 _registered: dict[str, Factory] = {}
 
@@ -37,7 +37,7 @@ def _sqlite(url: str) -> Store:
 
 
 def _postgres(url: str) -> Store:
-    from stoppable.stores.postgres import from_url  # noqa: PLC0415 - most need no database
+    from stoppable.stores.postgres import from_url  # noqa: PLC0415 - it needs an extra
 
     return from_url(url)
 
@@ -46,7 +46,7 @@ _OURS: dict[str, Factory] = {"memory": _memory, "sqlite": _sqlite, "postgresql":
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown."""
+    """Return a URL without its password, for messages."""
     return _PASSWORD.sub(r"//\1:***@", url)
 
 

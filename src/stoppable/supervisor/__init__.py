@@ -95,7 +95,7 @@ class Supervisor:
 
     @property
     def store(self) -> Store:
-        """Where the runs are kept."""
+        """The store that keeps the runs."""
         return self._core.store
 
     @property
@@ -126,7 +126,7 @@ class Supervisor:
     @property
     def blocking(self) -> blocking.Supervisor:
         """The blocking interface of this supervisor, for other threads: that of ``stoppable.sync.Supervisor``."""
-        from stoppable.supervisor.blocking import Shared  # noqa: PLC0415 - it is made of the same parts
+        from stoppable.supervisor.blocking import Shared  # noqa: PLC0415 - rarely needed
 
         return Shared(self._core)
 
@@ -349,7 +349,7 @@ class Supervisor:
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
         key: str | None = None,
-        all: bool = False,  # noqa: A002 - reads as what it means
+        all: bool = False,  # noqa: A002 - reads naturally
         mode: str = Mode.GRACEFUL,
         reason: Reason | str | None = None,
         actor: str | None = None,
@@ -402,7 +402,7 @@ class Supervisor:
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
         key: str | None = None,
-        all: bool = False,  # noqa: A002 - reads as what it means
+        all: bool = False,  # noqa: A002 - reads naturally
         reason: Reason | str | None = None,
         actor: str | None = None,
     ) -> Hold:
@@ -414,7 +414,7 @@ class Supervisor:
         """Remove a hold, so that new runs are allowed again."""
         return await self._core.store.release(hold_id, actor)
 
-    # Looking
+    # Queries
 
     async def get(self, run_id: str) -> RunRecord:
         """Return the record of a run, or raise RunNotFound."""
@@ -481,7 +481,7 @@ class Supervisor:
         return await self._core.store.holds()
 
     async def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
-        """Return the audit: who stopped, held and released what."""
+        """Return the audit log: who stopped, held and released what."""
         return await self._core.store.audit(after, limit)
 
 

@@ -254,7 +254,7 @@ class Supervisor:
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
         key: str | None = None,
-        all: bool = False,  # noqa: A002 - reads as what it means
+        all: bool = False,  # noqa: A002 - reads naturally
         mode: str = Mode.GRACEFUL,
         reason: Reason | str | None = None,
         actor: str | None = None,
@@ -297,7 +297,7 @@ class Supervisor:
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
         key: str | None = None,
-        all: bool = False,  # noqa: A002 - reads as what it means
+        all: bool = False,  # noqa: A002 - reads naturally
         reason: Reason | str | None = None,
         actor: str | None = None,
     ) -> Hold:
@@ -310,7 +310,7 @@ class Supervisor:
         """Remove a hold, so that new runs are allowed again."""
         return self._core.store.release(hold_id, actor).result()
 
-    # Looking
+    # Queries
 
     def get(self, run_id: str) -> RunRecord:
         """Return the record of a run, or raise RunNotFound."""
@@ -357,7 +357,7 @@ class Supervisor:
         return self._core.store.holds().result()
 
     def audit(self, after: int = 0, limit: int = 100) -> Sequence[AuditEntry]:
-        """Return the audit: who stopped, held and released what."""
+        """Return the audit log: who stopped, held and released what."""
         return self._core.store.audit(after, limit).result()
 
 
@@ -378,7 +378,7 @@ class Shared(Supervisor):
 
 
 class KeptHandle(BlockingHandle[T_co], Generic[T_co]):
-    """What both kinds of blocking handle have in common."""
+    """The common part of both kinds of blocking handle."""
 
     __slots__ = ("_supervisor",)
 
@@ -409,7 +409,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     __slots__ = ("_log",)
 
     def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: RunLog) -> None:
-        super().__init__(held.run, held._channel)
+        super().__init__(held._run, held._channel)
         self._supervisor = supervisor
         self._log = log
 
@@ -428,7 +428,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
 
 
 # As in handles.py: attributes of local runs raise an error for runs of other processes.
-class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
+class StoredHandle(Elsewhere, KeptHandle[Any]):
     """A run of which only the id is known: another process executes it, or it has ended."""
 
     __slots__ = ("_id",)
@@ -445,7 +445,7 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
         """Raise an error: only the process that executes the run can pass an interruption on at once."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use outcome()")
 
-    def stream(self, *, until: Until = "end") -> Iterator[Any]:  # noqa: ARG002 - as it is in the base
+    def stream(self, *, until: Until = "end") -> Iterator[Any]:  # noqa: ARG002 - as in the base class
         """Raise an error: the items of a generator agent are available only in the process that executes it."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
 

@@ -14,10 +14,10 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from stoppable._core import clock
+from stoppable._core.node import RunNode
 from stoppable._core.policy import seconds
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.receipt import write
-from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import CHANGES, Answer, Receipt, Stop
 from stoppable._engine import control
@@ -27,7 +27,7 @@ from stoppable._engine.processes.orphans import end_orphans
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
 from stoppable.records import EventType, RunRecord, Selector, StopAnswer, StopIntent, StopResult, TreeEvent
 from stoppable.stores.base import Intent, Registered, Store
-from stoppable.stores.reply import Reply, settle
+from stoppable.stores.future import StoreFuture, settle
 from stoppable.stores.rules import receipt_of
 from stoppable.stores.urls import store_of
 from stoppable.supervisor.jobs import Job, Options
@@ -49,9 +49,9 @@ _DAY = 86_400.0
 
 
 class Asked(NamedTuple):
-    """A stop that is being stored, and the local runs that were already stopped by it."""
+    """A stop that is being stored, and the local runs that it has already stopped."""
 
-    reply: Reply[StopResult]
+    reply: StoreFuture[StopResult]
     told: Mapping[str, RunLog]
 
 
@@ -77,7 +77,7 @@ class SupervisorCore:
         self._worker_values = Values.PICKLE if unpickle else Values.JSON
         self._purged_at = -math.inf
         self._listeners: list[Listener] = []
-        self._starting: dict[RunLog, Reply[Registered]] = {}
+        self._starting: dict[RunLog, StoreFuture[Registered]] = {}
         self.is_closing: bool = False
         self._opening = threading.Lock()
         self._was_opened = False
@@ -104,7 +104,7 @@ class SupervisorCore:
             raise InvalidArgument("this supervisor is not open: use it in a with block")
 
     def close(self) -> None:
-        """Give the lease back and disconnect, once; blocks for a moment.
+        """Release the lease and disconnect, once; blocks for a moment.
 
         While a run is alive whose end is not stored, the lease is not released but left to expire: releasing it would
         prove that run dead. If the supervisor is just being opened, it is closed after that; if it was not opened yet,
@@ -112,10 +112,10 @@ class SupervisorCore:
         """
         with self._opening:
             is_open, self._was_opened = self._was_opened, True
-            alive = [log.run.id for log in list(self.recorder.logs.values()) if log.run._is_alive()]
+            alive = [log.run.id for log in list(self.recorder.logs.values()) if log.run.is_alive()]
             if is_open and self.lease.close(give_back=not alive):
                 if alive:
-                    _logger.error("still alive, and lost once the lease has run out: %s", ", ".join(alive))
+                    _logger.error("runs still alive, and lost once the lease has expired: %s", ", ".join(alive))
                 inherited_fds.remove(self._inherited)
                 for listener in self._listeners:
                     listener.close()
@@ -144,7 +144,7 @@ class SupervisorCore:
             agent, args, options, in_loop=in_loop, keep_input=self._keep_input, worker_values=self._worker_values
         )
 
-    def register(self, job: Job) -> tuple[RunLog, Reply[Registered]]:
+    def register(self, job: Job) -> tuple[RunLog, StoreFuture[Registered]]:
         """Store a run that is about to start.
 
         It can be stopped from now on, even before it begins: the store gets the run before such a stop, and by the time
@@ -160,7 +160,7 @@ class SupervisorCore:
         reply.then(partial(self._answered, log))
         return log, reply
 
-    def _answered(self, log: RunLog, reply: Reply[Registered]) -> None:
+    def _answered(self, log: RunLog, reply: StoreFuture[Registered]) -> None:
         try:
             self.registered(log, reply.result())
         except Exception:  # the caller gets the error
@@ -179,10 +179,10 @@ class SupervisorCore:
             log.run.stop("kill", _fenced())
         return True
 
-    def abandon(self, log: RunLog, reply: Reply[Registered]) -> None:
+    def abandon(self, log: RunLog, reply: StoreFuture[Registered]) -> None:
         """End a run whose start was cancelled while it was being registered; it never begins."""
 
-        def answered(reply: Reply[Registered]) -> None:
+        def answered(reply: StoreFuture[Registered]) -> None:
             try:
                 is_ours = self.registered(log, reply.result())
             except Exception:
@@ -190,7 +190,7 @@ class SupervisorCore:
                 return
             if is_ours:
                 log.run.stop(reason=Reason.of("its start was cancelled", kind=ReasonKind.EXTERNAL))
-                log.run._skip()
+                log.run.skip()
 
         reply.then(answered)
 
@@ -249,7 +249,7 @@ class SupervisorCore:
         logs = self._here(request.target, request.owner) if is_at_once else []
         if not logs:
             return Asked(keep(), {})
-        asked = Asked(Reply(), {log.run.id: log for log in logs})
+        asked = Asked(StoreFuture(), {log.run.id: log for log in logs})
         outbox, put = self.recorder.outbox, partial(self._keep, asked, keep)
         is_news = any(log.known_mode is None or log.known_mode < intent.mode for log in logs)
         if not is_news and outbox.is_idle:
@@ -277,8 +277,8 @@ class SupervisorCore:
         meant = {log.run: log for log in found if owner is None or owner == log.run.owner}
         return [log for run, log in meant.items() if meant.keys().isdisjoint(_above(run))]
 
-    def _keep(self, asked: Asked, request: Callable[[], Reply[StopResult]]) -> None:
-        def answered(reply: Reply[StopResult]) -> None:
+    def _keep(self, asked: Asked, request: Callable[[], StoreFuture[StopResult]]) -> None:
+        def answered(reply: StoreFuture[StopResult]) -> None:
             result: StopResult | None = None
             error: Exception | None = None
             try:
@@ -377,19 +377,19 @@ class SupervisorCore:
     def _tell(found: Iterable[tuple[RunLog, StopIntent]]) -> None:
         """Carry out stored stops on the runs of this process, marking all runs before any reacts; idempotent."""
         stops: list[Stop] = []
-        reasons: dict[tuple[int, float], Reason] = {}  # mostly one for all
+        reasons: dict[tuple[int, float], Reason] = {}  # usually one for all
         for log, intent in found:
             mode, run = intent.mode, log.run
             if log.known_mode is None or log.known_mode < mode:
                 log.known_mode = mode  # so that the recorder does not store the stop again
-            if run._stop is None or max(stop.mode.rank for stop in run._stops()) < mode.rank:
+            if run.first_stop is None or max(stop.mode.rank for stop in run.stops()) < mode.rank:
                 which = id(intent), log.offset
                 if which not in reasons:
                     reasons[which] = shifted_reason(intent.reason, -log.offset)
                 stops.append(Stop(run, mode, reasons[which], intent.grace))
-        Run._tell(stops)
+        RunNode.tell(stops)
 
-    def roots(self) -> list[Run]:
+    def roots(self) -> list[RunNode]:
         """Return the runs of this process that have no parent in this process."""
         runs = [log.run for log in list(self.recorder.logs.values())]
         return [run for run in runs if run.parent is None or run.parent.id not in self.recorder.logs]
@@ -400,7 +400,7 @@ class SupervisorCore:
         roots = self.roots()
         for run in roots:
             run.stop(mode, _shutdown())
-            if any((stop.grace or 0.0) > run.policy.grace for stop in run._stops()):
+            if any((stop.grace or 0.0) > run.policy.grace for stop in run.stops()):
                 # An earlier stop may have a longer grace, which must not delay the shutdown.
                 harder = partial(run.stop, Mode.IMMEDIATE, _shutdown())
                 control.get().call_at(clock.now() + run.policy.grace, harder)
@@ -416,7 +416,7 @@ class SupervisorCore:
         deadline = clock.now() + seconds
         for log in logs:
             ended = threading.Event()
-            log.run._when_ended(ended.set)
+            log.run.when_ended(ended.set)
             ended.wait(min(max(0.0, deadline - clock.now()), threading.TIMEOUT_MAX))
         deadline = clock.now() + SHUTDOWN_MARGIN
         is_kept = True
@@ -448,7 +448,7 @@ class SupervisorCore:
             self._purge(now - self._keep_days * _DAY)
 
     def _purge(self, before: float) -> None:
-        def purged(reply: Reply[int]) -> None:
+        def purged(reply: StoreFuture[int]) -> None:
             try:
                 forgotten = reply.result()
             except Exception as error:
@@ -460,16 +460,16 @@ class SupervisorCore:
         self.store.purge(before, _PURGED_AT_ONCE).then(purged)
 
 
-def _above(run: Run) -> Iterator[Run]:
+def _above(run: RunNode) -> Iterator[RunNode]:
     above = run.parent
     while above is not None:
         yield above
         above = above.parent
 
 
-def _loop_of(run: Run) -> asyncio.AbstractEventLoop | None:
+def _loop_of(run: RunNode) -> asyncio.AbstractEventLoop | None:
     """Return the event loop whose task executes a run, if one does."""
-    loop: asyncio.AbstractEventLoop | None = None if run._main is None else run._main.loop
+    loop: asyncio.AbstractEventLoop | None = None if run.main is None else run.main.loop
     return loop
 
 

@@ -44,7 +44,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     __slots__ = ("_log", "_supervisor")
 
     def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: RunLog) -> None:
-        super().__init__(held.run, held._carrier, held._channel)
+        super().__init__(held._run, held._carrier, held._channel)
         self._supervisor = supervisor
         self._log = log
 
@@ -87,7 +87,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
 
 
 class Elsewhere:
-    """What async and blocking handles of a run in another process have in common."""
+    """The common part of async and blocking handles of a run in another process."""
 
     __slots__ = ()
 
@@ -113,7 +113,7 @@ class Elsewhere:
 
 
 # Attributes that handles of local runs have raise an error here.
-class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
+class StoredHandle(Elsewhere, KeptHandle[Any]):
     """A run of which only the id is known: another process executes it, or it has ended.
 
     Values and errors come from the store, as JSON and text.
@@ -157,7 +157,7 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):  # type: ignore[override]
         """Raise an error: only the process that executes the run can pass a cancel on at once."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use outcome()")
 
-    async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:  # noqa: ARG002 - as it is in the base
+    async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:  # noqa: ARG002 - as in the base class
         """Raise an error: the items of a generator agent are available only in the process that executes it."""
         raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
         yield  # makes it a generator

@@ -1,11 +1,11 @@
-"""What is in flight in live runs, in whatever process they run."""
+"""Finds what is in flight in live runs, in whatever process they run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from stoppable._core.gate import Role
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable.supervisor.core import SupervisorCore
 
 
@@ -27,7 +27,7 @@ async def in_flight(core: SupervisorCore, run_ids: Iterable[str]) -> Mapping[str
     return found
 
 
-def open_in(run: Run) -> tuple[str, ...]:
+def open_in(run: RunNode) -> tuple[str, ...]:
     """Return the open boundaries of a run of this process."""
-    members = list(run._members or ())
+    members = list(run.members or ())
     return tuple(member.label for member in members if member.role is Role.BOUNDARY)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""An agent that is started as a run: checked first, then registered, then launched."""
+"""Jobs: an agent that is started as a run is checked first, then registered, then launched."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stoppable._core import context
 from stoppable._core.boundary import check
 from stoppable._core.ids import RUN_ID, new_id
 from stoppable._core.labels import LABEL_LENGTH, check_labels
+from stoppable._core.node import RunNode
 from stoppable._core.policy import Limits, Policy, check_given
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
 from stoppable._engine.agent_functions import Kind, asked, body_of, kind_of, name_of
 from stoppable._engine.agents import start, start_isolated
 from stoppable._engine.blocking import start_on_thread
 from stoppable._engine.handle import RunHandle
-from stoppable._engine.isolation.host import as_worker_body
+from stoppable._engine.isolation.host import as_process_body
 from stoppable._engine.isolation.values import Values
 from stoppable._engine.open_run import limit_time
 from stoppable.errors import InvalidArgument, RunStopped
@@ -80,7 +80,7 @@ class Options:
 
 
 class StartOptions(TypedDict, total=False):
-    """What ``Supervisor.start`` takes besides an agent and its arguments."""
+    """The options that ``Supervisor.start`` takes besides an agent and its arguments."""
 
     name: str | None
     owner: str | None
@@ -99,18 +99,18 @@ class Job:
     __slots__ = ("_launch", "input", "omitted", "options", "record", "request", "run")
 
     def __init__(
-        self, name: str, options: Options, request: str, launch: Callable[[Run], RunHandle[Any]] | None = None
+        self, name: str, options: Options, request: str, launch: Callable[[RunNode], RunHandle[Any]] | None = None
     ) -> None:
-        if context.current_run() is not None:
+        if context.current_node() is not None:
             check()  # a stopped run starts nothing, but a thread outside any run may
         self.options: Options = options
         self.request: str = request
         self.input: dict[str, Any] | None = None
         self.omitted: Mapping[str, str] = {}
         self._launch = launch
-        self.run: Run = Run(
+        self.run: RunNode = RunNode(
             name,
-            context.current_run(),
+            context.current_node(),
             run_id=options.run_id,
             owner=options.owner,
             labels=options.labels,
@@ -155,7 +155,7 @@ class Job:
         raise RunStopped(self.run.id, outcome_of(record))
 
     def to_record(self, worker: str) -> RunRecord:
-        """Return what is kept of it."""
+        """Return the record of the run."""
         run, options = self.run, self.options
         return RunRecord(
             id=run.id,
@@ -175,14 +175,14 @@ class Job:
         )
 
     def launch(self) -> RunHandle[Any]:
-        """Let it run; if it cannot begin, its record says so."""
-        assert self._launch is not None, "it has a body"
+        """Start the run; if it cannot begin, its record says so."""
+        assert self._launch is not None, "the job has a body"
         try:
             limit_time(self.run, self.options.limits)
             return self._launch(self.run)
         except Exception as error:
             self.run.stop(reason=Reason.of(f"it could not begin: {error}", kind=ReasonKind.EXTERNAL))
-            self.run._skip()
+            self.run.skip()
             raise
 
 
@@ -208,10 +208,10 @@ def _takes(body: Callable[..., Any], count: int) -> bool:
 
 def _launcher(
     agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation, worker_values: Values, *, in_loop: bool
-) -> Callable[[Run], RunHandle[Any]]:
+) -> Callable[[RunNode], RunHandle[Any]]:
     body = body_of(agent)
     if isolation == "process":
-        isolated = as_worker_body(agent, args, worker_values)
+        isolated = as_process_body(agent, args, worker_values)
         return lambda run: start_isolated(run, body, isolated)
     is_blocking = kind_of(body) in {Kind.BLOCKING, Kind.BLOCKING_GENERATOR}
     if isolation == "task" and (is_blocking or not in_loop):

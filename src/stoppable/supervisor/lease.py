@@ -19,11 +19,11 @@ from stoppable._engine.processes.orphans import end_processes_of
 from stoppable.errors import Fenced, StoreError
 from stoppable.records import RunRecord
 from stoppable.stores.base import Intent, Store, Subscription, WorkerInfo
-from stoppable.stores.reply import Reply
+from stoppable.stores.future import StoreFuture
 
 _logger = logging.getLogger("stoppable")
 
-_BEATS = 3  # in the life of a lease
+_BEATS = 3  # heartbeats in the life of a lease
 _FENCED_AFTER = 0.75  # of the life of a lease without an answer; the rest is for the kill, which takes two seconds
 _OVERDUE_AFTER = 0.5  # of the life of a lease: the next heartbeat should have been answered by then
 _REAPED_AT_ONCE = 100
@@ -84,7 +84,7 @@ class Lease:
         self._take().result(_OPEN_SECONDS)
         self._beat_later()
 
-    def _take(self) -> Reply[None]:
+    def _take(self) -> StoreFuture[None]:
         worker = self.worker = new_id()
         self._is_taken, self._is_taking = False, True
         self._renewed_at = self._reaping_since = boot_clock()
@@ -93,13 +93,13 @@ class Lease:
         reply.then(lambda reply: self._taken(worker, reply))
         return reply
 
-    def _taken(self, worker: str, reply: Reply[None]) -> None:
+    def _taken(self, worker: str, reply: StoreFuture[None]) -> None:
         self._is_taking = False
         try:
             reply.result()
         except Exception as error:
             _logger.warning("the lease could not be opened: %s", error)
-            return  # the next tick asks for one
+            return  # the next tick tries again
         hints, self._hints = self._hints, self._store.hints(worker, self.hint)
         if hints is not None:
             hints.close()
@@ -135,13 +135,13 @@ class Lease:
             self._is_looking, self._is_hinted = True, False
         self._store.intents(self.worker).then(self._looked)
 
-    def _looked(self, reply: Reply[Sequence[Intent]]) -> None:
+    def _looked(self, reply: StoreFuture[Sequence[Intent]]) -> None:
         try:
             intents = reply.result()
             if intents and not self._is_closed:
                 self._deliver(intents)
         except Exception as error:
-            _logger.warning("pending stops could not be read: %s", error)  # the next heartbeat does
+            _logger.warning("pending stops could not be read: %s", error)  # the next heartbeat reads them
         with self._looking:
             self._is_looking, again = False, self._is_hinted
         if again:
@@ -177,14 +177,14 @@ class Lease:
         sent_at = boot_clock()
         self._store.heartbeat(self.worker, self._ttl).then(lambda reply: self._answered(reply, sent_at))
 
-    def _answered(self, reply: Reply[Sequence[Intent]], sent_at: float) -> None:
+    def _answered(self, reply: StoreFuture[Sequence[Intent]], sent_at: float) -> None:
         self._is_beating = False
         if self._is_closed:
             return
         try:
             intents = reply.result()
         except Fenced:
-            self._lost("the store gave its runs up")
+            self._lost("the store has given up its runs")
             return
         except Exception as error:
             _logger.warning("the lease could not be renewed: %s", error)
@@ -200,7 +200,7 @@ class Lease:
         self._reap(expired=sent_at - self._reaping_since > self._ttl)
 
     def _reap(self, *, expired: bool) -> None:
-        def reaped(reply: Reply[Sequence[RunRecord]]) -> None:
+        def reaped(reply: StoreFuture[Sequence[RunRecord]]) -> None:
             try:
                 records = reply.result()
             except Exception as error:
@@ -231,12 +231,12 @@ class Lease:
             else:
                 self._left.append(left)
 
-    def _has_left(self, left: _Left, reply: Reply[None]) -> None:
+    def _has_left(self, left: _Left, reply: StoreFuture[None]) -> None:
         try:
             reply.result()
         except Exception as error:
             _logger.warning("a lease that was lost could not be given back: %s", error)
-            self._left.append(left)  # for the next heartbeat
+            self._left.append(left)  # try again at the next heartbeat
 
 
 def _end_processes(runs: Collection[str]) -> None:

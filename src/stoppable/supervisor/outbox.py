@@ -14,7 +14,7 @@ from stoppable._engine import control
 
 _logger = logging.getLogger("stoppable")
 
-_AT_ONCE = 500  # then ladders and the lease have their turn
+_AT_ONCE = 500  # calls at once; then ladders and the lease have their turn
 _PATIENCE = 0.02  # seconds to wait for the runs' loop, if the stop came from another loop
 _COLLECTED = 0.01  # seconds for which deferrable calls wait after the last calls
 
@@ -41,7 +41,7 @@ class Outbox:
         self._is_making = False
         self._is_woken = False
         self._asked: asyncio.AbstractEventLoop | None = None  # the loop that wakes the control thread after its turn
-        self._late: control.Timer | None = None  # when the control thread looks even if it is not woken
+        self._late: control.Timer | None = None  # when the control thread checks the queue, even if it is not woken
 
     def put(self, call: Callable[[], object]) -> None:
         """Queue a call and wake the control thread; from any thread."""
@@ -89,7 +89,7 @@ class Outbox:
 
     def wake(self) -> None:
         """Wake the control thread now; safe in a signal handler."""
-        self._asked = None  # even if there are none: the loop is asked once for each time it does this
+        self._asked = None  # even without calls: the loop must be asked again for the next wake-up
         if self._calls and not (self._is_woken or self._is_making):
             self._is_woken = True
             control.get().call_at(clock.now(), self._make)
@@ -107,10 +107,10 @@ class Outbox:
             try:
                 self._calls.popleft()()
             except BaseException:  # go on with the others
-                _logger.exception("writing to the store failed")
+                _logger.exception("a call to the store failed")
         self._is_making = False
         self._after()
-        self.wake()  # if there is more
+        self.wake()  # if there are more
         if made and not self._is_collecting and not control.get().is_driven:
             self._is_collecting = True
             control.get().call_at(clock.now() + _COLLECTED, self._collected)

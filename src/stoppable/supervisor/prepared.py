@@ -44,4 +44,4 @@ class Prepared(Generic[T]):
         """End the run instead of launching it: it is ``stopped``, and its body never runs."""
         if self._log is not None:
             self._job.run.stop(reason=Reason.of(reason, kind=ReasonKind.EXTERNAL))
-            self._job.run._skip()
+            self._job.run.skip()

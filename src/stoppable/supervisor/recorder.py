@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from stoppable import _json
 from stoppable._core import clock
 from stoppable._core.hooks import Callback, Moment
+from stoppable._core.node import RunNode
 from stoppable._core.receipt import write
-from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Fate, Mode, Status
 from stoppable._core.stop import Answer, Receipt, Stop
 from stoppable.errors import RunConflict, StoreError
 from stoppable.records import Draft, EventType, OutcomeRecord, StopIntent
 from stoppable.stores.base import Registered, Store
-from stoppable.stores.reply import Reply, Settled, settle
+from stoppable.stores.future import Settled, StoreFuture, settle
 from stoppable.stores.rules import status_event
 from stoppable.supervisor.outbox import Outbox
 from stoppable.supervisor.serialization import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("stoppable")
 
-_DRAFTS_KEPT = 10_000  # while the store does not answer
+_DRAFTS_KEPT = 10_000  # for each run, while the store does not answer
 _CLOCKS_DIFFER = 0.001  # seconds by which the two clocks may drift unnoticed
 
 
@@ -73,30 +73,30 @@ class RunLog:
         "worker",
     )
 
-    def __init__(self, run: Run, offset: float, worker: str = "", key: str | None = None) -> None:
-        self.run: Run = run
+    def __init__(self, run: RunNode, offset: float, worker: str = "", key: str | None = None) -> None:
+        self.run: RunNode = run
         self.key: str | None = key
         self.offset: float = offset  # from this process's clock to the store's; one value for the whole run
         self.worker: str = worker  # the worker that registered it: a run of another worker may have the same id
         self.epoch: int = 1
         self.is_registered: bool = False
         self.is_busy: bool = False
-        self.is_collected: bool = False  # what is noted now is written with what was noted before
+        self.is_collected: bool = False  # a call is queued that stores everything noted until then
         self.is_failing: bool = False  # the store refused the last call
-        self.is_held_up: bool = False  # until the next heartbeat
+        self.is_held_up: bool = False  # no calls until the next heartbeat
         self.is_over: bool = False
-        self.above: RunLog | None = None  # of its parent, once it has ended
+        self.above: RunLog | None = None  # the log of its parent, once the run has ended
         self.unkept_below: int = 0  # children that have ended, but whose ends are not stored
         self.drafts: list[Draft] = []
-        self.boundaries: dict[Boundary, int] = {}  # that are open, with their numbers
+        self.boundaries: dict[Boundary, int] = {}  # open boundaries, with their numbers
         self.numbers: itertools.count[int] = itertools.count(1)
         self.dropped: int = 0
-        self.known_mode: Mode | None = None  # of the stop that the store has
+        self.known_mode: Mode | None = None  # the mode of the stop that the store has
         self.acknowledging: Mode | None = None  # the hardest stop that is acknowledged, or is about to be
         self.acknowledged: tuple[Mode, Receipt] | None = None
         self.hook: Callback | None = None
         self.outcome: OutcomeRecord | None = None  # once it is stored
-        self.finished: Reply[None] | None = None  # made on demand, for callers that wait until the end is stored
+        self.finished: StoreFuture[None] | None = None  # made on demand, for callers that wait until the end is stored
 
 
 class Recorder(Sink):
@@ -111,11 +111,11 @@ class Recorder(Sink):
         self._offset = math.inf
         self._is_closed = False
         self._kept: list[Settled] = []  # callers whose ends are stored now
-        self._lost: dict[Run, Reply[None]] = {}  # runs that may be alive, and whether the store knows that
+        self._lost: dict[RunNode, StoreFuture[None]] = {}  # runs that may be alive, and whether the store knows that
         self.logs: dict[str, RunLog] = {}
         self.outbox: Outbox = Outbox(self._tell_kept)
 
-    def log(self, run: Run, worker: str = "", key: str | None = None) -> RunLog:
+    def log(self, run: RunNode, worker: str = "", key: str | None = None) -> RunLog:
         """Return a new log for a run; it is not in use before ``adopt``, because the id may belong to another run."""
         offset = self._store.now() - clock.now()
         if abs(offset - self._offset) > _CLOCKS_DIFFER:
@@ -132,21 +132,21 @@ class Recorder(Sink):
                 return
             log.epoch, log.is_registered = epoch, True
             self.logs[run.id] = log
-            above, run._sink = run.parent, self
-            if above is not None and above._sink is not self:
+            above, run.sink = run.parent, self
+            if above is not None and above.sink is not self:
                 # The sink gets the run's own stops; this token has those of an ancestor that is not stored.
                 log.hook = Callback(run, Moment.STOP, lambda: self._later(log))
-                run._add_hook(log.hook)
+                run.add_hook(log.hook)
 
     def drop(self, log: RunLog) -> None:
         """Discard a run that was not registered; it never begins."""
-        log.run._sink = None  # including one inherited from its parent: the id may belong to a run that goes on
-        log.run._skip()
+        log.run.sink = None  # including one inherited from its parent: the id may belong to a run that goes on
+        log.run.skip()
 
     # Reports of runs
 
-    def began(self, run: Run) -> None:
-        """Note a status, and keep a log of a child."""
+    def began(self, run: RunNode) -> None:
+        """Record the new status; for a child, begin a log."""
         if run.id not in self.logs:
             log = self.logs[run.id] = self.log(run)
             self._soon(log)
@@ -159,18 +159,18 @@ class Recorder(Sink):
         if log is not None and (log.known_mode is None or log.known_mode < stop.mode):
             self._later(log)
 
-    def ended(self, run: Run) -> None:
-        """Write the outcome."""
+    def ended(self, run: RunNode) -> None:
+        """Record the outcome."""
         log = self._log_of(run)
         if log is not None:
             if run.status is Status.LOST:
                 self._lost[run] = self.kept(log)
             self.outbox.put(partial(self._end, log))
 
-    def died(self, run: Run) -> None:
+    def died(self, run: RunNode) -> None:
         """Record that a run has ended which is ``lost`` in the store: a late report, which is an event (G2)."""
 
-        def is_kept(reply: Reply[None]) -> None:
+        def is_kept(reply: StoreFuture[None]) -> None:
             with contextlib.suppress(StoreError):  # it was closed
                 reply.result()
                 self._store.finish(run.id, 0, OutcomeRecord(status=Status.STOPPED), None)
@@ -192,19 +192,19 @@ class Recorder(Sink):
             log.above.unkept_below += 1
         self._advance(log)
 
-    def entered(self, run: Run, boundary: Boundary) -> None:
-        """Note a boundary, with its number within the run."""
+    def entered(self, run: RunNode, boundary: Boundary) -> None:
+        """Record a boundary, with its number within the run."""
         log = self._log_of(run)
         if log is None:
             return
         number = log.boundaries[boundary] = next(log.numbers)
         data: dict[str, Any] = {"kind": boundary.kind, "name": boundary.name, "boundary": number}
-        if run._closed:
+        if run.closed:
             data["afterStop"] = True
         self._add(log, Draft(type=EventType.ENTERED, data=data, at=self._store.now()))
 
-    def left(self, run: Run, boundary: Boundary) -> None:
-        """Note the end of a boundary, and its fate if it was open at a stop."""
+    def left(self, run: RunNode, boundary: Boundary) -> None:
+        """Record the end of a boundary, and its fate if it was open at a stop."""
         log = self._log_of(run)
         if log is None:
             return
@@ -216,23 +216,23 @@ class Recorder(Sink):
             data["fate"] = boundary.fate.value
         self._add(log, Draft(type=EventType.LEFT, data=data, at=self._store.now()))
 
-    def partial(self, run: Run, value: object, *, appended: bool) -> None:
+    def partial(self, run: RunNode, value: object, *, appended: bool) -> None:
         """Record the partial of a run."""
         name = "delta" if appended else "value"
         self._collect(run, Draft(type=EventType.PARTIAL, data=_kept(name, value), at=self._store.now()))
 
-    def annotated(self, run: Run, metadata: dict[str, object]) -> None:
-        """Note facts about a run."""
+    def annotated(self, run: RunNode, metadata: dict[str, object]) -> None:
+        """Record facts about a run."""
         self._note(
             run, Draft(type=EventType.ANNOTATED, data=_kept("metadata", metadata, METADATA_BYTES), at=self._store.now())
         )
 
-    def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
+    def event(self, run: RunNode, kind: str, data: dict[str, object]) -> None:
         """Note progress."""
         told = {"name": str(kind), **_kept("data", data)}
         self._collect(run, Draft(type=EventType.PROGRESS, data=told, at=self._store.now()))
 
-    def acknowledge(self, run: Run, mode: Mode) -> None:
+    def acknowledge(self, run: RunNode, mode: Mode) -> None:
         """Queue the acknowledgement of a stop, with what is in flight; the caller wakes the control thread."""
         log = self._log_of(run)
         if log is None or (log.acknowledging is not None and log.acknowledging >= mode):
@@ -243,27 +243,27 @@ class Recorder(Sink):
     def _when_closed(self, log: RunLog, mode: Mode) -> None:
         run = log.run
         if run.outcome is not None:
-            return  # its end includes it
+            return  # the record of its end includes it
 
         def closed() -> None:
             log.acknowledged = (mode, shifted(write(run, Answer.ACCEPTED), log.offset))
             self._soon(log)
 
-        stops = run._stops()
+        stops = run.stops()
         if stops:
             stops[-1].when_acknowledged(closed)
 
-    def _log_of(self, run: Run) -> RunLog | None:
+    def _log_of(self, run: RunNode) -> RunLog | None:
         """Return the log of this very run, not that of another run with the same id."""
         log = self.logs.get(run.id)
         return log if log is not None and log.run is run else None
 
-    def _note(self, run: Run, draft: Draft) -> None:
+    def _note(self, run: RunNode, draft: Draft) -> None:
         log = self._log_of(run)
         if log is not None:
             self._add(log, draft)
 
-    def _collect(self, run: Run, draft: Draft) -> None:
+    def _collect(self, run: RunNode, draft: Draft) -> None:
         """Record a frequent event, such as a token of a model, which may be stored a little later."""
         log = self._log_of(run)
         if log is None:
@@ -298,8 +298,8 @@ class Recorder(Sink):
         Stops of a stored ancestor are in the store already.
         """
         run = log.run
-        is_top = run.parent is None or run.parent._sink is not self
-        stops = [stop for stop in run._stops() if stop.target is run or is_top]
+        is_top = run.parent is None or run.parent.sink is not self
+        stops = [stop for stop in run.stops() if stop.target is run or is_top]
         if not stops:
             return None
         strongest = max(stops, key=lambda stop: stop.mode.rank)
@@ -326,7 +326,7 @@ class Recorder(Sink):
             return
         if not log.is_registered:
             self._register(log)
-        elif run._stop is not None and (untold := self._untold(log)) is not None:
+        elif run.first_stop is not None and (untold := self._untold(log)) is not None:
             self._tell_stop(log, *untold)
         elif log.is_over:
             if not log.unkept_below:  # the end of a run becomes visible after the ends below it
@@ -403,7 +403,7 @@ class Recorder(Sink):
         if self.logs.get(run.id) is log:
             del self.logs[run.id]
         if log.hook is not None:
-            run._withdraw(log.hook)
+            run.withdraw(log.hook)
         with self._lock:
             waiting, log.finished = log.finished, _KEPT
         if waiting is not None:
@@ -412,12 +412,12 @@ class Recorder(Sink):
             log.above.unkept_below -= 1
             self._advance(log.above)
 
-    def _when_done(self, log: RunLog, reply: Reply[Any], done: Callable[[], None]) -> None:
+    def _when_done(self, log: RunLog, reply: StoreFuture[Any], done: Callable[[], None]) -> None:
         log.is_busy = True
         # Replies are queued too, so that the end of a run is reported after the ends below it went to the store.
         reply.then(lambda reply: self.outbox.put(partial(self._replied, log, done, reply)))
 
-    def _replied(self, log: RunLog, done: Callable[[], None], reply: Reply[Any]) -> None:
+    def _replied(self, log: RunLog, done: Callable[[], None], reply: StoreFuture[Any]) -> None:
         log.is_busy = False
         try:
             reply.result()
@@ -438,13 +438,13 @@ class Recorder(Sink):
             kept, self._kept = self._kept, []
             settle(kept)
 
-    def kept(self, log: RunLog) -> Reply[None]:
+    def kept(self, log: RunLog) -> StoreFuture[None]:
         """Return a reply that is settled when the end of a run is in the store."""
         with self._lock:
             if log.finished is None:
                 if self._is_closed:
-                    return Reply.failed(_not_kept(log))
-                log.finished = Reply()
+                    return StoreFuture.failed(_not_kept(log))
+                log.finished = StoreFuture()
             return log.finished
 
     def close(self) -> None:
@@ -464,10 +464,10 @@ def _not_kept(log: RunLog) -> StoreError:
 
 
 _LEFT = (Fate.ABANDONED, Fate.UNREACHABLE)
-_KEPT: Reply[None] = Reply.of(lambda: None)
+_KEPT: StoreFuture[None] = StoreFuture.of(lambda: None)
 
 
-def _is_kept(reply: Reply[Registered], worker: str) -> bool:
+def _is_kept(reply: StoreFuture[Registered], worker: str) -> bool:
     """Return whether this worker registered the run, also if the call was repeated after a lost answer."""
     try:
         return reply.result().record.worker == worker

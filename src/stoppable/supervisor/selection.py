@@ -30,7 +30,7 @@ def live_of(key: str, owner: str | None) -> Filter:
     return Filter(key=key, owner=owner, status=live)
 
 
-class BulkStop(tuple[Receipt, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
+class BulkStop(tuple[Receipt, ...]):  # noqa: SLOT001 - a subclass of tuple cannot have slots
     """The receipts of the matching runs, in a tuple; the runs below one of them are in its receipt."""
 
     hold: Hold | None
@@ -39,7 +39,7 @@ class BulkStop(tuple[Receipt, ...]):  # noqa: SLOT001 - a tuple cannot have slot
     """If the key had no live run: the next run of the key that starts before this time is stopped before it begins."""
 
     def __new__(cls, receipts: Iterable[Receipt], hold: Hold | None, waits_until: float | None = None) -> Self:
-        """Put them together."""
+        """Create it from receipts, the hold, and the time until which the stop waits."""
         made = super().__new__(cls, receipts)
         made.hold = hold
         made.waits_until = waits_until

@@ -15,9 +15,9 @@ from typing import Any
 from stoppable import _json
 from stoppable._core import clock
 from stoppable._core.ids import new_id
+from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
 from stoppable._core.reason import Reason
-from stoppable._core.run import Run
 from stoppable._core.state import Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
@@ -62,7 +62,7 @@ def shifted(receipt: Receipt, seconds: float) -> Receipt:
 
 
 def so_far(receipt: Receipt) -> Receipt:
-    """Return a receipt as of the closing of the gates: a stop answers what it changed, not what came later."""
+    """Return a receipt as it was when the gates closed: a stop answers what it changed, not what came later."""
     return replace(receipt, status=Status.STOPPING, nodes=(), too_late=False, ended_at=None)
 
 
@@ -71,7 +71,7 @@ def shifted_reason(reason: Reason, seconds: float) -> Reason:
     return replace(reason, at=reason.at + seconds)
 
 
-def record_of_child(run: Run, worker: str) -> RunRecord:
+def record_of_child(run: RunNode, worker: str) -> RunRecord:
     """Return the record of a new child run."""
     parent = run.parent
     assert parent is not None, "a child"
@@ -105,7 +105,7 @@ def record_elsewhere(outcome: Outcome[Any], seconds: float, made: Callable[[Outc
         try:
             tell = waiting.pop()
         except IndexError:
-            return  # the other one was faster
+            return  # the other call was faster
         tell(record)
 
     timer = control.get().call_at(clock.now() + VALUE_SECONDS, partial(make, is_late=True))
@@ -117,7 +117,7 @@ def record_of_outcome(outcome: Outcome[Any], seconds: float, *, is_late: bool = 
 
     With ``is_late`` it calls no code of the agent.
     """
-    late = f"it was not written down within {VALUE_SECONDS} seconds"
+    late = f"it was not serialized within {VALUE_SECONDS} seconds"
     omitted: dict[str, str] = {}
     kept: dict[str, Any] = {}
     for name in ("result", "partial"):
@@ -154,7 +154,7 @@ def record_of_error(error: BaseException) -> ErrorRecord:
 
 
 def _text(value: str) -> str:
-    return str.encode(value, errors="replace").decode()  # a lone surrogate has no JSON in UTF-8
+    return str.encode(value, errors="replace").decode()  # a lone surrogate cannot be encoded as UTF-8
 
 
 def outcome_of(record: RunRecord) -> Outcome[Any]:
@@ -203,7 +203,7 @@ def _named(agent: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def _ordered(value: Any, known: dict[int, Any]) -> Any:
-    """Return a value with the keys of its dicts in one order; what contains itself stays as it is from there on."""
+    """Return a value with the keys of its dicts sorted; a value that contains itself is not changed inside itself."""
     kind = type(value)
     if kind is not dict and kind is not list and kind is not tuple:
         return value
@@ -222,7 +222,7 @@ def _ordered(value: Any, known: dict[int, Any]) -> Any:
 
 
 class _Hash:
-    """A file of which only the hash is kept."""
+    """A file object that keeps only a hash of what is written."""
 
     def __init__(self, limit: float) -> None:
         self._hash = hashlib.sha256()
@@ -239,26 +239,26 @@ class _Hash:
 
 
 def digest(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Return what two requests have in common if they ask for the same: the agent, its arguments, and how it runs.
+    """Return a digest of a start: two starts with the same agent, arguments and options have the same digest.
 
-    The order of the keys of a dict means nothing.
+    The order of the keys of a dict does not matter.
     """
     asked: Any = (name, args, dict(kwargs), dict(options))
-    with contextlib.suppress(Exception):  # too deep, or a key that cannot be shown: then the order counts
+    with contextlib.suppress(Exception):  # too deep, or a key without a repr: then the order matters
         asked = _ordered(asked, {})
-    # First without a memo: two equal strings are the same, whether or not they are one object. What contains itself
-    # cannot be written so, and what is shared is written again and again.
+    # First without a memo, so that equal strings give the same bytes, whether or not they are one object. Then with it:
+    # a value that contains itself cannot be pickled without, and shared values would be written again and again.
     for is_without_memo, limit in ((True, 16e6), (False, math.inf)):
         file = _Hash(limit)
         pickler = pickle.Pickler(file)
         pickler.fast = is_without_memo
         try:
             pickler.dump(asked)
-        except Exception:  # noqa: S112 - whatever cannot be pickled is told by its text
+        except Exception:  # noqa: S112 - a value that cannot be pickled is compared by its repr
             continue
         return file.hexdigest()
     try:
         text = repr(asked)
-    except Exception:  # nested too deeply, or it cannot be shown
-        text = new_id()  # no other start repeats it
+    except Exception:  # nested too deeply, or its repr raises
+        text = new_id()  # so no other start equals it
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()

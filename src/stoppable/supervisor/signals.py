@@ -1,6 +1,6 @@
-"""SIGTERM as a graceful shutdown: the runs of this process are stopped and written down before it ends by the signal.
+"""Makes SIGTERM a graceful shutdown: the runs of this process are stopped and stored before the signal ends it.
 
-Only where nobody else handles SIGTERM. A second one ends the process at once.
+This applies only if the program has no handler for SIGTERM. A second SIGTERM ends the process at once.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ def shutdown_on_sigterm(core: SupervisorCore) -> Iterator[None]:
 
 
 def _terminate(_signum: int, _frame: FrameType | None) -> None:
-    if os.getpid() != _pid:  # a forked child that is told before it has forgotten
+    if os.getpid() != _pid:  # a forked child that got the signal before _forget() was called
         _forget()
         os.kill(os.getpid(), signal.SIGTERM)
         return
-    # The next one, also our own at the end, ends the process as if nobody had handled it.
+    # The next SIGTERM, such as the one sent at the end below, ends the process as if there were no handler.
     signal.signal(signal.SIGTERM, _exit if os.getpid() == 1 else signal.SIG_DFL)
     cores = [(core, core.shut_down()) for core in list(_cores)]
 
     def end() -> None:
         for core, seconds in cores:
-            with contextlib.suppress(Exception):  # nothing may keep the process from ending
+            with contextlib.suppress(Exception):  # no error may keep the process from ending
                 if core.wait_for_end(seconds):
-                    core.close()  # a store that does not answer would take its time for that too
+                    core.close()  # only if the ends were stored: otherwise the store would delay this too
         if os.getpid() == 1:
-            _exit()  # here: the main thread may be busy, and handlers run on it alone
+            _exit()  # not with a signal: the main thread, which runs the handlers, may be busy
         os.kill(os.getpid(), signal.SIGTERM)
 
-    # The main thread goes on: it may be what the runs need to end.
+    # On a thread, because the runs may need the main thread in order to end.
     threading.Thread(target=end, name="stoppable-shutdown", daemon=True).start()
 
 
 def _exit(*_: object) -> None:
-    """End process 1, as in a container: the system lets no signal end it that it does not handle itself."""
+    """End process 1, as in a container: the system ignores signals for which that process has no handler."""
     os._exit(128 + signal.SIGTERM)
 
 
 def _forget() -> None:
-    """Leave the runs of our parent to it, now that we are a forked child (G13)."""
+    """Leave the runs of the parent process alone in a forked child (G13)."""
     global _pid
     _pid = os.getpid()
     _cores.clear()

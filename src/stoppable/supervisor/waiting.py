@@ -1,4 +1,4 @@
-"""Waiting for news of a run that is kept, wherever it is executed."""
+"""Waits for changes of stored runs, in whatever process they are executed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from stoppable.records import Event, EventType, RunRecord
 from stoppable.stores.base import Store
 
 _FIRST_LOOK_SECONDS = 0.002
-LOOK_SECONDS = 2.0  # even without a notification: those may be lost
+LOOK_SECONDS = 2.0  # the longest pause without a notification, which may be lost
 
 
 async def record_when(
     store: Store, run_id: str, is_so: Callable[[RunRecord], bool], seconds: float | None = None
 ) -> RunRecord:
-    """Return the record once something is so, or as it is when the time is over."""
+    """Return the record once ``is_so`` is true of it, or when the time is over."""
     deadline = None if seconds is None else clock.now() + seconds
     with watching(store, run_id) as news:
         for pause in _pauses():
@@ -29,13 +29,13 @@ async def record_when(
             if is_so(record) or left <= 0:
                 return record
             await news.wait(left)
-    raise AssertionError("there is always another look")
+    raise AssertionError("the pauses never end")
 
 
 def record_when_sync(
     store: Store, run_id: str, is_so: Callable[[RunRecord], bool], seconds: float | None = None
 ) -> RunRecord:
-    """Return the record once something is so, or as it is when the time is over; on a thread."""
+    """Return the record once ``is_so`` is true of it, or when the time is over; blocks."""
     deadline = None if seconds is None else clock.now() + seconds
     news = threading.Event()
     subscription = store.watch(run_id, news.set)
@@ -49,14 +49,14 @@ def record_when_sync(
             news.wait(left)
     finally:
         subscription.close()
-    raise AssertionError("there is always another look")
+    raise AssertionError("the pauses never end")
 
 
 def _pauses() -> Iterator[float]:
-    """Yield the seconds before each look.
+    """Yield the seconds to wait before each read of the record.
 
-    A process hears of what another one wrote when it looks into the store next, which is often enough for a list, but
-    not for a stop: its gate is closed a millisecond after it was told.
+    The pauses begin short, because a stopped run closes its gate within a millisecond, and the notification of a change
+    by another process may take longer than that.
     """
     pause = _FIRST_LOOK_SECONDS
     while True:
@@ -67,9 +67,9 @@ def _pauses() -> Iterator[float]:
 async def records_when(
     store: Store, run_ids: Sequence[str], is_so: Callable[[RunRecord], bool], seconds: float
 ) -> dict[str, RunRecord]:
-    """Return the records of many runs once something is so of each, or as they are when the time is over.
+    """Return the records of many runs once ``is_so`` is true of each, or when the time is over.
 
-    Of one that was purged meanwhile nothing is left to return.
+    Runs that were purged meanwhile are left out.
     """
     deadline = clock.now() + seconds
     found: dict[str, RunRecord] = {}
@@ -96,7 +96,7 @@ async def records_when(
 def records_when_sync(
     store: Store, run_ids: Sequence[str], is_so: Callable[[RunRecord], bool], seconds: float
 ) -> dict[str, RunRecord]:
-    """Return the records of many runs once something is so of each, or when the time is over; on a thread."""
+    """Return the records of many runs once ``is_so`` is true of each, or when the time is over; blocks."""
     deadline = clock.now() + seconds
     found: dict[str, RunRecord] = {}
     for run_id in run_ids:
@@ -108,7 +108,7 @@ def records_when_sync(
 async def events(store: Store, run_id: str, after: int = 0) -> AsyncIterator[Event]:
     """Yield the events of a run after a sequence number: past events first, then live ones, until the run ends.
 
-    A reader that is slow or goes away holds up nobody: it reads what is kept.
+    A slow reader delays nothing else, because it reads from the store.
     """
     with watching(store, run_id) as news:
         while True:
@@ -148,7 +148,7 @@ def events_sync(store: Store, run_id: str, after: int = 0) -> Iterator[Event]:
 
 
 class News:
-    """Which of some runs may have changed, told by whatever thread to one task."""
+    """Collects the ids of runs that may have changed, from any thread, for one task."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -156,7 +156,7 @@ class News:
         self._event = asyncio.Event()
 
     def tell(self, run_id: str) -> None:
-        """Say that a run may have changed; from any thread."""
+        """Report that a run may have changed; from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._tell, run_id)
 
@@ -165,7 +165,7 @@ class News:
         self._event.set()
 
     async def wait(self, seconds: float) -> set[str]:
-        """Return those that were told of since the last time, or none if nobody is within some seconds."""
+        """Return the ids reported since the last call; waits up to ``seconds`` for the first one."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -176,7 +176,7 @@ class News:
 
 @contextlib.contextmanager
 def watching(store: Store, *run_ids: str) -> Iterator[News]:
-    """Have a task told when runs may have changed."""
+    """Subscribe to changes of runs while the block runs."""
     news = News()
     subscriptions = [store.watch(run_id, partial(news.tell, run_id)) for run_id in run_ids]
     try:

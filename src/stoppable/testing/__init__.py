@@ -1,4 +1,4 @@
-"""Tools to test agents, participants and stores with."""
+"""Tools to test agents, participants and stores."""
 
 import importlib
 import sys
@@ -62,7 +62,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what has tests in it when it is asked for, so that pytest, if it is there, can explain its asserts."""
+    """Import modules that contain tests on first use, so that pytest can rewrite their asserts."""
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

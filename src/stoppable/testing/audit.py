@@ -1,4 +1,4 @@
-"""Sees effects that go round the boundaries, through the interpreter's audit events."""
+"""Finds effects outside all boundaries, through the audit events of the interpreter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import Boundary
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._engine.isolation import host
 
 _EFFECTS = frozenset(
@@ -21,12 +21,12 @@ _EFFECTS = frozenset(
     }
 )  # fmt: skip
 
-_watched: dict[Run, list[str]] = {}
+_watched: dict[RunNode, list[str]] = {}
 _is_installed = False
 
 
 @contextmanager
-def unguarded_effects(root: Run) -> Iterator[list[str]]:
+def unguarded_effects(root: RunNode) -> Iterator[list[str]]:
     """Collect the effects that code of a run and its subtree has outside every boundary while the block runs."""
     global _is_installed
     if not _is_installed:
@@ -42,21 +42,21 @@ def unguarded_effects(root: Run) -> Iterator[list[str]]:
 def _hook(event: str, args: tuple[Any, ...]) -> None:
     if not _watched or not is_effect(event, args):
         return
-    run = context.current_run()
+    run = context.current_node()
     for root, found in list(_watched.items()):
-        if run is None or not run._is_within(root) or any(each._list(Boundary) for each in run._lineage()):
+        if run is None or not run.is_within(root) or any(each.members_of(Boundary) for each in run.lineage()):
             continue
         if not _starts_a_worker():
             found.append(f"{event} {args[0]!r} in {_caller()}")
 
 
 def is_effect(event: str, args: tuple[Any, ...]) -> bool:
-    """Return whether an audit event tells of something that changes the world outside."""
+    """Return whether an audit event is an effect outside the program."""
     return event in _EFFECTS or (event == "open" and _writes(args))
 
 
 def _starts_a_worker() -> bool:
-    """Return whether it is the process of a run itself that is started."""
+    """Return whether the event is the start of an agent process."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename != host.__file__:
         frame = frame.f_back

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoppable._core.boundary import Boundary
+from stoppable._core.node import RunNode
 from stoppable._core.policy import Policy, seconds
-from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Rung, Status
 from stoppable._engine.agent_functions import body_of
@@ -35,7 +35,7 @@ _TICK = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of the agent that was stopped, and what was wrong with how it ended."""
+    """One stopped run of the agent, and what was wrong with its end."""
 
     at: str
     mode: str
@@ -47,7 +47,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCard:
-    """What became of an agent that was stopped everywhere."""
+    """The results of stopping an agent at each of its boundaries."""
 
     agent: str
     boundaries: tuple[str, ...]
@@ -58,20 +58,20 @@ class ReportCard:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return not self.rounds and not any(trial.problems for trial in self.trials)
 
 
 class _Trap(Sink):
     """Stops its run when it enters the n-th boundary."""
 
-    def __init__(self, root: Run, number: int | None, mode: str) -> None:
+    def __init__(self, root: RunNode, number: int | None, mode: str) -> None:
         self._root, self._number, self._mode = root, number, mode
         self.seen: list[str] = []
 
-    def entered(self, run: Run, boundary: Boundary) -> None:
+    def entered(self, run: RunNode, boundary: Boundary) -> None:
         """Count it."""
-        if not run._closed:
+        if not run.closed:
             self.seen.append(boundary.label)
             if self._number == len(self.seen):
                 self._root.stop(self._mode, "stoppable check")
@@ -87,8 +87,8 @@ def report_card(
 ) -> ReportCard:
     """Run an agent once to its end, then again and again, stopping it at each of its boundaries in each mode.
 
-    One that meets no boundary is stopped in the middle of its time. ``within`` is the grace that it gets, ``most`` the
-    number of boundaries that are tried. Every run has the agent's real effects. Switches ``instrument()`` on.
+    An agent without boundaries is stopped halfway through. ``within`` is the grace, ``most`` the number of boundaries
+    that are tried. Every run has the agent's real effects. Calls ``instrument()``.
     """
     seconds(within, "within")
     instrument()
@@ -110,7 +110,7 @@ def report_card(
 
 
 class _Checked:
-    """An agent under check, and what was seen of it in all of its runs."""
+    """An agent under check, and what all of its runs showed."""
 
     def __init__(self, body: Callable[[], Any], name: str, within: float) -> None:
         self.name = name
@@ -122,8 +122,8 @@ class _Checked:
 
     def run(self, number: int | None, mode: str, *, after: float | None) -> _Attempt:
         """Run it once; stop it at a boundary, or after so many seconds, or only when it takes too long."""
-        run = Run(self.name, policy=self._policy)
-        run._sink = trap = _Trap(run, number, mode)
+        run = RunNode(self.name, policy=self._policy)
+        run.sink = trap = _Trap(run, number, mode)
         before = set(threading.enumerate())
         with ExitStack() as stack:
             rounds = stack.enter_context(rounds_of(run))
@@ -138,7 +138,7 @@ class _Checked:
         self.notes.update((note, True) for note in attempt.notes)
         return attempt
 
-    def _perform(self, run: Run) -> None:
+    def _perform(self, run: RunNode) -> None:
         async def execute() -> None:
             await start(run, self._body, ()).outcome()
 
@@ -149,7 +149,7 @@ class _Checked:
 class _Attempt:
     """One run of the agent."""
 
-    def __init__(self, run: Run, trap: _Trap) -> None:
+    def __init__(self, run: RunNode, trap: _Trap) -> None:
         self._run = run
         self.seen = trap.seen
         self.seconds = 0.0
@@ -158,7 +158,7 @@ class _Attempt:
         self._problems: list[str] = []
 
     def note(self, rounds: Rounds) -> None:
-        """Count what it did after the stop as wrong; clean-up is not."""
+        """Report its effects after the stop as problems, except clean-up."""
         self._problems += [f"effect after the stop: {effect}" for effect in rounds.after]
 
     def see_to_its_end(self, mode: str, after: float | None) -> None:
@@ -199,7 +199,7 @@ class _Attempt:
                 os.kill(int(process.split()[0]), signal.SIGKILL)
 
     def trial(self, at: str, mode: str) -> Trial:
-        """Return what is to be told of it."""
+        """Return the problems with its end."""
         outcome, receipt = self._run.outcome, self._run.receipt
         assert outcome is not None, "it has ended"
         problems = list(self._problems)

@@ -1,4 +1,4 @@
-"""A clock that moves only when told to."""
+"""A clock that a test moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoppable._engine.control import Control
 class FakeClock:
     """A clock that stands still until ``advance()``; ladders, limits and ``sleep()`` inside the block use it.
 
-    What is due is called in order, on the thread that advances, before ``advance()`` returns.
+    Everything that is due is called in order, on the thread that calls ``advance()``, before that returns.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the specification needs to know of a kind of participant."""
+"""The interface between the specification and a kind of participant."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ParticipantContract(ABC):
 
     name: str
     strongest: str
-    """The rung that ends it whatever it does; "lost" if nothing does, and the run is lost."""
+    """The rung that always ends it; "lost" if none does."""
     described: str = ""
-    """How the receipt of a lost run describes it, for those of which nothing but themselves can be the end."""
+    """How the receipt of a lost run describes it, for a kind that no rung can end."""
 
     @abstractmethod
     async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
@@ -63,7 +63,7 @@ class Threads(ParticipantContract):
 class Workers(ParticipantContract):
     """Agent processes (``isolation="process"``)."""
 
-    name = "worker process"
+    name = "agent process"
     strongest = "kill"
 
     async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:

@@ -1,4 +1,4 @@
-"""Sees the processes that a block leaves running."""
+"""Finds the processes that a block leaves running."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  #
 
 
 def participants() -> dict[object, str]:
-    """Return the process groups and worker processes of which something may be alive, each with its description."""
+    """Return the process groups and agent processes that may be alive, each with its description."""
     return {participant: participant.describe() for participant in (*group.live, *host.live)}
 
 
 @contextmanager
 def watched_processes() -> Iterator[Callable[[], list[str]]]:
-    """Give a function that describes the processes which were started since the block began and are alive.
+    """Yield a function that describes the live processes which were started since the block began.
 
-    They are known by a mark in the environment, which also those bear that left for a session of their own, and by
-    being our children, if they were given another environment.
+    It finds them by a mark in their environment, also in another session, and among our children if they have another
+    environment.
     """
     mark, outer = new_id(), os.environ.get(table.GROUPS)
     children, known = set(table.children()), participants()

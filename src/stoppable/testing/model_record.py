@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from stoppable.testing.model_wire import Request
 
-_DEADLINE = 30.0  # of waits that end at once unless a claim is broken
+_DEADLINE = 30.0  # a wait ends at once, unless the test fails
 
 
 class Ending(StrEnum):
@@ -119,7 +119,7 @@ class Record:
         seen = f"{len(self._requests)} requests, {self._tokens} tokens, {self._connections}"
         return f"no {what} within {within} seconds; there were {seen}"
 
-    # What its connections tell it
+    # Called by its connections
 
     def connected(self) -> Connection:
         """Note a new connection."""
@@ -149,7 +149,7 @@ class Record:
             self._changed.notify_all()
 
     def closed(self, connection: Connection, ending: Ending) -> None:
-        """Note how a connection was closed; the first who says so is right."""
+        """Note how a connection was closed; the first report counts."""
         with self._changed:
             connection.ending = connection.ending or ending
             self._changed.notify_all()

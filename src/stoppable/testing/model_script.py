@@ -1,4 +1,4 @@
-"""What a scripted model says, and when."""
+"""The script of a model: what it answers, and when."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Gate:
         self._wake()
 
     async def passed(self) -> None:
-        """Wait for a permit; the end of the server ends the wait."""
+        """Wait for a token to be released, or for the end of the server."""
         woken = Event()
         with self._lock:
             self._waiting[woken] = asyncio.get_running_loop()

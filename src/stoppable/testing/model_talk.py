@@ -73,7 +73,7 @@ class Talk(asyncio.Protocol):
         self._serve_next()
 
     def _finish(self, data: bytes) -> None:
-        # Noted first: when the client has the whole answer, a test may look.
+        # Noted first: a test may check it as soon as the client has the whole answer.
         self._record.answered(self._connection)
         self._transport.write(data)
 

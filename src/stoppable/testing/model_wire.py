@@ -38,12 +38,12 @@ class Request:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the answer is wanted in pieces."""
+        """Whether the client asks for a stream."""
         return bool(self.body.get("stream"))
 
 
 def parse(buffer: bytearray, connection: int) -> Request | None:
-    """Take one request out of what has arrived; None if it is not all there."""
+    """Take one request from the received bytes; None if it is incomplete."""
     end = buffer.find(_END_OF_HEADERS)
     if end < 0:
         return None
@@ -67,7 +67,7 @@ def answer(status: int, body: object, headers: Mapping[str, str] | None = None) 
 
 
 def error(status: int, message: str, headers: Mapping[str, str] | None = None) -> bytes:
-    """Return an answer that tells of an error, as providers do."""
+    """Return an error response, as providers send it."""
     return answer(status, {"error": {"message": message, "type": "scripted", "param": None, "code": None}}, headers)
 
 

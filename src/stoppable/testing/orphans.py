@@ -1,4 +1,4 @@
-"""Sees what a test leaves running."""
+"""Finds what a test leaves running."""
 
 from __future__ import annotations
 

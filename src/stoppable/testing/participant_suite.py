@@ -1,6 +1,6 @@
-"""The specification for kinds of participants: what a stop means to whoever executes a run, as tests.
+"""The specification for kinds of participants, as tests: what a stop does to the code that executes a run.
 
-``tests/spec`` performs these functions with the kinds that stoppable has, ``ParticipantSuite`` with one of your own.
+``tests/spec`` runs these functions with the kinds that stoppable has, ``ParticipantSuite`` with a kind that you write.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def _bounded(claim: Claim, kind: ParticipantContract, probe: Probe) -> Non
         async with asyncio.timeout(_SECONDS):
             await claim(kind, probe)
     finally:
-        probe.release()  # whatever it left waiting may go on
+        probe.release()  # let everything go on that still waits
 
 
 # G1: after a process acknowledged, no unshielded boundary is entered there; every one still open is in the receipt.

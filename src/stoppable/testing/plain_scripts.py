@@ -1,4 +1,4 @@
-"""Scripts whose effects are plain threads, calls and processes, none of them started through our functions."""
+"""Scripts whose effects are plain threads, calls and processes, started without functions of stoppable."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Sees what code of a run does round its boundaries, through the interpreter's audit events.
+"""Finds what the code of a run does outside its boundaries, through the audit events of the interpreter.
 
-What it starts in ways that no stop can follow: bare threads, ``os.system``, ``posix_spawn``, coroutines on a loop of
-somebody else. And its effects outside every boundary, before and after the stop.
+These are things that a stop cannot follow (bare threads, ``os.system``, ``posix_spawn``, coroutines on another event
+loop), and effects outside every boundary, before and after the stop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import Boundary
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._engine.plain import scopes, whose
 from stoppable._engine.plain.processes import Processes
 from stoppable.testing.audit import is_effect
@@ -32,20 +32,20 @@ _FUNCTIONS = ((_thread, "start_new_thread"), (_thread, "start_new"), (asyncio, "
 
 @dataclass
 class Rounds:
-    """What was seen, each with file and line, as the keys of a dict: the order counts, not how often."""
+    """What was found, each with file and line, as the keys of a dict: in order, each once."""
 
     starts: dict[str, bool] = field(default_factory=dict)
     before: dict[str, bool] = field(default_factory=dict)
     after: dict[str, bool] = field(default_factory=dict)
 
 
-_watched: dict[Run, Rounds] = {}
+_watched: dict[RunNode, Rounds] = {}
 _is_installed = False
 
 
 @contextmanager
-def rounds_of(root: Run) -> Iterator[Rounds]:
-    """Collect what code of a run and its subtree does round its boundaries while the block runs."""
+def rounds_of(root: RunNode) -> Iterator[Rounds]:
+    """Collect what code of a run and its subtree does outside its boundaries while the block runs."""
     global _is_installed
     if not _is_installed:
         _is_installed = True
@@ -81,21 +81,21 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
                 found.starts[f"{event} in {_place()}"] = True
     elif event != "subprocess.Popen" and is_effect(event, args):  # which is a boundary, with instrument()
         for run, found in _here():
-            if not any(_is_guarded(each) for each in run._lineage()):
-                noted = found.after if run._closed and not scopes.is_cleaning_up() else found.before
+            if not any(_is_guarded(each) for each in run.lineage()):
+                noted = found.after if run.closed and not scopes.is_cleaning_up() else found.before
                 noted[f"{event} {args[0]!r} in {_place()}"] = True
 
 
-def _here() -> Iterator[tuple[Run, Rounds]]:
-    run = context.current_run()
+def _here() -> Iterator[tuple[RunNode, Rounds]]:
+    run = context.current_node()
     for root, found in list(_watched.items()):
-        if run is not None and run._is_within(root):
+        if run is not None and run.is_within(root):
             yield run, found
 
 
-def _is_guarded(run: Run) -> bool:
+def _is_guarded(run: RunNode) -> bool:
     """Return whether code of a run is inside a boundary; that of a plain process has no code in it."""
-    return any(not isinstance(entered.holder, Processes) for entered in run._list(Boundary))
+    return any(not isinstance(entered.holder, Processes) for entered in run.members_of(Boundary))
 
 
 def _place() -> str:

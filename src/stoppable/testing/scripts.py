@@ -1,4 +1,4 @@
-"""Agents as data: the same script is performed by whatever takes part in runs, and a probe sees what it does."""
+"""Agents as data: every kind of participant performs the same scripts, and a probe observes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Stubborn:
-    """Wait, deaf to every force and without coming to a boundary, until the test releases it."""
+    """Wait until the test releases it; ignores every force and enters no boundary."""
 
     name: str = "stubborn"
 
@@ -50,7 +50,7 @@ class ReturnIfStopping:
 
 @dataclass(frozen=True, slots=True)
 class Swallow:
-    """Perform the steps again and again, swallowing whatever they raise, as a bare ``except:`` does."""
+    """Perform the steps again and again; swallows everything they raise, like a bare ``except:``."""
 
     steps: Sequence[Step]
     times: int
@@ -233,7 +233,7 @@ _Requests: TypeAlias = Generator[Request, None, None]
 
 
 class _Script:
-    """Performs steps, and asks for what a task, a thread and a process do differently."""
+    """Performs steps; yields a request for each thing that a task, a thread and a process do differently."""
 
     def __init__(self, probe: Probe, *, in_commands: bool = False) -> None:
         self._probe = probe
@@ -337,7 +337,7 @@ def perform_blocking(steps: Sequence[Step], probe: Probe) -> Any:
 
 
 def perform_in_commands(steps: Sequence[Step], probe: FileProbe) -> Any:
-    """Perform a script as a blocking agent whose effects are commands: what waits, and is forced, are processes."""
+    """Perform a script as a blocking agent whose effects are commands, so that a stop forces processes."""
 
     def answer(request: Request) -> None:
         match request:

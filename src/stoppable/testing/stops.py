@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from stoppable._core.boundary import Boundary
+from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
-from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Status
 from stoppable._engine.agent_functions import body_of
@@ -26,15 +26,15 @@ _LEFTOVER_SECONDS = 1.0
 class _StopAt(Sink):
     """A sink that stops its run when it enters a boundary: the n-th, or the first with a kind or label."""
 
-    def __init__(self, root: Run, *, number: int | None = None, at: str | None = None) -> None:
+    def __init__(self, root: RunNode, *, number: int | None = None, at: str | None = None) -> None:
         self._root = root
         self._number = number
         self._at = at
         self.seen: list[str] = []
         self.after: list[str] = []
 
-    def entered(self, run: Run, boundary: Boundary) -> None:
-        if run._closed:
+    def entered(self, run: RunNode, boundary: Boundary) -> None:
+        if run.closed:
             self.after.append(boundary.label)
             return
         self.seen.append(boundary.label)
@@ -86,7 +86,7 @@ async def assert_stops_everywhere(agent: Callable[..., Any], *args: Any, within:
 
 
 async def _try(
-    agent: Callable[..., Any], args: tuple[Any, ...], run: Run, trap: _StopAt, within: float
+    agent: Callable[..., Any], args: tuple[Any, ...], run: RunNode, trap: _StopAt, within: float
 ) -> tuple[list[str], Outcome[Any]]:
     """Run once; return what is wrong, and the outcome."""
     problems: list[str] = []
@@ -94,7 +94,7 @@ async def _try(
     with unguarded_effects(run) as unguarded, watched_processes() as processes, _seen_to_its_end(run):
         handle = _start(agent, args, run, trap)
         if not await _ends(handle, trap, within):
-            where = [participant.describe() for participant in run._participants()]
+            where = [participant.describe() for participant in run.participants()]
             problems.append(f"still running {within:g} s after the stop: {', '.join(where)}")
             run.stop("kill")
         outcome = await handle.outcome()
@@ -107,7 +107,7 @@ async def _try(
 
 
 @contextmanager
-def _seen_to_its_end(run: Run) -> Iterator[None]:
+def _seen_to_its_end(run: RunNode) -> Iterator[None]:
     """Kill a run that the block leaves running, because it gave up or was cancelled."""
     try:
         yield
@@ -116,8 +116,8 @@ def _seen_to_its_end(run: Run) -> Iterator[None]:
             run.stop("kill", "the check has ended")
 
 
-def _start(agent: Callable[..., Any], args: tuple[Any, ...], run: Run, trap: _StopAt) -> RunHandle[Any]:
-    run._sink = trap
+def _start(agent: Callable[..., Any], args: tuple[Any, ...], run: RunNode, trap: _StopAt) -> RunHandle[Any]:
+    run.sink = trap
     return start(run, body_of(agent), args)
 
 

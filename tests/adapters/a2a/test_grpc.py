@@ -87,7 +87,7 @@ async def test_a_message_is_answered_and_its_task_is_the_one_of_the_other_bindin
         assert (await stream.ended())[-1] == "COMPLETED"
         task = await client.get_task(GetTaskRequest(id=stream.task_id))
         assert [part.text for artifact in task.artifacts for part in artifact.parts] == ["hello"]
-        async with httpx.AsyncClient(headers={"A2A-Version": "1.0"}) as http:
+        async with httpx.AsyncClient(headers={"A2A-Version": "1.0"}, timeout=30) as http:
             same = (await http.get(f"{url}/tasks/{stream.task_id}")).json()
         assert same["status"]["state"] == "TASK_STATE_COMPLETED"
 

@@ -168,7 +168,7 @@ async def test_a_data_part_has_the_keyword_arguments():
 
 
 async def test_each_of_several_agents_has_its_own_address():
-    async with exposed(stepper, failing) as url, httpx.AsyncClient() as http:
+    async with exposed(stepper, failing) as url, httpx.AsyncClient(timeout=30) as http:
         card = (await http.get(url + "/a2a/failing/.well-known/agent-card.json")).json()
         assert card["name"] == "failing"
         assert card["supportedInterfaces"][0]["url"] == url + "/a2a/failing/"
@@ -191,7 +191,7 @@ async def test_arguments_that_do_not_fit_are_rejected():
 
 
 async def test_a_key_is_asked_for_here_too():
-    async with exposed(stepper, api_key="a-key-of-some-length") as url, httpx.AsyncClient() as http:
+    async with exposed(stepper, api_key="a-key-of-some-length") as url, httpx.AsyncClient(timeout=30) as http:
         body = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
         for path in ("/", "/a2a/stepper/"):
             assert (await http.post(url + path, json=body)).status_code == 401
@@ -211,7 +211,7 @@ async def test_tasks_of_others_do_not_exist_and_scopes_count():
             task_id = await stream.started()
             with pytest.raises(Exception, match="not found"):
                 await bob.cancel_task(CancelTaskRequest(id=task_id))
-            async with httpx.AsyncClient(headers={"x-owner": "ann", "x-scopes": "read"}) as http:
+            async with httpx.AsyncClient(headers={"x-owner": "ann", "x-scopes": "read"}, timeout=30) as http:
                 answer = await http.post(f"{url}/tasks/{task_id}:cancel", json={}, headers={"A2A-Version": "1.0"})
                 assert answer.status_code == 403
             assert state_of(await ann.cancel_task(CancelTaskRequest(id=task_id))) == "CANCELED"

@@ -182,7 +182,7 @@ async def test_a_server_that_is_not_there_is_an_error_as_in_plain_adk_and_the_ru
 
 
 async def test_a_server_that_goes_away_before_the_message_has_no_task_that_could_be_lost():
-    async with httpx.AsyncClient() as http, plain_server(Scripted()) as (url, _):
+    async with httpx.AsyncClient(timeout=30) as http, plain_server(Scripted()) as (url, _):
         card = AgentCard.model_validate((await http.get(CARD.format(url))).json())
     async with talk("root", card) as here:
         events = await here.say("go")

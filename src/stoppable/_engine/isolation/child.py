@@ -17,15 +17,15 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import stoppable._engine  # noqa: F401 - puts the engine under the core
+import stoppable._engine  # noqa: F401 - connects the engine to the core
 from stoppable._core import clock
 from stoppable._core.boundary import Boundary
 from stoppable._core.budget import Budget
 from stoppable._core.budget import Left as LeftOfLimit
+from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
 from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Stop
@@ -63,18 +63,18 @@ _PLAIN_BYTES = 1_000_000
 class _Reporter(Sink):
     """Reports everything that the run and its descendants do to the parent process."""
 
-    def __init__(self, line: Line, root: Run) -> None:
+    def __init__(self, line: Line, root: RunNode) -> None:
         self._line = line
         self._root = root
         self._runs = {root.id: root}
-        self._ending = threading.Lock()  # one end is reported at a time
+        self._ending = threading.Lock()  # held while the end of a run is reported
         self._lock = threading.Lock()
-        self._known: dict[str, Mode] = {}  # the hardest stop of a run that the parent knows
+        self._known: dict[str, Mode] = {}  # by run id, the hardest stop that the parent knows
 
-    # Requests of the parent
+    # Requests from the parent
 
     def stop(self, request: StopRequest) -> bool:
-        """Stop a run here, and report whether it is blind; a run that has ended is no longer known."""
+        """Stop a run here, and return whether it is blind; a run that has ended is no longer known."""
         run = self._runs.get(request.run_id)
         if run is None:
             return False
@@ -82,22 +82,22 @@ class _Reporter(Sink):
             self._is_news(run, request.mode)
         return run.stop(request.mode, request.reason, grace=request.grace).blind
 
-    def _is_news(self, run: Run, mode: Mode) -> bool:
+    def _is_news(self, run: RunNode, mode: Mode) -> bool:
         known = self._known.get(run.id)
         is_news = known is None or known < mode
         if is_news:
             self._known[run.id] = mode
         return is_news
 
-    # Reports of runs
+    # Reports about runs
 
-    def began(self, run: Run) -> None:
+    def began(self, run: RunNode) -> None:
         """Report a child run."""
         if run is not self._root:
             self._runs[run.id] = run
             self._tell_birth(run, has_begun=True)
 
-    def _tell_birth(self, run: Run, *, has_begun: bool) -> None:
+    def _tell_birth(self, run: RunNode, *, has_begun: bool) -> None:
         assert run.parent is not None, "a child"
         self._line.send(
             Born(
@@ -116,18 +116,18 @@ class _Reporter(Sink):
         control.get().call_at(clock.now(), lambda: self._tell_stop(stop))
 
     def _tell_stop(self, stop: Stop) -> None:
-        with self._lock:  # until it is sent, because the end may be sent next
+        with self._lock:  # held while sending, so that the end of the run is sent after the stop
             if stop.target.id in self._runs and self._is_news(stop.target, stop.mode):
                 self._line.send(Stopping(stop.target.id, stop.mode, stop.reason, stop.grace))
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: RunNode) -> None:
         """Report how a child ended."""
         if run.id not in self._runs:
             self._tell_birth(run, has_begun=False)
         elif run is not self._root:
             self._tell_child_end(run)
 
-    def _tell_child_end(self, run: Run) -> None:
+    def _tell_child_end(self, run: RunNode) -> None:
         assert run.outcome is not None, "it has ended"
         with self._ending:
             if run.id in self._runs:
@@ -137,38 +137,38 @@ class _Reporter(Sink):
                 del self._runs[run.id]
 
     def close(self, outcome: Outcome[Any]) -> None:
-        """Report how the root ended; the last message."""
+        """Report how the root run ended, as the last message."""
         for run in list(self._runs.values()):
             if run.outcome is not None and run is not self._root:
                 self._tell_child_end(run)  # the code that saw its outcome may be faster than the reporting thread
         self._tell_end(self._root, outcome)
 
-    def _tell_end(self, run: Run, outcome: Outcome[Any]) -> None:
-        for stop in run._stops():
+    def _tell_end(self, run: RunNode, outcome: Outcome[Any]) -> None:
+        for stop in run.stops():
             if stop.target is run:
                 self._tell_stop(stop)
-        abandoned = tuple(name for stop in run._stops() for lost, name in stop.abandoned if lost is run)
-        threads = () if run is self._root else run._library_threads  # the root's end with this process
+        abandoned = tuple(name for stop in run.stops() for lost, name in stop.abandoned if lost is run)
+        threads = () if run is self._root else run.library_threads  # those of the root end with this process
         with contextlib.suppress(OSError):  # the parent has gone
-            self._line.send(Ended(run.id, outcome, run._delivered_at is not None, abandoned, threads))
+            self._line.send(Ended(run.id, outcome, run.delivered_at is not None, abandoned, threads))
 
-    def entered(self, run: Run, boundary: Boundary) -> None:
+    def entered(self, run: RunNode, boundary: Boundary) -> None:
         """Report a boundary."""
-        self._line.send(Entered(run.id, id(boundary), boundary.kind, boundary.name, run._closed))
+        self._line.send(Entered(run.id, id(boundary), boundary.kind, boundary.name, run.closed))
 
-    def left(self, run: Run, boundary: Boundary) -> None:  # noqa: ARG002 - the name of the protocol
+    def left(self, run: RunNode, boundary: Boundary) -> None:  # noqa: ARG002 - required by the protocol
         """Report the end of a boundary."""
         self._line.send(Left(id(boundary), boundary.fate))
 
-    def partial(self, run: Run, value: object, *, appended: bool) -> None:
+    def partial(self, run: RunNode, value: object, *, appended: bool) -> None:
         """Report the partial of a run."""
         self._line.send(Told(run.id, value if run is self._root else _plain(value), appended))
 
-    def annotated(self, run: Run, metadata: dict[str, object]) -> None:
+    def annotated(self, run: RunNode, metadata: dict[str, object]) -> None:
         """Report facts about a run."""
         self._line.send(Noted(run.id, {name: _plain(value) for name, value in metadata.items()}))
 
-    def event(self, run: Run, kind: str, data: dict[str, object]) -> None:
+    def event(self, run: RunNode, kind: str, data: dict[str, object]) -> None:
         """Report progress."""
         self._line.send(Progress(run.id, kind, data if run is self._root else {k: _plain(v) for k, v in data.items()}))
 
@@ -179,9 +179,9 @@ def _plain(value: object) -> object:
 
 
 def main(descriptor: int) -> None:
-    """Execute the agent, report how it ended, and exit without waiting for leftovers."""
+    """Execute the agent, report how it ended, and exit without waiting for threads that it left behind."""
     connection = socket.socket(fileno=descriptor)
-    connection.set_inheritable(False)  # processes of the agent must not inherit it
+    connection.set_inheritable(False)  # processes that the agent starts must not inherit it
     line = Line(connection)
     message = line.receive()
     if isinstance(message, StartAgent):
@@ -189,8 +189,8 @@ def main(descriptor: int) -> None:
         line.values = message.values
         instrument()  # before the agent is imported, which may undo it
         run = _make_run(message)
-        run._budget = _Allowance(run, message.left, line) if message.left else None
-        run._sink = reporter = _Reporter(line, run)
+        run.budget = _Allowance(run, message.left, line) if message.left else None
+        run.sink = reporter = _Reporter(line, run)
         threading.Thread(target=_listen, args=(line, reporter), name="stoppable-listen", daemon=True).start()
         reporter.close(_sendable(_perform(run, message, line), line.values))
     sys.stdout.flush()
@@ -199,8 +199,8 @@ def main(descriptor: int) -> None:
         os._exit(0)
 
 
-def _make_run(message: StartAgent) -> Run:
-    return Run(
+def _make_run(message: StartAgent) -> RunNode:
+    return RunNode(
         message.name,
         run_id=message.run_id,
         owner=message.owner,
@@ -210,11 +210,11 @@ def _make_run(message: StartAgent) -> Run:
 
 
 class _Allowance(Budget):
-    """What is left of the limits of the outer runs; the parent counts too, and knows which run has the limit."""
+    """What is left of the limits of the outer runs; the parent counts too, and knows which run has which limit."""
 
     __slots__ = ("_line", "_of")
 
-    def __init__(self, run: Run, left: Mapping[str, LeftOfLimit], line: Line) -> None:
+    def __init__(self, run: RunNode, left: Mapping[str, LeftOfLimit], line: Line) -> None:
         super().__init__(run, Limits(boundaries={kind: count for kind, (count, _) in left.items()}), None)
         self._line = line
         self._of = {kind: limit for kind, (_, limit) in left.items()}
@@ -241,7 +241,7 @@ _leaving = threading.Lock()
 
 
 def _die() -> None:
-    _leaving.acquire()  # for good: the agent may end because its processes die, and must not exit before all of them do
+    _leaving.acquire()  # never released: the agent may end because its processes die, but must not exit before them
     group = os.environ.get(GROUPS, "").rpartition(":")[2]
     members = Members(group, os.getsid(0))
     for pid in members.pids():
@@ -250,13 +250,13 @@ def _die() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _perform(run: Run, message: StartAgent, line: Line) -> Outcome[Any]:
+def _perform(run: RunNode, message: StartAgent, line: Line) -> Outcome[Any]:
     try:
         body = pumped(load(message.agent), lambda item: line.send(Item(item)))
     except Exception as error:
         return Outcome(status=Status.FAILED, error=error)
 
-    cut: list[bool] = []  # tasks that the exit of this process ends in the middle of their clean-up
+    cut: list[bool] = []  # not empty if the exit of this process cuts off the clean-up of tasks
 
     async def execute() -> None:
         await start(run, functools.partial(body, **message.kwargs), message.args).outcome()
@@ -267,8 +267,8 @@ def _perform(run: Run, message: StartAgent, line: Line) -> Outcome[Any]:
         else:
             run_in_new_loop(execute, lambda: cut.append(True))
     except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit) as outsider:
-        # It has passed the edge, which stopped the run; report how that ends before exiting.
-        if run._ended is None:  # or past it: it hit the event loop between two steps of the body
+        # It has passed the edge of the run, which stopped the run; wait for the outcome, and report it.
+        if run.body_end is None:  # it bypassed the edge: it was raised in the event loop between two steps of the body
             reason = f"{type(outsider).__name__} from outside"
             run.stop(reason=Reason.of(reason, kind=ReasonKind.SHUTDOWN))
     outcome = wait_for_end(run)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from stoppable._core.boundary import Boundary, boundary
+from stoppable._core.node import RunNode
 from stoppable._core.partial import Partial
 from stoppable._core.participants import Participant, RemoteParticipant
 from stoppable._core.reason import Reason
-from stoppable._core.run import Run
 from stoppable._core.state import Fate, Rung, Status
 from stoppable._core.stop import Stop
 from stoppable._engine.isolation.messages import (
@@ -30,11 +30,11 @@ class ChildProcess(RemoteParticipant):
 
     __slots__ = ()
 
-    def pass_on(self, run: Run, stop: Stop) -> None:
-        """Send it a stop of one of its runs; returns at once, from any thread and from a signal handler."""
+    def pass_on(self, run: RunNode, stop: Stop) -> None:
+        """Send a stop of one of its runs to the process; return at once, from any thread and from a signal handler."""
         raise NotImplementedError
 
-    def has_ended(self, run: Run) -> None:
+    def has_ended(self, run: RunNode) -> None:
         """Record that one of its runs has ended there."""
         raise NotImplementedError
 
@@ -44,7 +44,7 @@ class Inner(RemoteParticipant):
 
     __slots__ = ("_process", "_run")
 
-    def __init__(self, run: Run, process: ChildProcess) -> None:
+    def __init__(self, run: RunNode, process: ChildProcess) -> None:
         self._run = run
         self._process = process
 
@@ -56,7 +56,7 @@ class Inner(RemoteParticipant):
             stop.acknowledge()
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Do nothing: killing the process would hit other runs in it (G13)."""
 
     def alive(self) -> bool:
@@ -73,11 +73,11 @@ class Mirror:
 
     __slots__ = ("_boundaries", "_heard", "_process", "_root", "_runs")
 
-    def __init__(self, root: Run, process: ChildProcess) -> None:
+    def __init__(self, root: RunNode, process: ChildProcess) -> None:
         self._root = root
         self._process = process
-        self._runs: dict[str, tuple[Run, RemoteParticipant]] = {root.id: (root, process)}
-        self._boundaries: dict[int, tuple[Run, Boundary]] = {}
+        self._runs: dict[str, tuple[RunNode, RemoteParticipant]] = {root.id: (root, process)}
+        self._boundaries: dict[int, tuple[RunNode, Boundary]] = {}
         self._heard: Reason | None = None
 
     def heard(self, stop: Stop) -> bool:
@@ -85,7 +85,7 @@ class Mirror:
         return stop.reason is self._heard
 
     def show(self, message: Message) -> None:
-        """Apply a message; messages about runs that are gone are outdated."""
+        """Apply a message; messages about runs that have ended are ignored."""
         match message:
             case Born():
                 self._born(message)
@@ -109,7 +109,7 @@ class Mirror:
         parent, _ = self._runs[born.parent_id]
         if born.has_begun:
             spend(parent, "subrun")
-        run = Run(
+        run = RunNode(
             born.name,
             parent,
             run_id=born.run_id,
@@ -118,102 +118,102 @@ class Mirror:
             policy=born.policy,
         )
         if not born.has_begun:
-            run._skip()
+            run.skip()
             return
         seat = Inner(run, self._process)
         self._runs[run.id] = run, seat
-        run._admit(seat)
-        run._begin(seat)
+        run.admit(seat)
+        run.begin(seat)
 
-    def _entered(self, run: Run, seat: RemoteParticipant, message: Entered) -> None:
+    def _entered(self, run: RunNode, seat: RemoteParticipant, message: Entered) -> None:
         entered = boundary(message.kind, message.name)
         entered.holder = seat
         self._boundaries[message.key] = run, entered
-        run._admit(entered)
-        for stop in run._stops():
+        run.admit(entered)
+        for stop in run.stops():
             if message.after_stop:
                 stop.note_after((run, entered.label))
             else:
                 stop.note_in_flight(run, entered)  # the message and the stop crossed
         spend(run, message.kind)
-        if run._sink is not None:
-            run._sink.entered(run, entered)
+        if run.sink is not None:
+            run.sink.entered(run, entered)
 
     def _left(self, key: int, fate: Fate | None) -> None:
         run, left = self._boundaries.pop(key)
-        run._withdraw(left)
-        if fate is not None or run._stop is not None:
-            left._fate = fate or Fate.FINISHED  # it had ended there before the stop came, which found it open here
-        if run._sink is not None:
-            run._sink.left(run, left)
+        run.withdraw(left)
+        if fate is not None or run.first_stop is not None:
+            left._fate = fate or Fate.FINISHED  # it ended before the stop arrived in the agent process
+        if run.sink is not None:
+            run.sink.left(run, left)
 
     def _ended(self, message: Ended) -> None:
         run, seat = self._runs[message.run_id]
         outcome = message.outcome
-        run._library_threads = message.library_threads
+        run.library_threads = message.library_threads
         if outcome.status is Status.LOST:
-            run._lose(message.abandoned)  # it can be stopped until the process is gone
+            run.lose(message.abandoned)  # it can be stopped until the process is gone
             return
         del self._runs[run.id]
-        run._withdraw(seat)
+        run.withdraw(seat)
         self._process.has_ended(run)
         note_delivery(run, message)
-        run._end(outcome.result, outcome.error)
+        run.end(outcome.result, outcome.error)
 
-    def close(self, error: Callable[[Run], Exception], *, clean: bool | None) -> None:
+    def close(self, error: Callable[[RunNode], Exception], *, clean: bool | None) -> None:
         """End the runs that the dead process has left open.
 
         Work in another service has not died with it, and can no longer be reached: such a run is lost.
         """
-        out_of_reach: set[Run] = set()
+        out_of_reach: set[RunNode] = set()
         for key, (run, left) in list(self._boundaries.items()):
             is_remote = left.kind == "remote"
             self._left(key, Fate.UNREACHABLE if is_remote else Fate.KILLED)
-            if is_remote and run._stop is not None:
+            if is_remote and run.first_stop is not None:
                 out_of_reach.add(run)
-        del self._runs[self._root.id]  # its own edge is around this
+        del self._runs[self._root.id]  # the edge of the root run ends it
         for run, seat in reversed(self._runs.values()):
             if run in out_of_reach:
-                run._lose([(f"remote {run.name}", ())])
+                run.lose([(f"remote {run.name}", ())])
                 continue
-            run._withdraw(seat)
-            run._note_clean(clean=clean)
-            if run._stop is None:
-                run._end(None, error(run))
+            run.withdraw(seat)
+            run.note_clean(clean=clean)
+            if run.first_stop is None:
+                run.end(None, error(run))
             else:
-                run._deliver(raised=True)
-                run._end(None, None)
+                run.deliver(raised=True)
+                run.end(None, None)
         self._runs.clear()
 
 
-def _note(run: Run, message: Progress | Noted | Spent) -> None:
+def _note(run: RunNode, message: Progress | Noted | Spent) -> None:
     match message:
         case Progress(_, kind, data):
-            if run._sink is not None:
-                run._sink.event(run, kind, data)
+            if run.sink is not None:
+                run.sink.event(run, kind, data)
         case Noted(_, metadata):
             run.annotate(**metadata)
         case Spent(_, kind):
             spend(run, kind)
 
 
-def spend(run: Run, kind: str) -> None:
+def spend(run: RunNode, kind: str) -> None:
     """Count a boundary that was entered, or refused, in the agent process."""
-    if run._budget is not None:
-        run._budget.spend(kind)
+    if run.budget is not None:
+        run.budget.spend(kind)
 
 
-def note_delivery(run: Run, ended: Ended) -> None:
+def note_delivery(run: RunNode, ended: Ended) -> None:
     """Record that the stop was delivered in the agent process; only that process knows whether clean-up ran."""
     if ended.delivered or ended.outcome.status is Status.STOPPED:  # or it was stopped before it began
-        run._deliver(raised=True)
-    run._note_clean(clean=ended.outcome.clean)
+        run.deliver(raised=True)
+    run.note_clean(clean=ended.outcome.clean)
 
 
-def _tell_partial(run: Run, value: object, *, appended: bool) -> None:
-    if not appended or run._partial is None:
-        run._partial = Partial(None if appended else value)
+def _tell_partial(run: RunNode, value: object, *, appended: bool) -> None:
+    if not appended or run.recorded is None:
+        run.recorded = Partial(None if appended else value)
     if appended:
-        run._partial.append(value)
-    if run._sink is not None:
-        run._sink.partial(run, value, appended=appended)
+        run.recorded.append(value)
+    if run.sink is not None:
+        run.sink.partial(run, value, appended=appended)

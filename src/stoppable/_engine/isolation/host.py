@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from stoppable._core import clock, context
 from stoppable._core.ids import new_id
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
 from stoppable._engine.agent_functions import body_of
@@ -33,14 +33,14 @@ Put: TypeAlias = Callable[[Any], object]
 _EXIT_SECONDS = 1.0
 _REAP_SECONDS = 5.0
 
-live: set[Worker] = set()
-"""The agent processes of which something may be alive."""
+live: set[AgentProcess] = set()
+"""The agent processes that may be alive, or may have left live processes behind."""
 
 
 def _forget() -> None:
     """Close the sockets of agent processes after a fork: otherwise they would not notice the death of their parent."""
-    for worker in live:
-        worker._line.close()
+    for process in live:
+        process._line.close()
     live.clear()
 
 
@@ -57,10 +57,10 @@ class WorkerDied(StoppableError):
 
     def __str__(self) -> str:
         how = f"by {signal.Signals(-self.returncode).name}" if self.returncode < 0 else f"with code {self.returncode}"
-        return f"the worker process of run {self.run_id} ended {how} before its agent returned"
+        return f"the agent process of run {self.run_id} ended {how} before its agent returned"
 
 
-class Worker(ChildProcess):
+class AgentProcess(ChildProcess):
     """A process that executes the body of a run. It climbs its own ladder; the host sends it stops, and kills it."""
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Worker(ChildProcess):
         "_told",
     )
 
-    def __init__(self, run: Run, request: StartAgent, put: Put | None = None) -> None:
+    def __init__(self, run: RunNode, request: StartAgent, put: Put | None = None) -> None:
         packed = pack(request)
         ours, theirs = socket.socketpair()
         group = new_id()
@@ -99,19 +99,19 @@ class Worker(ChildProcess):
         self._sender = Sender(self._line, packed)
         self._members = Members(group, self._process.pid)
         self._mirror = Mirror(run, self)
-        self._told: dict[int, tuple[Run, Stop]] = {}
+        self._told: dict[int, tuple[RunNode, Stop]] = {}
         self._numbers = itertools.count()
         self._has_ended = self._is_over = False
-        self._clean: bool | None = None  # unknown if the process dies on its own; False if the host killed it
+        self._clean: bool | None = None  # None if the process dies on its own; False if the host killed it
         live.add(self)
 
     # As a participant of the run
 
     def tell(self, stop: Stop) -> None:
-        """Pass a stop on."""
+        """Send a stop to the process."""
         self.pass_on(self._run, stop)
 
-    def pass_on(self, run: Run, stop: Stop) -> None:
+    def pass_on(self, run: RunNode, stop: Stop) -> None:
         """Send a stop without waiting: the process may never read, and the control thread must go on (G6)."""
         if self._mirror.heard(stop):
             stop.acknowledge()
@@ -130,19 +130,19 @@ class Worker(ChildProcess):
                 stop.is_blind = True  # for the receipt: the agent process climbs the ladder
             stop.acknowledge()
 
-    def has_ended(self, run: Run) -> None:
+    def has_ended(self, run: RunNode) -> None:
         """Acknowledge the stops of a run: its gate is closed for good, whatever its process reports later."""
         for number, (told, _) in list(self._told.items()):
             if told is run:
                 self._acknowledge(number)
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Kill the process at KILL; up to then it climbs its own ladder."""
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
+        """Kill the process at KILL; before that, it climbs its own ladder."""
         if rung is Rung.KILL:
-            for worker in targets:
-                assert isinstance(worker, cls)
-                worker._kill()
+            for process in targets:
+                assert isinstance(process, cls)
+                process._kill()
 
     def _kill(self) -> None:
         self._clean = False
@@ -152,14 +152,14 @@ class Worker(ChildProcess):
             self._process.send_signal(signal.SIGKILL)  # where there is no /proc
 
     def alive(self) -> bool:
-        """Return whether any process of it is alive."""
+        """Return whether the process, or any that it started, is alive."""
         return self._process.poll() is None or bool(self._members.pids())
 
     def describe(self) -> str:
         """Name the process."""
-        return f"worker process {self._process.pid}"
+        return f"agent process {self._process.pid}"
 
-    # The conversation, on the thread that stands for the run here
+    # Messages, on the thread that executes the run's body
 
     def converse(self) -> Any:
         """Apply the reports of the process until it has ended; return the agent's value or raise its error."""
@@ -181,26 +181,26 @@ class Worker(ChildProcess):
     def _ended(self, ended: Ended) -> Any:
         self._has_ended = True
         self.has_ended(self._run)
-        note_delivery(self._run, ended)  # what hangs in the process is ended with it
+        note_delivery(self._run, ended)  # code that hangs in the process ends with it
         if ended.outcome.error is not None:
             raise ended.outcome.error
         return ended.outcome.result
 
     def _died(self) -> Any:
         error = self._death(self._run)
-        self._run._note_clean(clean=self._clean)
-        if self._run._stop is not None:
-            self._run._raise_stopped()
+        self._run.note_clean(clean=self._clean)
+        if self._run.first_stop is not None:
+            self._run.raise_stopped()
         raise error
 
-    def _death(self, run: Run) -> WorkerDied:
+    def _death(self, run: RunNode) -> WorkerDied:
         return WorkerDied(run.id, self._process.wait(_REAP_SECONDS))
 
     def end(self) -> None:
-        """End everything of it, and acknowledge its stops."""
+        """End the process and all that it started, and acknowledge its stops."""
         if self._has_ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_EXIT_SECONDS)  # to flush its output
+                self._process.wait(_EXIT_SECONDS)  # it may still flush its output
         self._line.hang_up()
         self._sender.close(_REAP_SECONDS)
         self._line.close()
@@ -215,32 +215,32 @@ class Worker(ChildProcess):
         if not self.alive():
             live.discard(self)
             self._mirror.close(self._death, clean=self._clean)
-            self._run._withdraw(self)
+            self._run.withdraw(self)
 
 
 def _search_path(request: StartAgent) -> str:
     return os.pathsep.join(filter(None, request.path))
 
 
-def perform_in_worker(request: Callable[[Run], StartAgent], put: Put | None) -> Any:
-    """Start an agent process, as the body of a run, apply its reports, pass its items on, and leave nothing behind."""
-    run = context.current_run()
+def perform_in_process(request: Callable[[RunNode], StartAgent], put: Put | None) -> Any:
+    """Execute an agent in an agent process, as the body of a run; no process is left behind."""
+    run = context.current_node()
     assert run is not None, "the body of a run"
-    worker = Worker(run, request(run), put)
-    run._admit(worker)
+    process = AgentProcess(run, request(run), put)
+    run.admit(process)
     try:
-        for stop in run._stops():
+        for stop in run.stops():
             stop.expect(1)
-            worker.tell(stop)  # came between the start and the admission
-        return worker.converse()
+            process.tell(stop)  # it came before the process was admitted
+        return process.converse()
     finally:
-        worker.end()
+        process.end()
 
 
-def as_worker_body(
+def as_process_body(
     agent: Callable[..., Any], args: tuple[Any, ...], values: Values = Values.PICKLE
 ) -> Callable[[Put | None], Any]:
-    """Return a body that runs an agent in an agent process; raises a clear error if it cannot be sent there.
+    """Return a body that runs an agent in an agent process; raise InvalidArgument if it cannot be sent there.
 
     The body takes a function for the items of a generator, which come as fast as the process makes them. ``values``
     says how values of the agent are transferred.
@@ -250,7 +250,7 @@ def as_worker_body(
         args, kwargs, agent = (*agent.args, *args), agent.keywords, agent.func
     name = _name(agent)
 
-    def request(run: Run) -> StartAgent:
+    def request(run: RunNode) -> StartAgent:
         return StartAgent(
             path=list(sys.path),
             agent=name,
@@ -261,12 +261,12 @@ def as_worker_body(
             owner=run.owner,
             labels=dict(run.labels),
             policy=run.policy,
-            left={} if run._budget is None else run._budget.left(),
+            left={} if run.budget is None else run.budget.left(),
             values=values,
         )
 
-    pack(request(Run("probe", run_id="probe")))  # so that the caller gets the error of values that cannot be sent
-    return functools.partial(perform_in_worker, request)
+    pack(request(RunNode("probe", run_id="probe")))  # raises now, for the caller, if a value cannot be sent
+    return functools.partial(perform_in_process, request)
 
 
 def _name(agent: Callable[..., Any]) -> str:
@@ -274,7 +274,7 @@ def _name(agent: Callable[..., Any]) -> str:
     module, path = getattr(agent, "__module__", None), getattr(agent, "__qualname__", None)
     if module == "__main__":
         raise InvalidArgument(
-            f"{path} is defined in the script that was started, which a worker process cannot import: "
+            f"{path} is defined in the script that was started, which an agent process cannot import: "
             "move it to a module of its own"
         )
     found: Any = sys.modules.get(module or "")
@@ -282,6 +282,6 @@ def _name(agent: Callable[..., Any]) -> str:
         found = getattr(found, part, None)
     if found is None or body_of(found) is not body_of(agent):
         raise InvalidArgument(
-            f"{agent!r} cannot be found by its name in a worker process: use a function at the top level of a module"
+            f"{agent!r} cannot be found by its name in an agent process: use a function at the top level of a module"
         )
     return f"{module}:{path}"

@@ -1,7 +1,7 @@
-"""The messages between a run and its agent process, each with its length in front.
+"""The messages between a run and its agent process, each preceded by its length.
 
-They are pickled. Messages of an agent process are not trusted: only the classes of this module are unpickled, and
-values of the agent (a result, an item, a partial, an error) are bytes in them, which ``Values`` decodes.
+Messages are pickled. Those from an agent process are not trusted: only messages and their parts are unpickled. The
+agent's values in them (a result, an item, a partial, an error) are bytes, which ``Values`` decodes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """From the child: its gate is closed; and whether its run is blind, so that it is cancelled sooner."""
+    """From the child: the gate of the run is closed; a run that is blind is cancelled sooner."""
 
     number: int
     is_blind: bool = False
@@ -187,7 +187,7 @@ class Line:
     """One end of the socket; many threads may send, one receives.
 
     If the process at the other end is given, the line ends when it dies, even if a fork of it still holds the socket.
-    ``values`` says how that process sends values of its agent.
+    ``values`` says how that process sends its agent's values.
     """
 
     def __init__(
@@ -225,13 +225,13 @@ class Line:
         if packed is None:
             return None
         if self._process is None:
-            message: Message = pickle.loads(packed)  # noqa: S301 - from the process that started us
+            message: Message = pickle.loads(packed)  # noqa: S301 - from the process that started this one
             return message
         return _opened(checked(packed), self.values)
 
     def hang_up(self) -> None:
-        """Shut down the line: ends all waits to send or receive, on both sides."""
-        with contextlib.suppress(OSError):  # the other end has
+        """Shut down the connection, which ends all waits to send or receive, on both sides."""
+        with contextlib.suppress(OSError):  # the other end has closed it
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -262,7 +262,7 @@ class Line:
             if self._process is not None and self._process.poll() is not None:
                 return
         if any(descriptor == self._pidfd for descriptor, _ in ready):
-            # What the process had sent can still be read (Linux, as the pidfd); what its forks send now is refused.
+            # On Linux, which has pidfds, data that the process sent can still be read; its forks can no longer send.
             self._connection.shutdown(socket.SHUT_RD)
 
 
@@ -272,7 +272,7 @@ class Sender:
     def __init__(self, line: Line, first: bytes) -> None:
         self._line = line
         self._first = first
-        self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()  # reentrant, for a signal handler
+        self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()  # re-entrant, for signal handlers
         self._thread = threading.Thread(target=self._send_all, name="stoppable-tell", daemon=True)
 
     def put(self, message: Message) -> None:
@@ -280,11 +280,11 @@ class Sender:
         self._waiting.put(message)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the sending thread."""
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """Drop the remaining messages; the line was shut down, which ends a blocked send."""
+        """End the thread and drop the remaining messages; call ``Line.hang_up`` first, which ends a blocked send."""
         self._waiting.put(None)
         if self._thread.ident is not None:
             self._thread.join(seconds)
@@ -296,7 +296,7 @@ class Sender:
                 try:
                     self._line.send(message)
                 except InvalidArgument:
-                    _logger.exception("a stop could not be sent to a worker process")
+                    _logger.exception("a stop could not be sent to an agent process")
 
 
 def pack(message: Message, values: Values = Values.PICKLE) -> bytes:
@@ -308,13 +308,13 @@ def pack(message: Message, values: Values = Values.PICKLE) -> bytes:
         raise refused(what, error) from error
     if len(packed) > LIMIT:
         raise InvalidArgument(
-            f"cannot send {what} of {len(packed):,} bytes to or from a worker process: the limit is {LIMIT:,}. "
+            f"cannot send {what} of {len(packed):,} bytes to or from an agent process: the limit is {LIMIT:,}. "
             "Pass the name of a file instead"
         )
     return packed
 
 
-# The fields that hold values of the agent; in transit they are bytes, which type checkers do not know.
+# The fields that hold the agent's values. In transit they are bytes, contrary to their declared types.
 _VALUES: dict[type, str] = {Told: "value", Item: "value", Progress: "data"}
 
 

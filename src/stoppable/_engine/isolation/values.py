@@ -1,4 +1,4 @@
-"""How values of an agent leave its process: pickled, or as JSON if the agent is not trusted."""
+"""Encodes the values that leave an agent process: pickled, or as JSON if the agent is not trusted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stoppable.errors import InvalidArgument
 LIMIT = 64 * 1024 * 1024
 _PARTS = ("outcome", "policy", "reason", "state")
 _MODULES = {"stoppable._engine.isolation.messages", *(f"stoppable._core.{name}" for name in _PARTS)}
-_IN_THE_WORKER = "in the worker process:\n"
+_IN_THE_PROCESS = "in the agent process:\n"
 
 
 class Values(StrEnum):
@@ -51,7 +51,7 @@ class Values(StrEnum):
         if self is Values.PICKLE or found is None:
             return found  # type: ignore[no-any-return]
         error = _class_named(str(found["type"]))(str(found["message"]))
-        error.add_note(_IN_THE_WORKER + str(found["trace"]))
+        error.add_note(_IN_THE_PROCESS + str(found["trace"]))
         return error
 
 
@@ -70,16 +70,16 @@ def sendable_error(error: BaseException) -> BaseException:
     """Return a copy of an error with its traceback as text; the original is still propagating here."""
     trace = trace_of(error)
     try:
-        copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
-        copy.add_note(_IN_THE_WORKER + trace)
-    except Exception:  # its __init__ takes other arguments than it passes on, or it holds a lock, a socket …
+        copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line
+        copy.add_note(_IN_THE_PROCESS + trace)
+    except Exception:  # it cannot be pickled: its __init__ takes other arguments than it passes on, or it holds a lock
         copy = RuntimeError(f"{type(error).__name__}: {text_of(error)}")
-        copy.add_note(_IN_THE_WORKER + trace)
+        copy.add_note(_IN_THE_PROCESS + trace)
     return copy
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, whatever it is."""
+    """Return the text of an error, even if its ``__str__`` raises."""
     try:
         return str(error)
     except Exception:
@@ -87,14 +87,14 @@ def text_of(error: BaseException) -> str:
 
 
 class _Checked(pickle.Unpickler):
-    """Unpickles only the messages of this package and their parts, which have no side effects."""
+    """Unpickles only messages and their parts, because other classes could execute code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in _MODULES and "." not in name:
             found = super().find_class(module, name)
             if isinstance(found, type) and (is_dataclass(found) or issubclass(found, (Enum, tuple))):
                 return found
-        raise pickle.UnpicklingError(f"a worker process sent {module}.{name}, which is not part of a message")
+        raise pickle.UnpicklingError(f"an agent process sent {module}.{name}, which is not part of a message")
 
 
 def checked(packed: bytes) -> Any:
@@ -105,6 +105,6 @@ def checked(packed: bytes) -> Any:
 def refused(what: str, error: Exception) -> InvalidArgument:
     """Return the error for a value that cannot be sent."""
     return InvalidArgument(
-        f"cannot send {what} to or from a worker process: {error}. Arguments, results, items, partials and events of "
+        f"cannot send {what} to or from an agent process: {error}. Arguments, results, items, partials and events of "
         "an agent with isolation='process' must be picklable"
     )

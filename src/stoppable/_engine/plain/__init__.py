@@ -1,1 +1,1 @@
-"""``instrument()``: threads, executor calls and processes that a run's code starts without stoppable take part."""
+"""``instrument()``: makes threads, executor calls and processes that plain code starts take part in its run."""

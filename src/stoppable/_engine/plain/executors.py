@@ -1,4 +1,4 @@
-"""Calls in plain executors: the call takes part, not the thread that happens to execute it."""
+"""Calls in plain executors: the call takes part in the run, not the thread that executes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import boundary
-from stoppable._core.context import Outside, Scope
+from stoppable._core.context import Outside, RunContext
 from stoppable._engine.plain import scopes, whose
 from stoppable._engine.plain.patches import is_on
 from stoppable._engine.threads import ThreadPoolExecutor
@@ -22,7 +22,7 @@ _LOOKUPS = (socket.getaddrinfo, socket.getnameinfo)  # used by event loops, not 
 
 
 def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
-    """Return ``ThreadPoolExecutor.submit`` for calls that take part."""
+    """Return a ``ThreadPoolExecutor.submit`` whose calls take part in the run."""
 
     @functools.wraps(original)
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -35,7 +35,7 @@ def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]
 
 
 def run_sync_of(original: MethodType) -> classmethod[Any, Any, Any]:
-    """Return the method behind ``anyio.to_thread.run_sync`` for calls that take part."""
+    """Return a method for ``anyio.to_thread.run_sync`` whose calls take part in the run."""
     inner = original.__func__
 
     @functools.wraps(inner)
@@ -48,7 +48,7 @@ def run_sync_of(original: MethodType) -> classmethod[Any, Any, Any]:
 
 
 def taken_along(fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """Return a call that takes part in the current run, or None outside; raises AgentStopped after a stop."""
+    """Return a call that takes part in the current run, or None outside runs; raise AgentStopped after a stop."""
     scope = scopes.current()
     if scope is None or fn in _LOOKUPS:
         return None
@@ -56,11 +56,11 @@ def taken_along(fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) ->
     return functools.partial(_perform, scope, fn, args, kwargs)
 
 
-def _perform(scope: Scope, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+def _perform(scope: RunContext, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Execute a call on a thread of the executor; a call that was still queued at the stop is skipped."""
-    run = scope._run_here()
+    run = scope.run_here()
     assert run is not None, "submitted in a run"
-    if run._outcome is not None and run._stop is None:
+    if run.outcome is not None and run.first_stop is None:
         return fn(*args, **kwargs)  # the run completed without waiting for it
     with scopes.performing(scope), boundary("thread", whose.name_of(fn)):
         return fn(*args, **kwargs)
@@ -70,5 +70,5 @@ class LoopExecutor(ThreadPoolExecutor):
     """The default executor of an event loop that had none when its first run began."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a call on one of the threads; in a run, it takes part."""
+        """Execute a call on one of the threads; inside a run, it takes part in the run."""
         return self._submit(taken_along(fn, args, kwargs) or functools.partial(fn, *args, **kwargs))

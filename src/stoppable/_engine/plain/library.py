@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
-from stoppable._core.context import Scope, detached
-from stoppable._core.run import Run
+from stoppable._core.context import RunContext, detached
+from stoppable._core.node import RunNode
 from stoppable._engine.plain import whose
 from stoppable.errors import AgentStopped
 
@@ -25,9 +25,9 @@ _has_pools = False
 
 
 class _Origin(NamedTuple):
-    """Where a library thread was started; holds no reference to the run, which a long-lived thread would keep alive."""
+    """Where a library thread was started; the reference to the run is weak, because the thread may live much longer."""
 
-    run: weakref.ref[Run]
+    run: weakref.ref[RunNode]
     within: frozenset[str]
     """The ids of that run and its ancestors."""
     label: str
@@ -37,15 +37,15 @@ class _Origin(NamedTuple):
 _origins: weakref.WeakKeyDictionary[threading.Thread, _Origin] = weakref.WeakKeyDictionary()
 
 
-def start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
+def start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: RunContext) -> None:
     """Start a library thread without the context of the run."""
     global _has_pools
-    run = scope._run_here()
+    run = scope.run_here()
     assert run is not None, "started in a run"
     module = whose.module_of_thread(thread)
     keeps_pool = module in _POOLS
     if not module.startswith(_OURS):
-        within = frozenset(each.id for each in run._lineage())
+        within = frozenset(each.id for each in run.lineage())
         _origins[thread] = _Origin(weakref.ref(run), within, f"{thread.name} ({module})"[:_LONGEST], keeps_pool)
     if keeps_pool:
         _has_pools = True
@@ -59,16 +59,16 @@ def _until_stopped(run: Callable[[], None]) -> None:
         run()
 
 
-def pool_of_run() -> Run | None:
+def pool_of_run() -> RunNode | None:
     """Return the run whose pool the calling thread maintains; processes that it restarts belong to that run too."""
     if not _has_pools:
         return None
     origin = _origins.get(threading.current_thread())
     run = origin.run() if origin is not None and origin.keeps_pool else None
-    return None if run is None or (run._outcome is not None and run._stop is None) else run
+    return None if run is None or (run.outcome is not None and run.first_stop is None) else run
 
 
-def alive_in(run: Run) -> tuple[str, ...]:
+def alive_in(run: RunNode) -> tuple[str, ...]:
     """Return the names of the threads that were started in a run or below it and are alive; at most twenty."""
     if not _origins:
         return ()
@@ -77,6 +77,6 @@ def alive_in(run: Run) -> tuple[str, ...]:
     return tuple(found) if len(found) <= _MOST else (*found[:_MOST], f"and {len(found) - _MOST} more")
 
 
-def _label(thread: threading.Thread | None, run: Run) -> str | None:
+def _label(thread: threading.Thread | None, run: RunNode) -> str | None:
     origin = _origins.get(thread) if thread is not None and thread.is_alive() else None
     return origin.label if origin is not None and run.id in origin.within else None

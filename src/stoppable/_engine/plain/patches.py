@@ -27,16 +27,16 @@ def switch(*, on: bool) -> None:
 
 
 def put(owner: object, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace an attribute by a function; ``make`` gets the current one."""
+    """Replace an attribute by the function that ``make`` returns for the current one."""
     if (owner, name) not in _installed:
-        # Read as callers do: a wrapper of a tracing library must see the class that it is called on.
+        # Use getattr, as callers do: a wrapper of a tracing library must see the class that it is called on.
         ours = make(getattr(owner, name))
         _installed[owner, name] = ours, vars(owner).get(name)
         setattr(owner, name, ours)
 
 
 def take_away() -> None:
-    """Restore everything; replacements that other code has wrapped stay in place and do nothing."""
+    """Restore all attributes; replacements that other code has wrapped stay in place and do nothing."""
     for (owner, name), (ours, original) in list(_installed.items()):
         if vars(owner)[name] is ours:
             if original is None:
@@ -47,7 +47,7 @@ def take_away() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """An import hook that finds no modules, but calls a function after a module was imported."""
+    """An import hook that calls a function after a module was imported; it finds no modules itself."""
 
     def __init__(self) -> None:
         self.wanted: dict[str, Callable[[ModuleType], None]] = {}
@@ -55,7 +55,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return what the other finders find, with a loader that calls the function afterwards."""
+        """Return the spec from the other finders, with a loader that calls the function afterwards."""
         then = self.wanted.get(fullname)
         if then is None:
             return None
@@ -82,7 +82,7 @@ _finder = _Finder()
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call a function with a module, now if it is imported, or else when it is."""
+    """Call a function with a module: now if it is already imported, otherwise after its import."""
     module = sys.modules.get(name)
     if module is not None:
         then(module)

@@ -1,6 +1,7 @@
 """Pools of processes, and the thread pool of multiprocessing.
 
-The processes of a pool belong to the run that created it. In other pools, only the call takes part.
+The processes of a pool belong to the run that created it. In a pool that the run did not create, only
+the call takes part.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from stoppable._core import context
-from stoppable._core.context import DETACHED, Outside, Scope
+from stoppable._core.context import DETACHED, Outside, RunContext
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.plain import scopes, whose
 from stoppable._engine.plain.executors import taken_along
@@ -25,28 +26,28 @@ from stoppable.errors import AgentStopped
 
 _get, _set = context.current.get, context.current.set
 
-_owners: weakref.WeakKeyDictionary[Any, Run] = weakref.WeakKeyDictionary()
+_owners: weakref.WeakKeyDictionary[Any, RunNode] = weakref.WeakKeyDictionary()
 
 
 class PoolCall(Participant):
-    """A call in a process of a pool; CANCEL withdraws it if it has not begun."""
+    """A call in a process pool; CANCEL and KILL cancel it if it has not begun."""
 
     __slots__ = ("_boundary", "_future", "_is_over")
 
-    def __init__(self, scope: Scope, name: str | None) -> None:
+    def __init__(self, scope: RunContext, name: str | None) -> None:
         self._is_over = False
         self._future: Future[Any] | None = None
         self._boundary = scopes.enter(scope, "spawn", name)
         self._boundary.holder = self
 
     def follow(self, future: Future[Any]) -> None:
-        """Wait for its end."""
+        """Record the end of the call when its future is done."""
         self._future = future
         future.add_done_callback(self._done)
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:  # noqa: ARG003 - of either rung
-        """Withdraw the call, if it has not begun."""
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:  # noqa: ARG003 - both rungs do the same
+        """Cancel the call if it has not begun."""
         for call in targets:
             assert isinstance(call, cls)
             if call._future is not None:
@@ -64,19 +65,19 @@ class PoolCall(Participant):
         self.end(asyncio.CancelledError if future.cancelled() else type(future.exception()))
 
     def end(self, error: type[Any] | None) -> None:
-        """Note its end."""
+        """Record that the call has ended."""
         kind = error if error is not None and issubclass(error, BaseException) else None
         self._boundary.__exit__(kind, None, None)
         self._is_over = True
 
 
 def init_of(original: Callable[..., None]) -> Callable[..., None]:
-    """Return ``ProcessPoolExecutor.__init__`` for pools that remember the run that created them."""
+    """Return a ``ProcessPoolExecutor.__init__`` that remembers the run that created the pool."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **options: Any) -> None:
         original(self, *args, **options)
-        run = context.current_run()
+        run = context.current_node()
         if run is not None and is_on():
             _owners[self] = run
 
@@ -84,7 +85,7 @@ def init_of(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
-    """Return ``ProcessPoolExecutor.submit`` for calls that take part."""
+    """Return a ``ProcessPoolExecutor.submit`` whose calls take part in the run."""
 
     @functools.wraps(original)
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -92,7 +93,7 @@ def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]
             return original(self, fn, *args, **kwargs)
         call = PoolCall(scope, whose.name_of(fn))
         owner = _owners.get(self)
-        reset = _set(scope if owner is scope._run_here() else DETACHED if owner is None or owner._closed else owner)
+        reset = _set(scope if owner is scope.run_here() else DETACHED if owner is None or owner.closed else owner)
         try:
             future = original(self, fn, *args, **kwargs)
         except BaseException as error:
@@ -107,7 +108,7 @@ def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]
 
 
 def thread_pool_method_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of ``multiprocessing.pool.Pool`` whose calls take part if it is a pool of threads."""
+    """Return a method for ``multiprocessing.pool.Pool`` whose calls take part in the run if it is a thread pool."""
 
     @functools.wraps(original)
     def method(self: Any, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -123,9 +124,9 @@ def _is_of_threads(pool: Any) -> bool:
 
 
 class _Call:
-    """A function whose calls take part, for threads that do not survive a BaseException."""
+    """A function whose calls take part in the run, for pool threads, which do not survive a BaseException."""
 
-    def __init__(self, scope: Scope | None, function: Callable[..., Any]) -> None:
+    def __init__(self, scope: RunContext | None, function: Callable[..., Any]) -> None:
         assert scope is not None, "called in a run"
         self._scope = scope
         self.__wrapped__ = function
@@ -136,5 +137,5 @@ class _Call:
                 call = taken_along(self.__wrapped__, args, kwargs)
                 return self.__wrapped__(*args, **kwargs) if call is None else call()
         except AgentStopped as stop:
-            # As an Exception: after a BaseException the pool would wait for the result for ever.
+            # Raise an Exception: after a BaseException the pool would wait for the result for ever.
             raise concurrent.futures.CancelledError(str(stop)) from stop

@@ -7,11 +7,11 @@ import signal
 from collections.abc import Iterable, Mapping
 
 from stoppable._core.boundary import Boundary
-from stoppable._core.context import Scope
+from stoppable._core.context import RunContext
 from stoppable._core.gate import lock
 from stoppable._core.ids import new_id
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.plain import scopes
 from stoppable._engine.processes import table
@@ -24,7 +24,7 @@ _spared: tuple[str, ...] = ()
 
 
 def spare(programs: Iterable[str]) -> None:
-    """Spare shared programs that a command started, by the beginning of their names."""
+    """Set the shared programs to leave alone, as prefixes of their names."""
     global _spared
     _spared = tuple(programs)
 
@@ -32,39 +32,39 @@ def spare(programs: Iterable[str]) -> None:
 class Processes(Participant):
     """The plain processes of one run and of the runs below it, with everything they started.
 
-    Each run has up to two: processes of its clean-up are separate, because only KILL ends them.
+    A run has up to two of these: processes of its clean-up are separate, because only KILL ends them.
     """
 
     __slots__ = ("_cut", "_family", "_force", "_is_clear", "_is_told", "_open", "_pause", "_run", "id", "is_cleanup")
 
-    def __init__(self, run: Run, *, is_cleanup: bool) -> None:
+    def __init__(self, run: RunNode, *, is_cleanup: bool) -> None:
         self.id = new_id()
         self.is_cleanup = is_cleanup
         self._run = run
         self._family = Family(self.id, _spared)
-        self._open: dict[Boundary, int | None] = {}  # those that this run's code started, with their pids
+        self._open: dict[Boundary, int | None] = {}  # the processes that this run's code started, with their pids
         self._force = Force.NONE
-        self._is_told = False  # TERM was sent, only once: a second one would break a clean-up
-        self._is_clear = False  # the run's body has ended, and nothing was found
-        self._cut: set[int] = set()  # those that were signalled
+        self._is_told = False  # TERM was sent; only once, because a second one would interrupt clean-up
+        self._is_clear = False  # the run's body has ended, and no process was found
+        self._cut: set[int] = set()  # the processes that were signalled
         self._pause = 0.0
 
     @classmethod
-    def of(cls, run: Run, *, is_cleanup: bool) -> Processes:
-        """Return those of a run."""
+    def of(cls, run: RunNode, *, is_cleanup: bool) -> Processes:
+        """Return the processes of a run, or of its clean-up."""
         with lock:
-            for found in run._list(cls):
+            for found in run.members_of(cls):
                 if found.is_cleanup is is_cleanup:
                     return found
             made = cls(run, is_cleanup=is_cleanup)
-            run._admit(made)
+            run.admit(made)
             return made
 
     # As a participant
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
-        """Send TERM at CANCEL, though not to what clean-up has started, and KILL at KILL."""
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
+        """Send TERM at CANCEL, except to processes of clean-up, and KILL at KILL."""
         for processes in targets:
             assert isinstance(processes, cls)
             if rung > Rung.CANCEL:
@@ -77,9 +77,9 @@ class Processes(Participant):
         """Return whether any of them is alive; after a stop this includes processes that they left behind."""
         if self._open:
             return True
-        if self._run._stop is None or self._is_clear:
+        if self._run.first_stop is None or self._is_clear:
             return False
-        watcher.call(self._look)  # it says so when nothing is left
+        watcher.call(self._look)  # it settles the run when no process is left
         return True
 
     def describe(self) -> str:
@@ -87,35 +87,35 @@ class Processes(Participant):
         found = ", ".join(f"{pid} ({table.name(pid)})" for pid in self._family.find())
         return f"processes {found or 'that are gone by now'}"
 
-    # Their beginning and end
+    # How they begin and end
 
     def begin(self, entered: Boundary) -> None:
-        """Count a process in that is about to be started."""
+        """Add a process that is about to be started."""
         self._open[entered] = None
         self._is_clear = False
         entered.holder = self
-        self._run._admit(self)  # it may have been found clear just now
+        self._run.admit(self)  # it may just have been withdrawn because no process was found
 
     def started(self, entered: Boundary, pid: int) -> None:
-        """Follow a process."""
+        """Follow a process that was started."""
         self._open[entered] = pid
         self._family.add(pid)
         watcher.watch(pid, lambda: self.ended(entered))
-        # Registered first, the rung read afterwards: either CANCEL and KILL find it, or it sees them.
-        rung = self._run._rung
+        # Register first, then read the rung: either CANCEL and KILL find the process, or this sees them.
+        rung = self._run.rung
         if rung is not None and (rung > Rung.CANCEL or (rung is Rung.CANCEL and not self.is_cleanup)):
             self._cut.add(pid)
             self._family.signal(pid, signal.SIGKILL if rung > Rung.CANCEL else signal.SIGTERM)
 
     def ended(self, entered: Boundary, error: type[BaseException] | None = None) -> None:
-        """Note the end of one, or that it was not started."""
+        """Record that a process has ended, or was not started."""
         if self._open.get(entered) in self._cut:
             error = asyncio.CancelledError
-        # Alive until the boundary is left, which records its fate: the run must not end before that.
+        # It counts as alive until it leaves the boundary, which records its fate: the run must not end before that.
         entered.__exit__(error, None, None)
         del self._open[entered]
-        if self._run._ended is not None:
-            self._run._settle()
+        if self._run.body_end is not None:
+            self._run.settle()
 
     def _look(self) -> float | None:
         """Send pending signals, and check whether any process is left; on the watcher's thread."""
@@ -124,24 +124,24 @@ class Processes(Participant):
             self._cut.update(left)
         elif self._force is Force.TERM:
             left = self._terminate()
-        elif self._run._ended is None or self._open:
-            return None  # the end of the body, or of one of them, comes back here
+        elif self._run.body_end is None or self._open:
+            return None  # this is called again when the body or one of them ends
         else:
             left = self._family.find()
         if left or self._open:
             self._pause = min(self._pause * 2 + 0.001, _SHORT if self._force is Force.KILL else _LONG)
             return self._pause
-        if self._run._ended is not None:
+        if self._run.body_end is not None:
             self._is_clear = True
-            self._run._withdraw(self)
-            self._run._settle()
+            self._run.withdraw(self)
+            self._run.settle()
         return None
 
     def _terminate(self) -> list[int]:
         """Send TERM to all processes, and later only to new orphans of processes that have ended.
 
-        Each gets it once, because a second TERM breaks a clean-up; processes that a live one starts to clean up are
-        spared.
+        Each gets it once, because a second TERM would interrupt clean-up. Processes that a live one starts for its
+        clean-up are left alone.
         """
         if not self._is_told:
             self._is_told = True
@@ -158,16 +158,16 @@ class Processes(Participant):
         return left
 
 
-class Start:
-    """A process that plain code starts: the boundary is entered, and the cookies are made."""
+class ProcessStart:
+    """A process that plain code is about to start; enters its boundary and makes its cookies."""
 
-    def __init__(self, scope: Scope, name: str) -> None:
-        run = scope._run_here()
+    def __init__(self, scope: RunContext, name: str) -> None:
+        run = scope.run_here()
         assert run is not None, "started in a run"
         self._boundary = scopes.enter(scope, "spawn", name)
         is_cleanup = scopes.is_cleanup(scope)
-        # A stop of any surrounding run must find what the process leaves behind.
-        runs = [run, *(outer for outer in run._lineage() if outer is not run and outer._outcome is None)]
+        # A stop of any surrounding run must find the processes that this one leaves behind.
+        runs = [run, *(outer for outer in run.lineage() if outer is not run and outer.outcome is None)]
         everyone = [Processes.of(each, is_cleanup=is_cleanup) for each in runs]
         self._processes = everyone[0]
         self._run_id = run.id
@@ -175,8 +175,8 @@ class Start:
         self._processes.begin(self._boundary)
 
     def environment(self, given: Mapping[str, str] | None) -> dict[str, str]:
-        """Return the environment of the process, with the cookies by which it and what it starts are found."""
-        # Without the variable that names this process: leftovers of a completed run must outlive it.
+        """Return the environment of the process, with the cookies that find it and everything it starts."""
+        # Without the variable that identifies the worker: processes that a completed run leaves behind may outlive it.
         return table.environment(given, self._run_id, self._cookie, None)
 
     def started(self, pid: int) -> None:
@@ -184,5 +184,5 @@ class Start:
         self._processes.started(self._boundary, pid)
 
     def failed(self, error: BaseException) -> None:
-        """Give up: there is no process."""
+        """Record that the process was not started."""
         self._processes.ended(self._boundary, type(error))

@@ -1,4 +1,4 @@
-"""Where plain code starts something: in its run, in the clean-up of a stopped run, or in none."""
+"""Finds the scope in which plain code starts something: its run, the clean-up of a stopped run, or none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextvars import Token
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import Boundary, boundary, check
-from stoppable._core.context import Scope
-from stoppable._core.run import Run
+from stoppable._core.context import RunContext
+from stoppable._core.node import RunNode
 from stoppable._core.shield import shielded
 
 _get, _set = context.current.get, context.current.set
@@ -17,38 +17,38 @@ _get, _set = context.current.get, context.current.set
 
 class _Here(threading.local):
     cleanup: shielded | None = None
-    """The clean-up that the calling thread executes a call of."""
+    """The clean-up that submitted the call which this thread executes."""
 
 
 _here = _Here()
 
 
-def current() -> Scope | None:
-    """Return the scope for whatever is started here, or None if that belongs to no run.
+def current() -> RunContext | None:
+    """Return the scope of whatever is started here, or None if it belongs to no run.
 
-    Code that a completed run left behind goes on as plain code, for the nearest ancestor that has not ended.
+    What a completed run left behind continues in the nearest ancestor that has not ended.
     """
     scope = _get()
-    run = scope._run_here()
+    run = scope.run_here()
     if run is None:
         return None
-    if run._outcome is not None and run._stop is None:
-        return next((outer for outer in run._lineage() if outer._outcome is None), None)
-    if not scope._closed:
+    if run.outcome is not None and run.first_stop is None:
+        return next((outer for outer in run.lineage() if outer.outcome is None), None)
+    if not scope.closed:
         return scope
     return _cleanup_of(run) or scope
 
 
-def _cleanup_of(run: Run) -> shielded | None:
-    """Return the clean-up that is going on here: a stop unwinds the calling code, or started this call to clean up."""
+def _cleanup_of(run: RunNode) -> shielded | None:
+    """Return the clean-up that the calling code belongs to: a stop unwinds it, or a clean-up submitted this call."""
     cleanup = _here.cleanup
-    if cleanup is not None and cleanup._run is run and not cleanup._closed:
+    if cleanup is not None and cleanup._run is run and not cleanup.closed:
         return cleanup
-    if run._outcome is not None or not _is_unwinding():
+    if run.outcome is not None or not _is_unwinding():
         return None
     region = shielded(0.0)
     region._run = run
-    region._until = clock.now() + run.policy.cancel if (kill_at := run._kill_at()) is None else kill_at
+    region._until = clock.now() + run.policy.cancel if (kill_at := run.kill_at()) is None else kill_at
     return region
 
 
@@ -66,16 +66,16 @@ def _is_unwinding() -> bool:
 
 
 def is_cleaning_up() -> bool:
-    """Return whether the calling code cleans up: in a shield, or because the stop unwinds it."""
-    return not _get()._closed or _is_unwinding()
+    """Return whether the calling code is cleaning up: it is in a shield, or a stop unwinds it."""
+    return not _get().closed or _is_unwinding()
 
 
-def is_cleanup(scope: Scope) -> bool:
-    """Return whether a scope is a clean-up: nothing but KILL ends what is started in it."""
+def is_cleanup(scope: RunContext) -> bool:
+    """Return whether a scope is a clean-up; only KILL ends what is started in it."""
     return isinstance(scope, shielded)
 
 
-def enter(scope: Scope, kind: str, name: str | None) -> Boundary:
+def enter(scope: RunContext, kind: str, name: str | None) -> Boundary:
     """Enter a boundary in a scope; raises AgentStopped if the run was told to stop."""
     reset = _set(scope)
     try:
@@ -84,7 +84,7 @@ def enter(scope: Scope, kind: str, name: str | None) -> Boundary:
         context.current.reset(reset)
 
 
-def look(scope: Scope) -> None:
+def look(scope: RunContext) -> None:
     """Raise AgentStopped if the run of a scope was told to stop."""
     reset = _set(scope)
     try:
@@ -94,17 +94,17 @@ def look(scope: Scope) -> None:
 
 
 class performing:  # noqa: N801 - reads as a statement
-    """Execute the code of the block in a scope, on whatever thread."""
+    """Executes the code of the block in a scope, on any thread."""
 
     __slots__ = ("_outer", "_reset", "_scope")
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: RunContext) -> None:
         self._scope = scope
 
     def __enter__(self) -> None:
-        self._reset: Token[Scope] = _set(self._scope)
+        self._reset: Token[RunContext] = _set(self._scope)
         self._outer = _here.cleanup
-        # Kept beside the context too: `asyncio.to_thread` enters a copy of the context that it was called in.
+        # Also kept outside the context, because `asyncio.to_thread` enters a copy of the context that it was called in.
         _here.cleanup = self._scope if isinstance(self._scope, shielded) else None
 
     def __exit__(self, *_error: object) -> None:

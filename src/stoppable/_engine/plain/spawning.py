@@ -9,21 +9,21 @@ from contextvars import Token
 from typing import Any
 
 from stoppable._core import context
-from stoppable._core.context import FORKED, Outside, Scope
+from stoppable._core.context import FORKED, Outside, RunContext
 from stoppable._engine.plain import library, scopes
 from stoppable._engine.plain.patches import is_on
-from stoppable._engine.plain.processes import Start
+from stoppable._engine.plain.processes import ProcessStart
 
 _get, _set = context.current.get, context.current.set
-_ENV = 9  # where `env` is among the positional arguments of Popen after the first
+_ENV = 9  # the index of `env` in Popen's positional arguments after the first
 
 
-def _here() -> Scope | None:
+def _here() -> RunContext | None:
     return None if type(_get()) is Outside or not is_on() else scopes.current()
 
 
 def popen_of(original: Callable[..., None]) -> Callable[..., None]:
-    """Return ``Popen.__init__`` for processes that take part; asyncio starts its own with it too."""
+    """Return a ``Popen.__init__`` whose processes take part in the run; asyncio uses it too."""
 
     @functools.wraps(original)
     def init(self: Any, args: Any, *rest: Any, **options: Any) -> None:
@@ -31,7 +31,7 @@ def popen_of(original: Callable[..., None]) -> Callable[..., None]:
         if scope is None:
             original(self, args, *rest, **options)
             return
-        start = Start(scope, _program(args))
+        start = ProcessStart(scope, _program(args))
         if len(rest) > _ENV:
             rest = (*rest[:_ENV], start.environment(rest[_ENV]), *rest[_ENV + 1 :])
         else:
@@ -47,30 +47,30 @@ def popen_of(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _program(args: Any) -> str:
-    """Return what a command is listed as: the name of its program."""
+    """Return the name under which a command is listed: that of its program."""
     if not isinstance(args, str | bytes | os.PathLike):
         args = next(iter(args), "")
     try:
         words = os.fsdecode(args).split(None, 1)
     except TypeError:
-        return "?"  # which Popen is about to refuse
+        return "?"  # Popen will refuse it
     return os.path.basename(words[0]) if words else "?"  # noqa: PTH119 - it need not be a path
 
 
 def uvloop_spawn_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return uvloop's ``subprocess_exec`` or ``subprocess_shell`` for processes that take part."""
+    """Return a ``subprocess_exec`` or ``subprocess_shell`` for uvloop whose processes take part in the run."""
 
     @functools.wraps(original)
     async def spawn(self: Any, protocol_factory: Any, program: Any, *args: Any, **options: Any) -> Any:
         scope = _here()
         if scope is None:
             return await original(self, protocol_factory, program, *args, **options)
-        start = Start(scope, _program([program]))
+        start = ProcessStart(scope, _program([program]))
         options["env"] = start.environment(options.get("env"))
         try:
             transport, protocol = await original(self, protocol_factory, program, *args, **options)
         except BaseException as error:
-            start.failed(error)  # one that was cancelled half-way is found by its cookie
+            start.failed(error)  # if it was cancelled half-way, the process is found by its cookie
             raise
         start.started(transport.get_pid())
         return transport, protocol
@@ -79,7 +79,7 @@ def uvloop_spawn_of(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fork_of(original: Callable[[], int]) -> Callable[[], int]:
-    """Return ``os.fork`` for processes that take part."""
+    """Return an ``os.fork`` whose processes take part in the run."""
 
     @functools.wraps(original)
     def fork() -> int:
@@ -90,7 +90,7 @@ def fork_of(original: Callable[[], int]) -> Callable[[], int]:
 
 
 def forkpty_of(original: Callable[[], tuple[int, int]]) -> Callable[[], tuple[int, int]]:
-    """Return ``os.forkpty``, which ``pty`` and everything on top of that uses, for processes that take part."""
+    """Return an ``os.forkpty`` whose processes take part in the run; ``pty`` and libraries based on it use it."""
 
     @functools.wraps(original)
     def forkpty() -> tuple[int, int]:
@@ -104,7 +104,7 @@ def _forked(original: Callable[[], Any], pid_of: Callable[[Any], int]) -> Any:
     scope = _here()
     if scope is None:
         return original()
-    start = Start(scope, "fork")
+    start = ProcessStart(scope, "fork")
     cookies = start.environment({})
     try:
         result = original()
@@ -112,7 +112,7 @@ def _forked(original: Callable[[], Any], pid_of: Callable[[Any], int]) -> Any:
         start.failed(error)
         raise
     if pid_of(result) == 0:
-        os.environ.update(cookies)  # for its children: the fork itself has our environment, and is known by its pid
+        os.environ.update(cookies)  # for its children; the fork has its parent's environment, and is known by its pid
         _set(FORKED)
     else:
         start.started(pid_of(result))
@@ -120,19 +120,19 @@ def _forked(original: Callable[[], Any], pid_of: Callable[[Any], int]) -> Any:
 
 
 def process_start_of(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return ``multiprocessing``'s ``Process.start`` for processes that take part, in whatever way they are started."""
+    """Return a ``multiprocessing.Process.start`` whose processes take part in the run, with any start method."""
 
     @functools.wraps(original)
     def start(self: Any) -> None:
-        scope: Scope | None = _here()
+        scope: RunContext | None = _here()
         if scope is None and is_on():
             scope = library.pool_of_run()
         if scope is None:
             original(self)
             return
-        process = Start(scope, self.name)
-        # A fork has no run; and multiprocessing's own servers, which this may start, belong to no run.
-        reset: Token[Scope] = _set(FORKED)
+        process = ProcessStart(scope, self.name)
+        # A forked process has no run, and multiprocessing's own servers, which this may start, belong to none.
+        reset: Token[RunContext] = _set(FORKED)
         try:
             original(self)
         except BaseException as error:

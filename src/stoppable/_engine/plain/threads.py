@@ -9,10 +9,10 @@ from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import Boundary
-from stoppable._core.context import Outside, Scope
+from stoppable._core.context import Outside, RunContext
 from stoppable._core.hooks import Moment, UserHook
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._core.state import Rung
 from stoppable._engine.plain import library, scopes, whose
 from stoppable._engine.plain.patches import is_on
@@ -23,7 +23,7 @@ _get = context.current.get
 
 
 class PlainThread(Participant):
-    """A thread that a run's code started. Nothing can end it but itself (N3)."""
+    """A thread that a run's code started; it cannot be ended from outside (N3)."""
 
     __slots__ = ("_boundary", "_is_over", "_thread")
 
@@ -34,7 +34,7 @@ class PlainThread(Participant):
         entered.holder = self
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Do nothing: its next boundary raises; if it never reaches one, the run is lost."""
 
     def alive(self) -> bool:
@@ -50,14 +50,14 @@ class PlainThread(Participant):
         return lines(frames_of_thread(self._thread))
 
     def end(self, error: type[BaseException] | None = None) -> None:
-        """Say that its function has returned."""
-        # Alive until the boundary is left, which records its fate: the run must not end before that.
+        """Record that its function has ended."""
+        # It counts as alive until it leaves the boundary, which records its fate: the run must not end before that.
         self._boundary.__exit__(error, None, None)
         self._is_over = True
 
 
 def start_of(original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    """Return ``Thread.start`` for threads that take part."""
+    """Return a ``Thread.start`` whose threads take part in the run, if they execute user code."""
 
     @functools.wraps(original)
     def start(self: threading.Thread) -> None:
@@ -72,7 +72,7 @@ def start_of(original: Callable[[threading.Thread], None]) -> Callable[[threadin
     return start
 
 
-def _start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: Scope) -> None:
+def _start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: RunContext) -> None:
     participant = PlainThread(thread, scopes.enter(scope, "thread", thread.name))
     inner = thread.run
 
@@ -101,9 +101,9 @@ def _start(original: Callable[[threading.Thread], None], thread: threading.Threa
         raise
 
 
-def _guard_timer(timer: threading.Timer, scope: Scope) -> None:
+def _guard_timer(timer: threading.Timer, scope: RunContext) -> None:
     """Cancel a timer at the stop."""
-    run = scope._run_here()
+    run = scope.run_here()
     assert run is not None, "started in a run"
     function = timer.function
 
@@ -115,4 +115,4 @@ def _guard_timer(timer: threading.Timer, scope: Scope) -> None:
 
     timer.function = act
     hook = UserHook(run, Moment.STOP, timer.cancel)
-    run._add_hook(hook)
+    run.add_hook(hook)

@@ -18,10 +18,10 @@ from typing import Any
 
 _WRAPPERS = 10
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
-_EXAMPLES = tuple(f"{_PACKAGE}{name}{os.sep}" for name in ("demo", "testing"))  # ours, but agents
+_EXAMPLES = tuple(f"{_PACKAGE}{name}{os.sep}" for name in ("demo", "testing"))  # in this package, but user code
 
 
-@functools.cache  # imported when needed: sysconfig takes longer than all of stoppable
+@functools.cache  # cached, and imported late: importing sysconfig takes longer than importing stoppable
 def _library_folders() -> tuple[str, ...]:
     import sysconfig  # noqa: PLC0415
 
@@ -36,7 +36,7 @@ _included: tuple[str, ...] = ()
 
 
 def include(modules: Iterable[str]) -> None:
-    """Count installed modules, and those below them, as the user's."""
+    """Count installed modules, and those below them, as user code."""
     global _included
     _included = tuple(modules)
 
@@ -59,25 +59,25 @@ def behind(function: Any) -> Any:
 
 
 def name_of(function: object) -> str | None:
-    """Return what a call of a function is listed as."""
+    """Return the name under which a call of a function is listed."""
     found = behind(function)
     name = getattr(function if found is None else found, "__qualname__", None)
     return name if isinstance(name, str) else None
 
 
 def is_users(function: object) -> bool:
-    """Return whether a function is the user's: neither the standard library's, nor an installed package's, nor ours."""
+    """Return whether a function is user code: not in the standard library, an installed package or stoppable."""
     found = behind(function)
     if found is None:
         return False
     module = getattr(found, "__module__", None) or ""
-    # The module's file first: compiled code names a file of the machine that it was built on.
+    # Prefer the module's file: compiled code names a file of the machine that it was built on.
     file = getattr(sys.modules.get(module), "__file__", None) or found.__code__.co_filename
     return _is_included(module) or is_users_file(file)
 
 
 def is_users_file(file: str) -> bool:
-    """Return whether code that was read from a file is the user's."""
+    """Return whether the code in a file is user code."""
     return file.startswith(_EXAMPLES) or not file.startswith(_library_folders())
 
 

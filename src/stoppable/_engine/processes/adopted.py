@@ -1,4 +1,4 @@
-"""``adopt_process``: processes that stoppable did not start, such as a tmux pane, as participants."""
+"""``adopt_process``: makes a process that stoppable did not start, such as a tmux pane, take part in a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stoppable._core import clock, context
 from stoppable._core.boundary import boundary
 from stoppable._core.gate import lock
 from stoppable._core.ids import new_id
+from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung
 from stoppable._engine import control
@@ -60,7 +60,7 @@ def adopt_process(*, pid: int | None = None, pgid: int | None = None, name: str 
     is not an error. Outside a run it does nothing.
     """
     number = _checked(pid, pgid)
-    run = context.current_run()
+    run = context.current_node()
     if run is None:
         return AdoptedProcess(None)
     seat = _Adopted(run, number, name or f"{'pid' if pgid is None else 'group'} {number}", is_group=pgid is not None)
@@ -79,7 +79,7 @@ def _checked(pid: int | None, pgid: int | None) -> int:
 
 
 class _Adopted(Participant):
-    """One process or group; all but ``begin`` and ``over`` happens on the watcher's thread."""
+    """An adopted process or group as a participant; the watcher's thread looks for its processes and signals them."""
 
     __slots__ = (
         "_boundary",
@@ -97,14 +97,14 @@ class _Adopted(Participant):
         "_watched",
     )
 
-    def __init__(self, run: Run, number: int, name: str, *, is_group: bool) -> None:
+    def __init__(self, run: RunNode, number: int, name: str, *, is_group: bool) -> None:
         self._run = run
         self._name = name
-        self._family = Family(new_id())  # an id that no process has
+        self._family = Family(new_id())  # no process has this id: only those that are added count
         self._group = number if is_group else None
         self._watched: set[int] = set()
         self._force = Force.NONE
-        self._is_told = False  # TERM was sent, only once: a second one would break a clean-up
+        self._is_told = False  # TERM was sent; only once, because a second one would interrupt clean-up
         self._is_cut = False
         self._is_over = self._is_leaving = False
         self._pause = 0.0
@@ -114,8 +114,8 @@ class _Adopted(Participant):
             self._family.add(pid)
 
     def begin(self) -> None:
-        """Take part in the run; raises AgentStopped, and ends the process, if it was told to stop."""
-        self._run._admit(self)
+        """Take part in the run; if it was told to stop, end the process and raise AgentStopped."""
+        self._run.admit(self)
         try:
             self._boundary.__enter__()
         except BaseException:
@@ -125,16 +125,16 @@ class _Adopted(Participant):
         scope = context.current.get()
         if isinstance(scope, shielded):
             scope._protect(self)
-        self._run._when_ended(self._run_ended)
-        # Registered first, the rung read afterwards: either CANCEL and KILL find it, or it sees them.
-        if self._run._rung is not None and self._run._rung >= Rung.CANCEL:
-            self._climb(self._run._rung)
+        self._run.when_ended(self._run_ended)
+        # Register first, then read the rung: either CANCEL and KILL find this participant, or it sees them.
+        if self._run.rung is not None and self._run.rung >= Rung.CANCEL:
+            self._climb(self._run.rung)
         watcher.call(self._look)
 
     # As a participant
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Send TERM at CANCEL, but not while the adopting code is in a shield, and KILL at KILL."""
         for adopted in targets:
             assert isinstance(adopted, cls)
@@ -155,27 +155,27 @@ class _Adopted(Participant):
     def shield_left(self, shield: shielded) -> None:
         """Send a delayed CANCEL."""
         self._shields.remove(shield)
-        if self._run._rung is Rung.CANCEL:
+        if self._run.rung is Rung.CANCEL:
             self._climb(Rung.CANCEL)
 
     def alive(self) -> bool:
-        """Return whether anything of it may be alive."""
+        """Return whether any of its processes may be alive."""
         return not self._is_over
 
     def describe(self) -> str:
-        """Name it."""
+        """Name the process."""
         return f"adopted process {self._name}"
 
-    # Its end
+    # How it ends
 
     def _end(self) -> None:
-        """End the process: its run had already been stopped."""
+        """End the process, because its run had already been stopped."""
         self._force = max(self._force, Force.TERM)
         control.get().call_at(clock.now() + self._run.policy.cancel, lambda: self._climb(Rung.KILL))
         watcher.call(self._look)
 
     def _look(self) -> float | None:
-        """Signal what is to be signalled, and see whether anything is left."""
+        """Send pending signals, and check whether any process is left."""
         if self._is_over:
             return None
         left = self._strike()
@@ -186,14 +186,14 @@ class _Adopted(Participant):
             self._watched.add(pid)
             watcher.watch(pid, lambda: watcher.call(self._look))
         if self._force is Force.NONE:
-            return None  # the end of one of them comes back here
+            return None  # the watcher calls this again when one of them ends
         longest = _SHORT if self._force is Force.KILL and self._run.outcome is None else _LONG
         self._pause = min(self._pause * 2 + 0.001, longest)
         return self._pause
 
     def _strike(self) -> list[int]:
         left = self._family.find()
-        if self._group is not None and left:  # while one is alive, the group's number cannot be reused
+        if self._group is not None and left:  # while a process is alive, the id of its group is not reused
             for pid in set(table.in_group(self._group)) - set(left):
                 self._family.add(pid)
             left = self._family.find()
@@ -204,8 +204,8 @@ class _Adopted(Participant):
         return left
 
     def _run_ended(self) -> None:
-        if self._run._stop is None:
-            self.over()  # it is nobody's any more
+        if self._run.first_stop is None:
+            self.over()  # a run that ends without a stop leaves it alone
 
     def over(self) -> None:
         """Leave the run: the process has ended, or was released."""
@@ -213,10 +213,10 @@ class _Adopted(Participant):
             if self._is_leaving:
                 return
             self._is_leaving = True
-        self._run._forget(self._run_ended)
-        # Alive until the boundary is left, which records its fate: the run must not end before that.
+        self._run.forget(self._run_ended)
+        # It counts as alive until it leaves the boundary, which records its fate: the run must not end before that.
         self._boundary.__exit__(asyncio.CancelledError if self._is_cut else None, None, None)
         self._is_over = True
-        self._run._withdraw(self)
-        if self._run._ended is not None:
-            self._run._settle()
+        self._run.withdraw(self)
+        if self._run.body_end is not None:
+            self._run.settle()

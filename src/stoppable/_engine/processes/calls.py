@@ -1,4 +1,4 @@
-"""``run_process`` and ``open_process``."""
+"""``run_process`` and ``open_process``: commands that take part in the current run and end with it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RunOptions(_Options, total=False):
 
 
 class OpenOptions(_Options, total=False):
-    """The options of ``open_process``: the streams are what ``subprocess.Popen`` takes, pipes unless told otherwise."""
+    """The options of ``open_process``; streams take what ``subprocess.Popen`` takes, and are pipes by default."""
 
     stdin: int | IO[Any] | None
     stdout: int | IO[Any] | None
@@ -97,7 +97,7 @@ def run_process_sync(
 ) -> ProcessResult[Any]:
     """Run a command to its end and return its output, in blocking code; see ``stoppable.run_process``.
 
-    A process that the run's stop ended raises AgentStopped here.
+    It raises AgentStopped if a stop of the run ended the process.
     """
     return run_in_place(_run(command, text=text, blocking=True, **options))
 
@@ -142,7 +142,7 @@ async def _run(
     *,
     text: bool,
     blocking: bool,
-    input: str | bytes | None = None,  # noqa: A002 - as subprocess calls it
+    input: str | bytes | None = None,  # noqa: A002 - the name in subprocess
     check: bool = False,
     output_limit: int = OUTPUT_LIMIT,
     encoding: str = "utf-8",
@@ -153,7 +153,7 @@ async def _run(
     if isinstance(output_limit, bool) or not isinstance(output_limit, int) or output_limit < 0:
         raise InvalidArgument(f"output_limit is {output_limit!r}: use a number of bytes from 0 up")
     group = ProcessGroup(Command.of(command, **place), ends_with_leader=True)
-    # Without input it reads nothing, instead of the terminal's input.
+    # Without input, stdin is empty: the process must not read from the terminal.
     stdin = Outgoing(group.waker.wake, codec.encode(input), closing=True) if input else subprocess.DEVNULL
     stdout, stderr = Capture(output_limit), Capture(output_limit)
     try:

@@ -70,9 +70,9 @@ def _arguments(command: Any) -> tuple[str, ...]:
 
 
 def _name(args: str | tuple[str, ...]) -> str:
-    """Return the base name of the program; of a shell command, that of its first word that sets no variable."""
+    """Return the base name of the program; for a shell command, that of the first word that sets no variable."""
     if isinstance(args, tuple):
         return PurePath(args[0]).name
-    # A variable may be a secret, and the name is shown in receipts.
+    # A variable may hold a secret, and the name is shown in receipts.
     words = (_WORD.match(word) for word in args.split() if "=" not in word)
     return next((PurePath(word.group()).name for word in words if word), "sh") or "sh"

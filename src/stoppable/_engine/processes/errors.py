@@ -3,7 +3,7 @@
 StoppableError
 ├── ProcessNotStarted             (OSError) the system refused to start it; nothing is running
 │   └── CommandNotFound           (FileNotFoundError) there is no such program
-└── ProcessFailed                 (subprocess.CalledProcessError) check=True, and it ended with another code than 0
+└── ProcessFailed                 (subprocess.CalledProcessError) check=True, and the exit code is not 0
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from stoppable._core import clock, context
 from stoppable._core.boundary import boundary, check
 from stoppable._core.ids import new_id
+from stoppable._core.node import RunNode
 from stoppable._core.partial import append_partial
 from stoppable._core.participants import Participant
 from stoppable._core.policy import Policy
-from stoppable._core.run import Run
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung
 from stoppable._engine import control
@@ -31,31 +31,31 @@ from stoppable._engine.processes.waker import Waker
 from stoppable._engine.tasks import TaskParticipant
 from stoppable.errors import InvalidArgument, StoppableError
 
-_EXIT_TICKS = 200  # a second each for TERM and for KILL
+_EXIT_TICKS = 200  # one second each for TERM and KILL
 
 live: set[ProcessGroup] = set()
 """The groups that may have live processes."""
 
 
 class ProcessGroup(Participant):
-    """The processes that one command started, in a session of their own, kept by a thread (see ``Keeper``).
+    """The processes that one command started, in their own session, managed by a thread (see ``Keeper``).
 
-    It takes part in the run as the holder of its boundary, which is open as long as anything of it may be alive.
+    It takes part in the run as the holder of its boundary, which is open while any of its processes may be alive.
     """
 
     def __init__(self, command: Command, *, ends_with_leader: bool) -> None:
         self.command = command
-        self.ends_with_leader = ends_with_leader  # what the leader leaves behind is ended too, at once
+        self.ends_with_leader = ends_with_leader  # also end the processes that the leader leaves behind
         self.id: str = new_id()
         self.waker: Waker = Waker()
         self.bell: Bell = Bell()
         self.force: Force = Force.NONE
         self.signals: list[int] = []
-        # Told by the keeper
+        # Set by the keeper
         self.pid: int | None = None
         self.returncode: int | None = None
         self.error: Exception | None = None  # why it was not started
-        self.cut = False  # it was told to end before it did so by itself
+        self.cut = False  # it was told to end before the leader had ended
         self.settled: bool = False  # the group is gone, or cannot be ended
         self._gone = False
         self._lock = threading.RLock()
@@ -63,7 +63,7 @@ class ProcessGroup(Participant):
         self._is_timed = False
         self._is_claimed = False
         self._boundary = boundary("spawn", command.name)
-        self._run: Run | None = None
+        self._run: RunNode | None = None
         self._opener: Participant | None = None
         self._shields: list[shielded] = []
         self._is_held_back = False
@@ -74,7 +74,7 @@ class ProcessGroup(Participant):
     # As a participant
 
     @classmethod
-    def climb(cls, rung: Rung, targets: Mapping[Participant, Run]) -> None:
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Send TERM at CANCEL, but not while the starting code is in a shield, and KILL at KILL."""
         for group in targets:
             assert isinstance(group, cls)
@@ -92,8 +92,8 @@ class ProcessGroup(Participant):
     def _shielded_until(self) -> float:
         shields = list(self._shields)
         if isinstance(self._opener, TaskParticipant):
-            # It may be closing the process in an orderly way. If it is cancelled later, it ends the process on the way
-            # out.
+            # The task may be closing the process in an orderly way. If it is cancelled later, it ends the process as
+            # it unwinds.
             shields += self._opener._shields or ()
         return max((shield._ends_at() for shield in shields), default=0.0)
 
@@ -115,14 +115,14 @@ class ProcessGroup(Participant):
         """Name the group and its program."""
         return f"process group {self.pid} ({self.command.name})"
 
-    # Commands, from any thread; the keeper obeys
+    # Commands, from any thread; the keeper carries them out
 
     def start(self, pipes: Pipes) -> None:
-        """Enter the boundary and spawn; raises AgentStopped, and spawns nothing, if the run was told to stop."""
+        """Enter the boundary and start the command; if the run was told to stop, raise AgentStopped instead."""
         self._boundary.__enter__()
         self._context = contextvars.copy_context()
         scope = context.current.get()
-        run = self._run = scope._run_here()
+        run = self._run = scope.run_here()
         self._opener = None if run is None else self._boundary.holder
         self._captured = pipes.stdout if isinstance(pipes.stdout, Capture) else None
         env = environment(self.command.env, None if run is None else run.id, self.id, cookie())
@@ -131,48 +131,48 @@ class ProcessGroup(Participant):
         if isinstance(scope, shielded):
             scope._protect(self)
         if run is not None:
-            run._when_ended(self.end)
-            # Published as the holder first, the rung read afterwards: CANCEL and KILL find it, or it finds them.
-            if run._rung is not None and run._rung >= Rung.CANCEL:
-                self._climb(run._rung)
+            run.when_ended(self.end)
+            # Become the holder first, then read the rung: either CANCEL and KILL find this group, or it sees them.
+            if run.rung is not None and run.rung >= Rung.CANCEL:
+                self._climb(run.rung)
         try:
             self.waker.open()
             keeper = Keeper(self, pipes, env)
             threading.Thread(target=keeper.keep, name=f"stoppable-process {self.command.name}", daemon=True).start()
         except BaseException:
-            # There is no such thread, or a Ctrl-C came while it was starting.
+            # The thread could not start, or Ctrl-C came while it was starting.
             if self.claim():
                 self.ended()
             raise
 
     def claim(self) -> bool:
-        """Take it on, as its keeper or as the one that gives it up before it has one; True for the first."""
+        """Return True to the first caller only: the keeper, or ``start`` if the keeper could not be started."""
         with self._lock:
             is_first, self._is_claimed = not self._is_claimed, True
             return is_first
 
     def send_signal(self, signum: int) -> None:
-        """Signal the group, as a terminal does."""
+        """Send a signal to the group, as a terminal does."""
         if not isinstance(signum, int) or not 0 <= signum < signal.NSIG:
             raise InvalidArgument(f"{signum!r} is not a signal: use one of signal.Signals")
         self.signals.append(signum)
         self.waker.wake()
 
     def end(self) -> None:
-        """End everything of it: TERM, and KILL after the time that the policy gives to CANCEL."""
+        """End all its processes: TERM, then KILL after the ``cancel`` seconds of the policy."""
         if self not in live:
-            return  # it never began, or is gone
+            return  # it was never started, or has ended
         self._ask(Force.TERM)
         run = self._run
-        if run is not None and run.outcome is None and run._kill_at() is not None:
-            return  # a ladder is climbing: it will kill, and the outcome will say so
+        if run is not None and run.outcome is None and run.kill_at() is not None:
+            return  # the ladder of a stop will kill it, and the outcome will say so
         with self._lock:
             is_new, self._is_timed = not self._is_timed, True
         if is_new:
             self._call_later(self._policy.cancel, self.kill)
 
     def kill(self) -> None:
-        """End everything of it at once: KILL, again and again until nothing is found."""
+        """Kill all its processes now, and repeat that until none is found."""
         if self._ask(Force.KILL):
             self._call_later(self._policy.kill, self._give_up)
 
@@ -199,22 +199,22 @@ class ProcessGroup(Participant):
         self.settled = True
         self.bell.ring()
 
-    # Told by the keeper
+    # Called by the keeper
 
     def captured(self) -> None:
-        """Note that no more output comes; that of a process that was cut short is kept as the run's partial."""
+        """Record that the output is complete; if the process was cut short, append it to the run's partial."""
         with self._lock:
             self._is_captured = True
         if self.cut or self._is_wanted:
             self._append_partial()
 
     def ended(self) -> None:
-        """Note that nothing of it is alive."""
+        """Record that none of its processes is alive."""
         self.waker.close()
         if self._run is not None:
-            self._run._forget(self.end)
-        # Leaving the boundary notes its fate, and settles the run if this was all it waited for. Until then the group
-        # counts as alive: the run must not end before the fate is noted.
+            self._run.forget(self.end)
+        # Leaving the boundary records its fate, and settles the run if it waited for nothing else. Until then the group
+        # counts as alive: the run must not end before the fate is recorded.
         self._boundary.__exit__(asyncio.CancelledError if self.cut else None, None, None)
         with self._lock:
             self._gone = True
@@ -224,16 +224,16 @@ class ProcessGroup(Participant):
         self.settled = True
         self.bell.ring()
 
-    # Its end and its output, for whoever started it
+    # The exit code and the output, for the code that started it
 
     @property
     def started_pid(self) -> int:
-        """The pid of the leader, once it was started."""
+        """The pid of the leader, which must have been started."""
         assert self.pid is not None, "it was started"
         return self.pid
 
     def exit_code(self) -> int:
-        """Return how the leader ended; raise AgentStopped if the run's stop ended it, or why there is no code."""
+        """Return the leader's exit code; raise AgentStopped if a stop ended it, or an error if it has none."""
         if self.error is not None:
             raise self.error
         if self.cut:
@@ -245,7 +245,7 @@ class ProcessGroup(Participant):
         return self.returncode
 
     def keep_output(self) -> None:
-        """Keep the output as the run's partial, when all of it is there: nobody gets it as a result."""
+        """Append the output to the run's partial once it is complete, because it is not returned as a result."""
         with self._lock:
             self._is_wanted = True
             is_captured = self._is_captured
@@ -257,13 +257,13 @@ class ProcessGroup(Participant):
             captured, self._captured = self._captured, None
         text = "" if captured is None else captured.value().decode(errors="replace")
         if text:
-            # If the run's own partial is something that text cannot be appended to, it stays as it is.
+            # If the run's partial is a value that text cannot be appended to, it stays unchanged.
             with contextlib.suppress(InvalidArgument):
                 self._context.run(append_partial, text)
 
 
 def _end_all() -> None:
-    """Kill live groups when the interpreter exits, because the keeper threads end with it."""
+    """End live groups when the interpreter exits, because the keeper threads end with it."""
     tick = threading.Event()
     for force in (Force.TERM, Force.KILL):
         for group in list(live):
@@ -275,4 +275,4 @@ def _end_all() -> None:
 
 
 atexit.register(_end_all)
-os.register_at_fork(after_in_child=live.clear)  # they are the parent's, and so are their keepers
+os.register_at_fork(after_in_child=live.clear)  # the groups and their keepers belong to the parent

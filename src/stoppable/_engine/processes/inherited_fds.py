@@ -1,7 +1,7 @@
 """File descriptors that every process of a run inherits.
 
-A store proves with a free lock that a worker is dead. Processes of the worker inherit the lock's descriptor, so a free
-lock proves that they are dead too.
+A store considers a worker dead once the worker's lock is free. Processes of the worker inherit the lock's descriptor,
+so a free lock proves that they are dead too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The thread that keeps a process group: it spawns, serves the pipes, signals, reaps, and notices the end."""
+"""The thread that manages a process group: it starts the command, serves the pipes, sends signals and reaps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNKNOWN_EXIT = 255
 
 
 class Force(IntEnum):
-    """How hard a group is to be ended."""
+    """How hard to end a group."""
 
     NONE = 0
     TERM = 1
@@ -34,14 +34,14 @@ class Force(IntEnum):
 
 
 class Keeper:
-    """Keeps one group, from its start to the end of its last process.
+    """Manages one group, from its start to the end of its last process.
 
-    Only this thread signals and reaps, so nothing comes between looking at a process and signalling it. The leader is
-    reaped last: until then nobody else can get its pid, which is the id of the group and of the session too, and a
-    signal to them hits no stranger (G13).
+    Only this thread signals and reaps, so the leader is never reaped between a check and a signal. The leader is reaped
+    last: until then its pid, which is also the id of the group and the session, is not reused, and a signal to them
+    never reaches an unrelated process (G13).
 
-    It sleeps in ``select`` until a pipe, a command or the leader's pidfd wakes it. Once the leader has ended it looks
-    through ``/proc`` for what is left, at growing intervals, and settles the run when nothing is.
+    It sleeps in ``select`` until a pipe, a command or the leader's pidfd wakes it. Once the leader has ended, it
+    searches ``/proc`` for remaining processes, at growing intervals, and settles the run when there are none.
     """
 
     def __init__(self, group: ProcessGroup, pipes: Pipes, env: dict[str, str]) -> None:
@@ -53,11 +53,11 @@ class Keeper:
         self._is_told = False
         self._drain_until: float | None = None
         self._is_captured = False
-        self._seen: list[int] | None = None  # who was alive in this turn, if it was looked at
+        self._seen: list[int] | None = None  # the processes found in this turn; None if there was no search
         self._pause = 0.0
 
     def keep(self) -> None:
-        """Do all of it."""
+        """Start the command, and manage its group until the last process has ended; the main function of the thread."""
         if not self._group.claim():
             return
         self._pump = Pump(self._group.waker)
@@ -76,12 +76,12 @@ class Keeper:
         self._pump.close()
         self._group.ended()
 
-    # Its beginning
+    # How it begins
 
     def _spawn(self) -> bool:
         group, command, pipes = self._group, self._group.command, self._pipes
         if group.force is not Force.NONE:
-            group.cut = True  # the stop was faster
+            group.cut = True  # it was told to end before it started
             return False
         try:
             self._leader = subprocess.Popen(  # noqa: S603 - what the caller asked for
@@ -112,13 +112,13 @@ class Keeper:
         group.bell.ring()
         return True
 
-    # A turn
+    # One turn of the loop
 
     def _patience(self) -> float:
-        """Return how long to wait for something to happen."""
+        """Return how many seconds the next turn may wait."""
         group = self._group
         if group.returncode is None:
-            # A KILL is repeated: a process may have been forked while they were listed.
+            # KILL is repeated: a process may have forked while the group was listed.
             return _LONG if self._pidfd is not None and group.force < Force.KILL else _SHORT
         if not self._pump.drained:
             return _SHORT
@@ -145,13 +145,13 @@ class Keeper:
             os.close(pidfd)
 
     def _exit_code(self) -> int | None:
-        """Return how the leader ended, or None; it stays a zombie, so that its pid stays ours."""
+        """Return the exit code of the leader, or None; it stays a zombie, so that its pid is not reused."""
         if not hasattr(os, "waitid"):
             return self._exit_code_reaped()
         try:
             ended = os.waitid(os.P_PID, self._leader.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            # Somebody else reaped our child, by waiting for any child of the process: nobody knows the code.
+            # Other code reaped the leader by waiting for any child of this process, so the exit code is unknown.
             self._leader.returncode = _UNKNOWN_EXIT
             self._note_reaped()
             return _UNKNOWN_EXIT
@@ -160,7 +160,7 @@ class Keeper:
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def _exit_code_reaped(self) -> int | None:
-        """Do the same where one can only reap: then the rest of the group is killed in the same moment."""
+        """Do the same without ``waitid``, where the check reaps the leader: kill the rest of the group at once."""
         code = self._leader.poll()
         if code is not None:
             self._signal_group(signal.SIGKILL)
@@ -168,7 +168,7 @@ class Keeper:
         return code
 
     def _obey(self) -> None:
-        """Send what is to be sent: TERM once, since a second one breaks a clean-up; KILL at every turn."""
+        """Send pending signals: TERM once, because a second one would interrupt clean-up; KILL in every turn."""
         group = self._group
         self._seen = None
         while group.signals:
@@ -185,8 +185,8 @@ class Keeper:
         group.cut = group.cut or group.returncode is None
         self._signal_group(signum)
         if signum is signal.SIGTERM:
-            self._signal_group(signal.SIGCONT)  # one that is suspended would not see it
-        # Listed afterwards: whoever left the group before it was hit is found now.
+            self._signal_group(signal.SIGCONT)  # a suspended process would not handle TERM
+        # Search after the signal: this also finds processes that left the group before it.
         self._seen = []
         for pid in self._members.each():
             self._seen.append(pid)
@@ -195,7 +195,7 @@ class Keeper:
 
     def _signal_group(self, signum: int) -> None:
         if not self._is_reaped:
-            with contextlib.suppress(OSError):  # nobody is left in it, or all of them are somebody else's
+            with contextlib.suppress(OSError):  # the group is empty, or all its processes belong to other users
                 os.killpg(self._leader.pid, signum)
 
     def _is_in_group(self, pid: int) -> bool:
@@ -204,16 +204,16 @@ class Keeper:
         except OSError:
             return False
 
-    # Its end
+    # How it ends
 
     def _drain_soon(self) -> None:
-        """Give the pipes a last second: one that escaped may hold them open for ever."""
+        """Read the pipes for one more second at most: an escaped process may hold them open for ever."""
         self._pump.draining = True
         if self._drain_until is None:
             self._drain_until = clock.now() + _DRAIN_SECONDS
 
     def _is_over(self) -> bool:
-        """Return whether nothing is alive and everything was read."""
+        """Return whether no process is alive and all output was read."""
         if self._drain_until is None:
             return False
         if not self._is_captured and (self._pump.drained or clock.now() >= self._drain_until):
@@ -230,7 +230,7 @@ class Keeper:
 
     def _reap(self) -> None:
         if not table.is_readable():
-            self._signal_group(signal.SIGKILL)  # what cannot be seen is not left running
+            self._signal_group(signal.SIGKILL)  # processes that may remain cannot be found
         if not self._is_reaped:
             self._group.returncode = self._leader.wait()
             self._note_reaped()

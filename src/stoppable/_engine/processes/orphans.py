@@ -1,10 +1,11 @@
-"""Kills processes that a dead worker left behind: its ladders no longer run (N13).
+"""Kills processes that a dead worker left behind, because its ladders no longer run (N13).
 
-Every process of a run has an environment variable that names the process that started it. If that one is gone, the run
-has ended, and its processes are killed, unless they were started in ``detached()``. Every supervisor checks regularly.
+Every process of a run has an environment variable that identifies the worker that started it. If that worker is gone,
+the run has ended, and its processes are killed, unless they were started in ``detached()``. Every supervisor checks
+regularly.
 
-Plain processes only have the id of their run, because leftovers of a completed run live on. They are killed if their
-run ended because its worker died, which the store knows.
+Plain processes have only the id of their run, because those that a completed run leaves behind live on. They are killed
+if their run ended because its worker died, which the store knows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _place() -> str:
 
 
 def cookie() -> str | None:
-    """Return a value that identifies this process as the starter of another; None without ``/proc``."""
+    """Return a value that identifies this process in the environment of those it starts; None without ``/proc``."""
     with contextlib.suppress(OSError):
         return f"{_place()}/{os.getpid()}/{table.started(os.getpid()).decode()}"
     return None
@@ -39,8 +40,8 @@ def end_orphans() -> list[int]:
 
 
 def end_processes_of(runs: Collection[str]) -> list[int]:
-    """Kill the processes, plain ones too, of runs that ended with their worker, and return their pids."""
-    own = {os.getpid(), *table.ancestors()}  # of a program that was started by such a run
+    """Kill the processes, including plain ones, of runs whose worker died, and return their pids."""
+    own = {os.getpid(), *table.ancestors()}  # this program may have been started by such a run
     return _end_all(lambda pid: pid not in own and _cookie_of(pid, table.RUN) in runs)
 
 
@@ -59,19 +60,19 @@ def _end(pid: int, is_one: Callable[[int], bool]) -> bool:
             os.kill(pid, signal.SIGKILL)
             return True
         try:
-            # Looked at again with the pidfd open: if the pid has a new owner, the signal goes to the dead one.
+            # Check again with the pidfd open: if the pid is reused after that, the new process does not get the signal.
             if is_one(pid):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 return True
         finally:
             os.close(handle)
     except OSError:
-        pass  # it is gone, or somebody else's
+        pass  # it has ended, or belongs to another user
     return False
 
 
 def _is_orphan(pid: int) -> bool:
-    # The last one given: a program of ours that was started by a run has its own, and its children bear that.
+    # The innermost worker: a stoppable program that was started by a run overwrites the variable for its children.
     starter = _cookie_of(pid, table.WORKER)
     if starter is None:
         return False

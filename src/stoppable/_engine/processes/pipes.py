@@ -15,26 +15,26 @@ from stoppable._engine.processes.waker import Waker
 
 _CHUNK = 1 << 16
 _HIGH_WATER = 1 << 18
-_LARGEST_PIPE = 1 << 21  # twice what Linux allows, if nobody changed it
+_LARGEST_PIPE = 1 << 21  # twice the default maximum of Linux
 
 
 class Sink:
-    """Where what a process writes goes; fed by the serving thread."""
+    """Receives the output of a process, on the thread that serves the pipes."""
 
-    def wants_more(self, *, draining: bool = False) -> bool:  # noqa: ARG002 - one that fills up looks at it
-        """Return whether to go on reading; if not, the process waits at a full pipe."""
+    def wants_more(self, *, draining: bool = False) -> bool:  # noqa: ARG002 - for sinks that can fill up
+        """Return whether to continue reading; if not, the process blocks once its pipe is full."""
         return True
 
     def feed(self, data: bytes) -> None:
-        """Take what the process wrote."""
+        """Receive a chunk of output."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Note that nothing more comes."""
+        """Record the end of the output."""
 
 
 class Capture(Sink):
-    """Keeps the first ``limit`` bytes, and lets the process write on."""
+    """Keeps the first ``limit`` bytes and drops the rest, so that the process never blocks."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -43,59 +43,59 @@ class Capture(Sink):
         self.truncated = False
 
     def feed(self, data: bytes) -> None:
-        """Keep what fits."""
+        """Keep as much as the limit allows."""
         kept = data[: self._limit - self._size]
         self.truncated = self.truncated or len(kept) < len(data)
         self._chunks.append(kept)
         self._size += len(kept)
 
     def value(self) -> bytes:
-        """Return what there is so far."""
+        """Return the bytes kept so far."""
         return b"".join(list(self._chunks))
 
 
 class Incoming(Sink):
-    """Holds what was not read yet; the process waits when it is too much."""
+    """Buffers output until it is read; the process blocks while the buffer is full."""
 
     def __init__(self, resume: Callable[[], None]) -> None:
         self._resume = resume
         self._lock = threading.Lock()
         self._data = b""
-        self._at = 0  # where the unread part begins: cutting off every line would copy the rest each time
+        self._at = 0  # where the unread part begins: removing every line would copy the rest each time
         self._ended = False
         self.bell: Bell = Bell()
 
     def wants_more(self, *, draining: bool = False) -> bool:
-        """Return whether there is room; for what a dead process left in the pipe there always is."""
+        """Return whether there is room; there always is for the output that a dead process left in the pipe."""
         return len(self._data) - self._at < (_LARGEST_PIPE if draining else _HIGH_WATER)
 
     def feed(self, data: bytes) -> None:
-        """Add what the process wrote."""
+        """Add a chunk of output."""
         with self._lock:
             self._data = self._data[self._at :] + data
             self._at = 0
         self.bell.ring()
 
     def end(self) -> None:
-        """Let readers see the end."""
+        """Record the end of the output, and wake the readers."""
         self._ended = True
         self.bell.ring()
 
     def has_data(self) -> bool:
-        """Return whether ``take`` gives something, if only the end."""
+        """Return whether there is unread data, or the end was reached."""
         return self._ended or self._at < len(self._data)
 
     def has_line(self) -> bool:
-        """Return whether ``take_line`` gives something, if only the end; a line that fills the buffer is cut there."""
+        """Return whether there is a line, or the end was reached; a line that fills the buffer is split there."""
         return self._ended or not self.wants_more() or self._data.find(b"\n", self._at) >= 0
 
     def take(self, size: int) -> bytes:
-        """Return up to ``size`` bytes, or all for -1; nothing at the end."""
+        """Return up to ``size`` bytes, or all of them for -1; empty at the end."""
         with self._lock:
             return self._cut(len(self._data) if size < 0 else self._at + size)
 
     def take_line(self) -> bytes:
-        """Return what is there up to the next newline; nothing at the end."""
+        """Return the data up to the next newline, or all of it if there is none; empty at the end."""
         with self._lock:
             return self._cut(self._data.find(b"\n", self._at) + 1 or len(self._data))
 
@@ -109,37 +109,37 @@ class Incoming(Sink):
 
 
 class Outgoing:
-    """Holds what the process did not take yet."""
+    """Buffers input until the process reads it."""
 
     def __init__(self, resume: Callable[[], None], data: bytes = b"", *, closing: bool = False) -> None:
         self._resume = resume
         self._lock = threading.Lock()
         self._data = bytearray(data)
-        self.closing: bool = closing  # nothing more comes; the pipe is closed when all was taken
-        self.broken: bool = False  # the process takes nothing any more
+        self.closing: bool = closing  # the input is complete; close the pipe once all of it is written
+        self.broken: bool = False  # the process no longer reads
         self.bell: Bell = Bell()
 
     def put(self, data: bytes) -> None:
-        """Add something to write."""
+        """Add data to write."""
         with self._lock:
             self._data += data
         self._resume()
 
     def close(self) -> None:
-        """Let the process see the end once it has taken everything."""
+        """Close the pipe once all data is written."""
         self.closing = True
         self._resume()
 
     def has_room(self) -> bool:
-        """Return whether a writer may go on."""
+        """Return whether a writer may continue."""
         return self.broken or len(self._data) < _HIGH_WATER
 
     def has_data(self) -> bool:
-        """Return whether there is something to write."""
+        """Return whether there is data to write."""
         return bool(self._data)
 
     def write_to(self, handle: int) -> None:
-        """Write what the pipe takes now."""
+        """Write as much as the pipe accepts now."""
         with self._lock:
             chunk = bytes(self._data[:_CHUNK])
         written = os.write(handle, chunk)
@@ -148,7 +148,7 @@ class Outgoing:
         self.bell.ring()
 
     def break_off(self) -> None:
-        """Drop what is left: nobody takes it any more."""
+        """Drop the remaining data, because the process no longer reads."""
         self.broken = True
         with self._lock:
             self._data.clear()
@@ -157,7 +157,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipes:
-    """What the standard streams are connected to: a buffer of ours, or what ``subprocess.Popen`` takes."""
+    """What the standard streams are connected to: a buffer, or anything that ``subprocess.Popen`` takes."""
 
     stdin: Outgoing | int | IO[Any] | None
     stdout: Sink | int | IO[Any] | None
@@ -172,14 +172,14 @@ class Pump:
         waker.register_in(self._selector)
         self._outputs: dict[IO[Any], Sink] = {}
         self._inputs: dict[IO[Any], Outgoing] = {}
-        self.draining = False  # the process is dead, and what it left in the pipes is read
+        self.draining = False  # the process has ended or was killed, and the rest of its output is read
 
     def watch(self, handle: int) -> None:
-        """Let a turn end while a descriptor is readable."""
+        """Let a turn return when a descriptor is readable."""
         self._selector.register(handle, selectors.EVENT_READ, lambda: None)
 
     def unwatch(self, handle: int) -> None:
-        """Forget a descriptor."""
+        """Stop watching a descriptor."""
         self._selector.unregister(handle)
 
     def read_from(self, file: IO[Any], sink: Sink) -> None:
@@ -193,11 +193,11 @@ class Pump:
 
     @property
     def drained(self) -> bool:
-        """Whether everything was read that the process wrote."""
+        """Whether all output of the process was read."""
         return not self._outputs
 
     def turn(self, timeout: float) -> None:
-        """Wait until something can be done, and do it."""
+        """Wait until data can be moved, a watched descriptor is readable or the time is up, and move the data."""
         for output, sink in self._outputs.items():
             self._serve(
                 output,
@@ -214,17 +214,17 @@ class Pump:
             key.data()
 
     def end_outputs(self) -> None:
-        """Read no more, also if somebody still holds the other end."""
+        """Stop reading, even if another process still holds the other end."""
         for file in list(self._outputs):
             self._end_output(file)
 
     def end_inputs(self) -> None:
-        """Write no more: the process takes nothing any more."""
+        """Stop writing, because the process no longer reads."""
         for file in list(self._inputs):
             self._end_input(file)
 
     def close(self) -> None:
-        """Close everything."""
+        """Close the pipes and the selector."""
         self.end_inputs()
         self.end_outputs()
         self._selector.close()

@@ -1,6 +1,6 @@
-"""A process that is open: its streams, its end, for tasks and for threads.
+"""An open process and its streams, for async and for blocking code.
 
-The blocking classes drive the coroutines of the others, which then wait in place and never suspend.
+The blocking classes drive the coroutines of the async classes, which then block the thread and never suspend.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Codec:
-    """Turns what a process reads and writes into text, or leaves it as bytes."""
+    """Encodes the input and decodes the output of a process, or leaves both as bytes."""
 
     def __init__(self, *, text: bool, encoding: str, errors: str) -> None:
         try:
@@ -43,11 +43,11 @@ class Codec:
         return data.encode(self._encoding, self._errors)
 
     def decode(self, data: bytes) -> Any:
-        """Return all that a process wrote."""
+        """Return the whole output of a process, as text or bytes."""
         return data.decode(self._encoding, self._errors) if self._text else data
 
     def decoder(self) -> Callable[[bytes, bool], Any]:
-        """Return what decodes piece by piece."""
+        """Return a function that decodes the output piece by piece."""
         if not self._text:
             return lambda data, _final: data
         if "\n".encode(self._encoding) != b"\n":
@@ -55,12 +55,12 @@ class Codec:
         return self._incremental(self._errors).decode
 
 
-class Reader(Generic[S]):
-    """Reads what a process writes.
+class OutputReader(Generic[S]):
+    """Reads the output of a process.
 
-    Iterating stops between lines when the run was told to stop (G11); ``read`` and ``readline`` go on, so that an
-    orderly end can be talked over. A line of more than 256 KiB comes in pieces. The end of the stream comes at the
-    latest a second after the process has ended, whoever else holds the pipe.
+    Iteration raises AgentStopped between lines if the run was told to stop (G11). ``read`` and ``readline`` do not, so
+    that code can shut the process down in an orderly way. A line of more than 256 KiB comes in pieces. The stream ends
+    at most one second after the process, even if another process still holds the pipe.
     """
 
     def __init__(self, incoming: Incoming, codec: Codec, *, blocking: bool) -> None:
@@ -70,7 +70,7 @@ class Reader(Generic[S]):
         self._blocking = blocking
 
     async def read(self, size: int = -1) -> S:
-        """Read up to ``size`` bytes, as soon as there are any, or everything up to the end; nothing at the end."""
+        """Read up to ``size`` bytes, as soon as there are any, or for -1 everything up to the end; empty at the end."""
         incoming = self._incoming
         pieces = [await self._take(incoming.has_data, lambda: incoming.take(size))] if size else []
         while size < 0 and pieces[-1]:
@@ -79,7 +79,7 @@ class Reader(Generic[S]):
         return joined
 
     async def readline(self) -> S:
-        """Read a line with its newline; nothing at the end."""
+        """Read a line with its newline; empty at the end."""
         return await self._take(self._incoming.has_line, self._incoming.take_line)
 
     async def _take(self, ready: Callable[[], bool], take: Callable[[], bytes]) -> S:
@@ -87,7 +87,7 @@ class Reader(Generic[S]):
             await self._incoming.bell.wait(ready, blocking=self._blocking)
             data = take()
             piece: S = self._decode(data, not data)
-            if piece or not data:  # else: the first bytes of a character
+            if piece or not data:  # otherwise it was the beginning of a character
                 return piece
 
     def __aiter__(self) -> AsyncIterator[S]:
@@ -102,7 +102,7 @@ class Reader(Generic[S]):
 
 
 class Writer(Generic[S]):
-    """Writes what a process reads."""
+    """Writes the input of a process."""
 
     def __init__(self, outgoing: Outgoing, codec: Codec, *, blocking: bool) -> None:
         self._outgoing = outgoing
@@ -110,9 +110,9 @@ class Writer(Generic[S]):
         self._blocking = blocking
 
     async def write(self, data: S) -> None:
-        """Write, and wait while the process does not keep up; raises AgentStopped if the run was told to stop.
+        """Write, and wait while the buffer is full; raise AgentStopped if the run was told to stop.
 
-        To a shell or an interpreter every line is an effect of its own: none is started after a stop (G1).
+        For a shell or an interpreter every line is a separate effect, and none may begin after a stop (G1).
         """
         check()
         outgoing = self._outgoing
@@ -124,7 +124,7 @@ class Writer(Generic[S]):
             raise BrokenPipeError("cannot write to the process: it has ended, or the stream was closed")
 
     def close(self) -> None:
-        """Let the process see the end of its input."""
+        """Close the input of the process, once everything is written."""
         self._outgoing.close()
 
 
@@ -138,7 +138,7 @@ class Process(Generic[S]):
         if isinstance(pipes.stdin, Outgoing):
             self._stdin = Writer(pipes.stdin, codec, blocking=blocking)
         self._stdout, self._stderr = (
-            Reader[S](sink, codec, blocking=blocking) if isinstance(sink, Incoming) else None
+            OutputReader[S](sink, codec, blocking=blocking) if isinstance(sink, Incoming) else None
             for sink in (pipes.stdout, pipes.stderr)
         )
 
@@ -158,12 +158,12 @@ class Process(Generic[S]):
         return _piped("stdin", self._stdin)
 
     @property
-    def stdout(self) -> Reader[S]:
+    def stdout(self) -> OutputReader[S]:
         """The standard output of the process."""
         return _piped("stdout", self._stdout)
 
     @property
-    def stderr(self) -> Reader[S]:
+    def stderr(self) -> OutputReader[S]:
         """The standard error of the process."""
         return _piped("stderr", self._stderr)
 
@@ -189,7 +189,7 @@ class Process(Generic[S]):
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._group.end()
-        # A cancel or a Ctrl-C passes at once (G9): the group stays with the run, and is ended all the same.
+        # A cancel or Ctrl-C propagates at once (G9); the group still belongs to the run, and ends in the background.
         if error is None or isinstance(error, Exception | AgentStopped):
             await self.aclose()
 
@@ -198,17 +198,17 @@ class Process(Generic[S]):
 
 
 class BlockingReader(Generic[S]):
-    """Reads what a process writes, on a thread; see ``Reader``."""
+    """Reads the output of a process, in blocking code; see ``OutputReader``."""
 
-    def __init__(self, reader: Reader[S]) -> None:
+    def __init__(self, reader: OutputReader[S]) -> None:
         self._reader = reader
 
     def read(self, size: int = -1) -> S:
-        """Read up to ``size`` bytes, as soon as there are any, or everything up to the end; nothing at the end."""
+        """Read up to ``size`` bytes, as soon as there are any, or for -1 everything up to the end; empty at the end."""
         return run_in_place(self._reader.read(size))
 
     def readline(self) -> S:
-        """Read a line with its newline; nothing at the end."""
+        """Read a line with its newline; empty at the end."""
         return run_in_place(self._reader.readline())
 
     def __iter__(self) -> Iterator[S]:
@@ -222,17 +222,17 @@ class BlockingReader(Generic[S]):
 
 
 class BlockingWriter(Generic[S]):
-    """Writes what a process reads, on a thread; see ``Writer``."""
+    """Writes the input of a process, in blocking code; see ``Writer``."""
 
     def __init__(self, writer: Writer[S]) -> None:
         self._writer = writer
 
     def write(self, data: S) -> None:
-        """Write, and wait while the process does not keep up; raises AgentStopped if the run was told to stop."""
+        """Write, and wait while the buffer is full; raise AgentStopped if the run was told to stop."""
         run_in_place(self._writer.write(data))
 
     def close(self) -> None:
-        """Let the process see the end of its input."""
+        """Close the input of the process, once everything is written."""
         self._writer.close()
 
 

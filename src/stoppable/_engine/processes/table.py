@@ -1,8 +1,8 @@
-"""Finds the processes of a group among all those of the machine, and signals none but them (G13).
+"""Finds the processes of a group among all processes of the machine, and signals no others (G13).
 
-A process belongs to a group if it is in the session that the group's leader opened, or if the group's id is in its
-environment: that is how one is found that left the session with ``setsid``. One that did both, and hid its environment
-too, is not found (N6). Where there is no ``/proc`` nothing is found: the group is all that can be signalled.
+A process belongs to a group if it is in the session of the group's leader, or if the group's id is in its environment,
+which finds processes that left the session with ``setsid``. A process that left the session and hid its environment is
+not found (N6). Without ``/proc`` no process is found, and only the process group as a whole can be signalled.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from stoppable import _api_key
 RUN = "STOPPABLE_RUN"
 """The environment variable with the id of the run that started a process."""
 WORKER = "STOPPABLE_WORKER"
-"""The one with the process that started it for a run (see orphans)."""
+"""The environment variable that identifies the worker that started a process (see orphans)."""
 GROUPS = "STOPPABLE_GROUPS"
-"""The one with the ids of the groups it belongs to: its own, after those of the process that started it."""
+"""The environment variable with the ids of the groups of a process (its cookies), the outermost group first."""
 
-# A run has many groups, and one that ends must not take the others along: that is why a group has an id of its own.
-# The outer ids are kept, so that a stoppable program that was killed is found with the processes it had started.
+# A group has its own id because a run has many groups, and the end of one must not end the others. The outer ids are
+# kept, so that the processes of a stoppable program inside a run are found even after that program was killed.
 
 _PROC = "/proc"
 _CHUNK = 1 << 16
@@ -30,13 +30,13 @@ _LOOKS = 5
 _EXEC_SECONDS = 0.002
 
 _bare: set[int] = set()
-"""Who had no environment when it was last looked at for a while: nobody waits for it to show one."""
+"""Processes that never showed an environment during a whole search; later searches do not wait for them."""
 
 
 def environment(
     given: Mapping[str, str] | None, run_id: str | None, group_id: str, worker: str | None
 ) -> dict[str, str]:
-    """Return the environment of a new process: what was given, or else our own without secrets, with the cookies."""
+    """Return the environment of a new process: the given one, or this process's without secrets, plus the cookies."""
     added = {RUN: run_id} if run_id is not None else {}
     if run_id is not None and worker is not None:
         added[WORKER] = worker
@@ -53,12 +53,12 @@ def is_readable() -> bool:
 
 
 def children() -> list[int]:
-    """Return our own children that are alive."""
+    """Return the live children of this process."""
     return [pid for pid in listed() if _is_child(pid)]
 
 
 def parents() -> dict[int, int]:
-    """Return every process that is alive with its parent."""
+    """Return the parent of every live process, by pid."""
     found = {}
     for pid in listed():
         try:
@@ -71,7 +71,7 @@ def parents() -> dict[int, int]:
 
 
 def ancestors() -> list[int]:
-    """Return the processes above this one."""
+    """Return the ancestors of this process, the nearest first."""
     above, found = parents(), [os.getppid()]
     while (parent := above.get(found[-1], 0)) > 0:
         found.append(parent)
@@ -91,37 +91,37 @@ def _group_of(pid: int) -> int | None:
 
 
 class Members:
-    """The processes of one group that are alive now; zombies are dead."""
+    """The live processes of one group; a zombie counts as dead."""
 
     __slots__ = ("_blank", "_cookie", "_known", "_session")
 
     def __init__(self, group_id: str, session: int) -> None:
         self._cookie = group_id.encode()
         self._session: int | None = session
-        self._known: dict[int, bytes] = {}  # whose cookie was seen, with the time it started
-        self._blank: list[int] = []  # who shows no environment
+        self._known: dict[int, bytes] = {}  # processes that had the cookie, with their start times
+        self._blank: list[int] = []  # processes that show no environment
 
     def forget_session(self) -> None:
-        """Go by the cookie alone: the leader was reaped, and the id of its session may be given to a stranger."""
+        """Use only the cookie from now on: the leader was reaped, so the id of its session may be reused."""
         self._session = None
 
     def pids(self) -> list[int]:
-        """Return who is alive; takes some microseconds for every process of the machine."""
+        """Return the live processes; takes a few microseconds for every process of the machine."""
         return list(self.each())
 
     def each(self) -> Iterator[int]:
-        """Yield who is alive, each as soon as it is found: some live no longer than it takes to list them all."""
+        """Yield each live process as soon as it is found, because some end before all of them are listed."""
         looked_at: set[int] = set()
         self._blank = []
-        # One may have forked and ended while it was looked for: again, until nobody new is there.
+        # A process may fork and end during the search, so repeat it until there is no new process.
         for _ in range(_LOOKS):
             new = listed() - looked_at
             if not new:
                 break
             looked_at |= new
-            yield from filter(self.has, sorted(new, reverse=True))  # the latest first, most likely
+            yield from filter(self.has, sorted(new, reverse=True))  # mostly the newest first
         _bare.intersection_update(looked_at)
-        # In the middle of an exec a process shows no environment; some never have one.
+        # During an exec a process shows no environment; some processes never have one.
         for _ in range(_LOOKS):
             blank, self._blank = self._blank, []
             if not blank:
@@ -131,45 +131,45 @@ class Members:
         _bare.update(self._blank)
 
     def has(self, pid: int) -> bool:
-        """Return whether a process is one of them."""
+        """Return whether a process is a live member of the group."""
         try:
             session = os.getsid(pid)
-            # A thread of the kernel: most of what a small machine lists. In a container it may also be that the session
-            # was opened outside; then our own was too.
+            # Session 0 means a thread of the kernel, like most entries on a small machine. In a container it may also
+            # mean that the session was opened outside; then the session of this process was too.
             if session == 0 and os.getsid(0) != 0:
                 return False
             if session == self._session:
                 return not _is_zombie(_stat(pid))
             return self._is_known(pid) or self._bears_cookie(pid)
         except OSError:
-            return False  # it is gone, or somebody else's
+            return False  # it has ended, or belongs to another user
 
     def signal(self, pid: int, signum: signal.Signals) -> None:
-        """Signal a process if it is one of them, and nobody who got its pid meanwhile."""
+        """Signal a process if it is a member, but not a new process with the same pid."""
         try:
             handle = open_pidfd(pid)
             if handle is None:
-                # Without a pidfd a reuse shows itself in the start time; the last moment stays unguarded.
+                # Without a pidfd, the start time shows whether the pid was reused, except in the last moment.
                 before = started(pid)
                 if self.has(pid) and started(pid) == before:
                     os.kill(pid, signum)
                 return
             try:
-                # Looked at after the pidfd was opened: if the pid has a new owner, the signal goes to the dead one.
+                # Check with the pidfd open: if the pid is reused after that, the new process does not get the signal.
                 if self.has(pid):
                     signal.pidfd_send_signal(handle, signum)
             finally:
                 os.close(handle)
         except OSError:
-            pass  # it is gone, or we may not: then it stays alive, and the run that waits for it is lost
+            pass  # it has ended, or signalling it is not permitted: then it stays alive, and its run is lost
 
     def _is_known(self, pid: int) -> bool:
-        """Return whether one that bore the cookie is alive: while it dies it shows none, and still holds files."""
+        """Return whether a process that had the cookie is alive: while dying it shows none, but still holds files."""
         return pid in self._known and is_running(pid, self._known[pid])
 
     def _bears_cookie(self, pid: int) -> bool:
         found = environ(pid)
-        if not found and pid not in _bare and os.readlink(f"{_PROC}/{pid}/exe"):  # noqa: PTH115 - no Path is made
+        if not found and pid not in _bare and os.readlink(f"{_PROC}/{pid}/exe"):  # noqa: PTH115 - a Path is slower
             self._blank.append(pid)
         if self._cookie not in found:
             return False
@@ -180,12 +180,12 @@ class Members:
         return True
 
 
-# Counted from the field after the name of the program (man 5 proc_pid_stat).
+# Indices of fields, counted after the name of the program (man 5 proc_pid_stat).
 _STATE, _PARENT, _THREADS, _STARTED = 0, 1, 17, 19
 
 
 def listed() -> set[int]:
-    """Return every pid that is there now."""
+    """Return the pids of all processes."""
     try:
         with os.scandir(_PROC) as entries:
             return {int(entry.name) for entry in entries if entry.name.isdigit()}
@@ -194,12 +194,12 @@ def listed() -> set[int]:
 
 
 def started(pid: int) -> bytes:
-    """Return when a process was started, which tells it from a later one with its pid."""
+    """Return the start time of a process, which distinguishes it from a later one with the same pid."""
     return _stat(pid)[_STARTED]
 
 
 def is_running(pid: int, since: bytes) -> bool:
-    """Return whether the process that was started then is alive; a zombie is dead."""
+    """Return whether the process with this pid and start time is alive; a zombie counts as dead."""
     try:
         fields = _stat(pid)
         return fields[_STARTED] == since and not _is_zombie(fields)
@@ -225,7 +225,7 @@ def environ(pid: int) -> bytes:
 
 
 def name(pid: int) -> str:
-    """Return what a process calls itself, or a question mark if it is gone."""
+    """Return the name of a process, or a question mark if it has ended."""
     try:
         return _read(f"{_PROC}/{pid}/comm").decode(errors="replace").strip()
     except OSError:
@@ -233,12 +233,12 @@ def name(pid: int) -> str:
 
 
 def _is_zombie(fields: list[bytes]) -> bool:
-    # Also in state Z: a program whose main thread ended before the others, which work on.
+    # A program whose main thread ended before its other threads is also in state Z, but it still runs.
     return fields[_STATE] in b"ZX" and fields[_THREADS] in b"01"
 
 
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that means one process for ever, readable once it has ended; None where there is none."""
+    """Return a descriptor that stays bound to one process and is readable once it has ended; None if unavailable."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # another system, an older kernel, no such process

@@ -1,7 +1,7 @@
-"""Follows processes that others started: their end is seen by a pidfd, and they are signalled one by one.
+"""Follows processes that stoppable did not start: a pidfd reports their end, and each is signalled separately.
 
-Never by a group or a session: those may hold strangers (G13). What a followed process started is found while its parent
-lives, or by the cookie in its environment.
+Groups and sessions are never signalled, because they may contain unrelated processes (G13). A child of a followed
+process is found while its parent lives, or by the cookie in its environment.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _logger = logging.getLogger("stoppable")
 _POLL_SECONDS = 0.05
 
 Look: TypeAlias = Callable[[], float | None]
-"""What is called again and again: it returns after how many seconds, or None if not at all."""
+"""A function that returns after how many seconds to call it again, or None if not at all."""
 
 
 class Family(table.Members):
-    """Processes known by pid and start time, whoever bears their cookie, and what all of them started."""
+    """Processes that were added by pid, those with the cookie, and everything that they started."""
 
     __slots__ = ("_added", "_spared")
 
     def __init__(self, cookie: str, spared: tuple[str, ...] = ()) -> None:
         super().__init__(cookie, session=-1)
         self.forget_session()
-        self._spared = spared  # how the names of programs begin that are left alone, unless they were added
+        self._spared = spared  # prefixes of the names of programs that are left alone, unless they were added
         self._added: set[int] = set()
 
     def add(self, pid: int) -> bool:
-        """Count a process in; False if there is none with that pid."""
+        """Add a process; return False if there is none with that pid."""
         self._added.add(pid)
         return self._note(pid)
 
@@ -52,7 +52,7 @@ class Family(table.Members):
         return False
 
     def find(self) -> list[int]:
-        """Return who is alive; takes some microseconds for every process of the machine."""
+        """Return the live processes; takes a few microseconds for every process of the machine."""
         found = set(self.pids())
         parents = table.parents()
         is_growing = bool(found)
@@ -66,17 +66,17 @@ class Family(table.Members):
         return bool(self._spared) and pid not in self._added and table.name(pid).startswith(self._spared)
 
     def strike(self, signum: signal.Signals) -> list[int]:
-        """Signal everybody who is alive, and return who that was."""
+        """Signal all live processes, and return their pids."""
         found = self.find()
         for pid in found:
             self.signal(pid, signum)
             if signum is signal.SIGTERM:
-                self.signal(pid, signal.SIGCONT)  # one that is suspended would not see it
+                self.signal(pid, signal.SIGCONT)  # a suspended process would not handle TERM
         return found
 
 
 class Watcher:
-    """One thread that notices the end of processes, and calls functions until they want no more."""
+    """A thread that notices the end of processes, and calls functions as often as they ask for."""
 
     def __init__(self) -> None:
         self._begin()
@@ -90,7 +90,7 @@ class Watcher:
         self._due: dict[Look, float] = {}
 
     def watch(self, pid: int, ended: Callable[[], object]) -> None:
-        """Call a function on the watcher's thread once a process has ended; also if there is no such process."""
+        """Call a function on the watcher's thread once a process has ended; at once if there is no such process."""
         pidfd = table.open_pidfd(pid)
         if pidfd is None:
             self.call(functools.partial(_poll, pid, _started(pid), ended))
@@ -141,7 +141,7 @@ class Watcher:
                 self._due[look] = now + seconds
 
     def forget(self) -> None:
-        """Begin anew after a fork, which no thread survives."""
+        """Start over after a fork, which no thread survives."""
         self._begin()
 
 
@@ -154,7 +154,7 @@ def _notice(selector: selectors.BaseSelector, pidfd: int, ended: Callable[[], ob
 def _guarded(call: Callable[[], float | None]) -> float | None:
     try:
         return call()
-    except Exception:  # whatever it is, no other process would be followed without this thread
+    except Exception:  # the thread must survive any error: it follows the other processes too
         _logger.exception("handling the end of a process failed")
         return None
 
@@ -167,7 +167,7 @@ def _started(pid: int) -> bytes | None:
 
 
 def _poll(pid: int, since: bytes | None, ended: Callable[[], object]) -> float | None:
-    """Look for the end of a process where there is no pidfd."""
+    """Check whether a process has ended, where there is no pidfd."""
     if since is not None and table.is_running(pid, since):
         return _POLL_SECONDS
     ended()

@@ -1,1 +1,1 @@
-"""Streams that stop between chunks, and how the wait for a chunk is ended."""
+"""Streams that stop between chunks, and the wait for a chunk, which INTERRUPT ends."""

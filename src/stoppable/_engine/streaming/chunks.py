@@ -1,4 +1,4 @@
-"""A stream's place in the run that reads it."""
+"""The part of a stream that belongs to the run that reads it: its boundary, its hook and its state."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Generic, Never, TypeVar
 
 from stoppable._core import participants
 from stoppable._core.boundary import Boundary
-from stoppable._core.context import Scope
+from stoppable._core.context import RunContext
 from stoppable._core.hooks import Hook
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._core.state import Fate
 from stoppable._engine.streaming.pending import Pending
 from stoppable.errors import AgentStopped, StoppableError
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Entry(Boundary):
-    """A stream, or the call that makes one, as it is listed in flight."""
+    """The boundary of a stream, or of the call that makes one."""
 
     __slots__ = ("is_cut",)
 
@@ -30,47 +30,47 @@ class Entry(Boundary):
         self.is_cut = False  # INTERRUPT ended it
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Leave the gate; the error says how it ended."""
+        """Leave the boundary; ``error`` says how it ended."""
         self.__exit__(None, error, None)
 
-    def _note_fate(self, run: Run, kind: type[BaseException] | None, error: BaseException | None) -> None:
+    def _note_fate(self, run: RunNode, kind: type[BaseException] | None, error: BaseException | None) -> None:
         super()._note_fate(run, kind, error)
-        if self.is_cut and run._outcome is None:
+        if self.is_cut and run.outcome is None:
             self._fate = Fate.INTERRUPTED
 
 
 class GuardedEntry(Entry):
-    """The same for a guarded method: between two chunks its consumer may do anything, for long."""
+    """The boundary of a guarded method; between two chunks its consumer may be busy for a long time."""
 
     __slots__ = ()
 
     @property
     def is_idle(self) -> bool:
-        """Whether its consumer holds it."""
+        """Whether no code waits for a chunk."""
         return self.holder is None
 
 
 class QuietEntry(GuardedEntry):
-    """The same for a call that may only make a coroutine: it is told of once it is known to be more than that."""
+    """The boundary of a call that may only make a coroutine; it is reported once it is known to do more."""
 
     __slots__ = ()
 
-    def _published(self, run: Run, scope: Scope) -> None:
+    def _published(self, run: RunNode, scope: RunContext) -> None:
         self._pass(run, scope)
 
     def tell(self) -> None:
-        """Tell that it was entered."""
-        if self._run is not None and self._run._sink is not None:
-            self._run._sink.entered(self._run, self)
+        """Report that it was entered."""
+        if self._run is not None and self._run.sink is not None:
+            self._run.sink.entered(self._run, self)
 
     def withdraw(self) -> None:
-        """Leave without a word: nothing has begun."""
+        """Leave without a report: nothing has begun."""
         if self._run is not None:
             self._skip()
 
 
 class Chunks(Generic[T]):
-    """What streams of both kinds share: where one stands in its run, and what it reads from."""
+    """The common part of async and blocking streams: the source, and the place in the run that reads it."""
 
     __slots__ = (
         "__weakref__",
@@ -93,12 +93,12 @@ class Chunks(Generic[T]):
         self._source = source
         self._finish = finish
         self._iterator: Any = None
-        self._run: Run | None = None  # the run that reads it
+        self._run: RunNode | None = None  # the run that reads it
         self._entry = entry
         self._label = ("llm", "stream") if entry is None else (entry.kind, entry.name)
         self._hook: Hook | None = None
         self._loop: AbstractEventLoop | None = None
-        self._pending: Pending | None = None  # a task waits for a chunk, and INTERRUPT may cut that short
+        self._pending: Pending | None = None  # set while a task waits for a chunk; INTERRUPT may end the wait
         self._is_shielded = False  # its reader is in a shield
         self._cut = False  # INTERRUPT ended it
         if entry is not None:
@@ -107,39 +107,39 @@ class Chunks(Generic[T]):
 
     # Its place in a run
 
-    def _may_step(self, scope: Scope) -> bool:
-        """Say whether the next chunk may be waited for; with the first one in a run, enter its gate."""
+    def _may_step(self, scope: RunContext) -> bool:
+        """Return whether the next chunk may be read; before the first one in a run, enter the gate of the run."""
         if self._cut:
             return False
         if self._over:
-            return not scope._closed
-        run = scope._run_here()
+            return not scope.closed
+        run = scope.run_here()
         has_begun = run is self._run
-        if scope._closed and not (self._finish and has_begun and not _is_forced(run)):
+        if scope.closed and not (self._finish and has_begun and not _is_forced(run)):
             return False
         if not has_begun:
             self._leave()
             if run is not None and not self._enter(scope, run):
                 return False
         self._is_shielded = run is not scope
-        if self._hook is None and isinstance(scope, Run):
+        if self._hook is None and isinstance(scope, RunNode):
             self._hook = self._make_hook(scope)
-            scope._add_hook(self._hook)
+            scope.add_hook(self._hook)
         return not self._cut
 
-    def _enter(self, scope: Scope, run: Run) -> bool:
+    def _enter(self, scope: RunContext, run: RunNode) -> bool:
         kind, name = self._label
         if not _is_listed(run, kind, participants.join(run)):
             entry = Entry(kind, name)
             if not entry.enter_unpaid(scope):
                 return False
-            entry.holder = None  # until it reads
+            entry.holder = None  # until a read begins
             self._entry = entry
         self._run = run
         return True
 
     def _leave(self, error: BaseException | None = None) -> None:
-        """Belong to no run any more; another step would enter one anew."""
+        """Leave the run; another read would enter a run again."""
         hook, self._hook = self._hook, None
         entry, self._entry = self._entry, None
         self._run = None
@@ -149,7 +149,7 @@ class Chunks(Generic[T]):
             entry.is_cut = self._cut
             entry.leave(error)
 
-    def _make_hook(self, run: Run) -> Hook:
+    def _make_hook(self, run: RunNode) -> Hook:
         raise NotImplementedError
 
     # One read
@@ -165,11 +165,11 @@ class Chunks(Generic[T]):
     def _read_ends(self) -> None:
         if self._entry is not None:
             self._entry.holder = None
-        if self._run is not None and self._run._ended is not None:
-            self._run._settle()  # whoever was reading may have been all that the run waited for
+        if self._run is not None and self._run.body_end is not None:
+            self._run.settle()  # the run may have waited only for this read
 
     def _read_failed(self, error: BaseException) -> None:
-        """Leave the run because of what a read raised; only its regular end is the end of the stream."""
+        """Leave the run because a read raised; only StopIteration or StopAsyncIteration ends the stream."""
         if isinstance(error, StopIteration | StopAsyncIteration):
             self._over = True
             self._leave()
@@ -179,40 +179,40 @@ class Chunks(Generic[T]):
     # Its end
 
     def _leave_closed(self) -> None:
-        """Leave the run because it was closed: the error on its way out, if there is one, says why."""
+        """Leave the run because the stream was closed; the error that is being handled, if any, says why."""
         error = GeneratorExit()
         error.__context__ = sys.exception()
         self._leave(error)
 
     def _closables(self) -> tuple[Any, ...]:
-        """Return what is to be closed: the iterator, and what it was made from."""
+        """Return the objects to close: the iterator, and the source that it was made from."""
         if self._iterator is None or self._iterator is self._source:
             return (self._source,)
         return self._iterator, self._source
 
     @staticmethod
-    def _deliver(scope: Scope) -> None:
-        # Before the clean-up: should closing fail, it is an error while stopping and not a failure of the run (G8).
-        run = scope._run_here()
+    def _deliver(scope: RunContext) -> None:
+        # Before the clean-up: if closing fails, that is an error while stopping, not a failure of the run (G8).
+        run = scope.run_here()
         if run is not None:
-            run._deliver(raised=True)
+            run.deliver(raised=True)
 
-    def _raise_stopped(self, scope: Scope) -> Never:
-        run = scope._run_here()
-        if run is not None and run._closed:
+    def _raise_stopped(self, scope: RunContext) -> Never:
+        run = scope.run_here()
+        if run is not None and run.closed:
             try:
-                run._raise_stopped()
+                run.raise_stopped()
             except AgentStopped as stopped:
                 stopped.by_force = self._cut
                 raise
         raise StoppableError("this stream is closed: the run that read it was stopped")
 
 
-def _is_forced(run: Run | None) -> bool:
-    return run is not None and (run._rung is not None or run._outcome is not None)
+def _is_forced(run: RunNode | None) -> bool:
+    return run is not None and (run.rung is not None or run.outcome is not None)
 
 
-def _is_listed(run: Run, kind: str, reader: participants.Participant | None) -> bool:
-    """Return whether the reader is inside a boundary of that kind: the stream is a part of that effect."""
-    open_ = (member for member in list(run._members or ()) if isinstance(member, Boundary))
+def _is_listed(run: RunNode, kind: str, reader: participants.Participant | None) -> bool:
+    """Return whether the reader is inside a boundary of this kind: then the stream is a part of that effect."""
+    open_ = (member for member in list(run.members or ()) if isinstance(member, Boundary))
     return any(other.kind == kind and other.holder is reader for other in open_)

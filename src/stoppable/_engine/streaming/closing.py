@@ -1,4 +1,4 @@
-"""Closing what a stream reads from: at its end, from another thread, or when nobody is left to wait for it."""
+"""Closes the source of a stream: at its end, from another thread, or after its reader is gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def close_all(closables: tuple[Any, ...]) -> None:
-    """Close each, whatever the others raise."""
+    """Close each object, even if closing another one raises."""
     with contextlib.ExitStack() as stack:
         for closable in reversed(closables):
             close = getattr(closable, "close", None)
@@ -21,7 +21,7 @@ def close_all(closables: tuple[Any, ...]) -> None:
 
 
 async def aclose_all(closables: tuple[Any, ...]) -> None:
-    """Close each in a task, whatever the others raise; with ``aclose`` if it has one, else with ``close``."""
+    """Close each object in a task, even if another one raises; with ``aclose`` if it exists, else ``close``."""
     async with contextlib.AsyncExitStack() as stack:
         for closable in reversed(closables):
             stack.push_async_callback(_aclose_one, closable)
@@ -39,21 +39,21 @@ _closing: set[Task[None]] = set()  # asyncio itself keeps only a weak reference 
 
 
 def close_soon(loop: AbstractEventLoop, closables: tuple[Any, ...]) -> None:
-    """Close what nobody reads any more, in a task of its own that belongs to no run."""
+    """Close objects that are no longer read, in a separate task that belongs to no run."""
 
     def start() -> None:
         task = loop.create_task(aclose_all(closables), context=contextvars.Context())
         _closing.add(task)
         task.add_done_callback(_closing.discard)
 
-    with contextlib.suppress(RuntimeError):  # a closed loop: there is nothing left to close it with
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing can close them
         loop.call_soon_threadsafe(start)
 
 
 def shut_down_connection(source: Any) -> bool:
-    """Shut down the socket under a response of httpx, which wakes a thread in ``recv()``; False if there is none.
+    """Shut down the socket of an httpx response, which wakes a thread in ``recv()``; False if there is none.
 
-    Closing the socket would not wake it. An HTTP/2 connection is shared with other requests, and left alone.
+    Closing the socket would not wake it. An HTTP/2 connection is shared with other requests, so it is left alone.
     https://www.python-httpx.org/advanced/extensions/#network_stream
     """
     response = getattr(source, "response", source)
@@ -62,6 +62,6 @@ def shut_down_connection(source: Any) -> bool:
         return False
     connection = extensions["network_stream"].get_extra_info("socket")
     if connection is None or response.is_closed:
-        return False  # or it may serve the next request by now
+        return False  # a closed response's connection may already serve the next request
     connection.shutdown(socket.SHUT_RDWR)
     return True

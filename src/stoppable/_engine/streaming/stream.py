@@ -1,11 +1,11 @@
 """Streams that stop between chunks.
 
 A stream is read in the caller's own task or thread and sets no context variable, so that nothing of it crosses a
-``yield``. The run that reads it lists it as in flight from the first step to the end. Whoever waits for a chunk is
-inside it; between two chunks nobody is, so a stream that was left open keeps no run from ending.
+``yield``. The run that reads it lists it as in flight from the first read to the end. Code that waits for a chunk is
+inside the boundary; between two chunks no code is, so a stream that was left open does not keep its run from ending.
 
-At SIGNAL the wait for a chunk goes on, and the step after it raises. INTERRUPT cuts the wait short: a task gets the one
-cancel that CANCEL would send, a thread has the connection closed under it.
+At SIGNAL the wait for a chunk goes on, and the next read raises. INTERRUPT cuts the wait short: a task gets the one
+cancel that CANCEL would send; for a thread, the connection is closed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, Never, Self, TypeVar, cast, overload
 
 from stoppable._core import context, participants
-from stoppable._core.context import Scope
+from stoppable._core.context import RunContext
 from stoppable._core.hooks import Callback, Hook, Moment, UserHook
-from stoppable._core.run import Run
+from stoppable._core.node import RunNode
 from stoppable._engine.streaming import closing
 from stoppable._engine.streaming.chunks import Chunks
 from stoppable._engine.streaming.pending import Pending
@@ -59,12 +59,12 @@ def stream(iterator: Any, finish: bool = False) -> Any:  # noqa: FBT001, FBT002
 
 
 def is_blocking(source: object) -> bool:
-    """Return whether something can be iterated by blocking code."""
+    """Return whether blocking code can iterate over an object."""
     return hasattr(type(source), "__iter__")
 
 
 def is_async(source: object) -> bool:
-    """Return whether something can be iterated by a task."""
+    """Return whether async code can iterate over an object."""
     return hasattr(type(source), "__aiter__")
 
 
@@ -87,7 +87,7 @@ class BlockingChunks(Chunks[T], Iterator[T]):
         try:
             return self._read()
         except BaseException as error:
-            if self._cut and isinstance(error, Exception):  # it ended, or broke, because INTERRUPT closed it
+            if self._cut and isinstance(error, Exception):  # it ended or failed because INTERRUPT closed it
                 self._stop(scope)
             self._read_failed(error)
             raise
@@ -99,7 +99,7 @@ class BlockingChunks(Chunks[T], Iterator[T]):
         finally:
             self._read_ends()
 
-    def _stop(self, scope: Scope) -> Never:
+    def _stop(self, scope: RunContext) -> Never:
         self._deliver(scope)
         self._shut()
         self._raise_stopped(scope)
@@ -113,7 +113,7 @@ class BlockingChunks(Chunks[T], Iterator[T]):
                 self._leave_closed()
 
     def close(self) -> None:
-        """Close what it reads from."""
+        """Close the source."""
         self._shut()
 
     def __enter__(self) -> Self:
@@ -125,12 +125,12 @@ class BlockingChunks(Chunks[T], Iterator[T]):
     def __del__(self) -> None:
         self._shut()
 
-    def _make_hook(self, run: Run) -> Hook:
-        # A UserHook, because it is called on a thread of its own: closing may hang.
+    def _make_hook(self, run: RunNode) -> Hook:
+        # A UserHook, because that is called on a separate thread: closing may hang.
         return UserHook(run, Moment.INTERRUPT, functools.partial(_interrupt, weakref.ref(self)))
 
     def _interrupt(self) -> None:
-        """Close what it reads from, from another thread, as far as that can be done."""
+        """Close the source from another thread, if that is possible."""
         if self._over or self._is_shielded or isinstance(self._source, GeneratorType):
             return  # a generator is closed by the thread that runs it
         self._cut = True
@@ -162,11 +162,11 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
             self._read_failed(error)
             raise
 
-    async def _read_async(self, scope: Scope) -> T:
+    async def _read_async(self, scope: RunContext) -> T:
         reader = self._read_begins()
         try:
-            if not isinstance(reader, TaskParticipant) or not isinstance(scope, Run):
-                return cast("T", await self._iterator.__anext__())  # nobody interrupts it
+            if not isinstance(reader, TaskParticipant) or not isinstance(scope, RunNode):
+                return cast("T", await self._iterator.__anext__())  # this read cannot be interrupted
             pending = self._pending = Pending(reader, scope)
             try:
                 return cast("T", await self._iterator.__anext__())
@@ -175,14 +175,14 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
                     raise
             finally:
                 self._pending = None
-                pending.take_back()  # whatever the source made of our cancel, it has arrived
+                pending.take_back()  # our cancel has arrived, whatever the source did with it
         finally:
             self._read_ends()
         self._cut = True
         await self._shut_async()
         raise pending.stopped()
 
-    async def _stop_async(self, scope: Scope) -> Never:
+    async def _stop_async(self, scope: RunContext) -> Never:
         self._deliver(scope)
         await self._shut_async()
         try:
@@ -200,7 +200,7 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
                 self._leave_closed()
 
     async def aclose(self) -> None:
-        """Close what it reads from."""
+        """Close the source."""
         await self._shut_async()
 
     async def __aenter__(self) -> Self:
@@ -219,17 +219,17 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
             if loop is not None:
                 closing.close_soon(loop, self._closables())
 
-    def _make_hook(self, run: Run) -> Hook:
+    def _make_hook(self, run: RunNode) -> Hook:
         return Callback(run, Moment.INTERRUPT, functools.partial(_interrupt_in, self._loop, weakref.ref(self)))
 
     def _interrupt(self) -> None:
-        """Cut the wait for a chunk short; on the thread of the loop."""
+        """Cut the wait for a chunk short; called on the thread of the loop."""
         if self._over or self._is_shielded:
             return
         if self._pending is not None:
             self._pending.cut()
         elif self._loop is not None and not isinstance(self._source, AsyncGeneratorType):
-            # Its reader is busy elsewhere. A generator is left to the task that runs it.
+            # No read is in progress. A generator is left to the task that runs it.
             self._cut = True
             closing.close_soon(self._loop, (self._source,))
 
@@ -239,7 +239,7 @@ class EitherChunks(AsyncChunks[T], BlockingChunks[T]):
 
     __slots__ = ()
 
-    def _make_hook(self, run: Run) -> Hook:
+    def _make_hook(self, run: RunNode) -> Hook:
         return (BlockingChunks if self._loop is None else AsyncChunks)._make_hook(self, run)
 
     def _interrupt(self) -> None:
@@ -249,7 +249,7 @@ class EitherChunks(AsyncChunks[T], BlockingChunks[T]):
         (BlockingChunks if self._loop is None else AsyncChunks).__del__(self)
 
 
-# INTERRUPT. The run holds the hook, and the hook must not hold the stream: then nobody could drop it.
+# INTERRUPT. The run holds the hook, so the hook must not hold the stream: it would never be garbage-collected.
 
 
 def _interrupt(ref: weakref.ref[Any]) -> None:
@@ -260,5 +260,5 @@ def _interrupt(ref: weakref.ref[Any]) -> None:
 
 def _interrupt_in(loop: AbstractEventLoop | None, ref: weakref.ref[Any]) -> None:
     if loop is not None:
-        with contextlib.suppress(RuntimeError):  # a closed loop reads nothing
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so it reads nothing
             loop.call_soon_threadsafe(_interrupt, ref)

@@ -17,10 +17,10 @@ _MOST_EVENTS, _MOST_BYTES = 1_024, 4_000_000
 async def read_ahead(
     events: AsyncGenerator[Any, None], *, most_events: int = _MOST_EVENTS, most_bytes: int = _MOST_BYTES
 ) -> AsyncGenerator[Any, None]:
-    """Yield events that are taken from the SDK as they come, also while their reader has no room for them.
+    """Yield events; take them from the SDK as they come, even while the reader is not ready for them.
 
     The SDK keeps a copy of the whole task with each event that waits for a reader, and up to 1,024 of them. Here the
-    events alone are kept. A reader that is too far behind gets what is there, and then the end of its stream; it may
+    events alone are kept. A reader that falls too far behind gets what was kept, then the end of its stream; it may
     subscribe again.
     """
     waiting = _Waiting(most_events, most_bytes)
@@ -36,7 +36,7 @@ async def read_ahead(
 
 
 class _Waiting:
-    """What a reader has not taken yet."""
+    """The events that a reader has not taken yet."""
 
     def __init__(self, most_events: int, most_bytes: int) -> None:
         self._most_events, self._most_bytes = most_events, most_bytes

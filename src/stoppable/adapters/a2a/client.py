@@ -29,8 +29,8 @@ from stoppable.adapters.conversation import CALL_SECONDS, Conversation, follow
 
 C = TypeVar("C", bound=Client)
 
-# What an agent answers to a message that it does not take. Not among them: an internal error and an invalid answer,
-# which may come after a task was started, and do not say that it has ended.
+# The errors of an agent that refuses a message. An internal error and an invalid answer are not among them: a task may
+# have been started before.
 _REFUSALS = (
     ContentTypeNotSupportedError,
     ExtensionSupportRequiredError,
@@ -50,8 +50,8 @@ def client(given: C, *, name: str = "a2a", url: str | None = None) -> C:
     """Make every task that a client starts inside a run a node of that run's tree; changes and returns the client.
 
     A stop of the run is passed on as a cancel, with its mode, its reason and the rest of its grace, as soon as the id
-    of the task is known. What became of the node is what the other agent says; one that cannot be asked is
-    ``unreachable``, and the run ``lost``. Leaving the stream of ``send_message`` early stops the task.
+    of the task is known. The fate of the node is what the other agent reports; if that does not answer, the node is
+    ``unreachable`` and the run ``lost``. Leaving the stream of ``send_message`` early stops the task.
 
     ``name`` is what receipts and the web UI call it; ``url`` is noted with the id of the task.
     """
@@ -95,7 +95,7 @@ class _Conversation(Conversation):
 
     async def _tell(self, stop: RemoteStop) -> Fate | None:
         node = self._node
-        assert node is not None, "it is told of stops"
+        assert node is not None, "a stop is passed on only to a node"
         request = CancelTaskRequest(id=self.task_id)
         how = {"mode": str(stop.mode), "reason": stop.reason.message or str(stop.reason)}
         request.metadata.update({METADATA: how if stop.grace is None else {**how, "remaining": stop.grace}})
@@ -105,7 +105,7 @@ class _Conversation(Conversation):
         except TaskNotFoundError:
             return Fate.FINISHED  # it was forgotten there, which only ended tasks are
         except A2AError:
-            return await self._ask(node)  # it says why not; what counts is how the task ended
+            return await self._ask(node)  # the error says why not; what counts is how the task ended
 
 
 def _is_refused(error: BaseException | None) -> bool:
@@ -115,6 +115,6 @@ def _is_refused(error: BaseException | None) -> bool:
 
 
 def _is_lost(told: Any) -> bool:
-    """Return whether the other agent does not know itself that everything of the task has ended."""
+    """Return whether the other agent says that parts of the task may still be running."""
     facts = MessageToDict(told.metadata).get(METADATA) if told.HasField("metadata") else None
     return isinstance(facts, dict) and facts.get("status") == Status.LOST

@@ -132,13 +132,13 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
 
 _OTHERS: dict[str, tuple[Step, ...]] = {
     "1.0": (_WORKING, _artifact(Part(text="done")), _completed("done")),
-    "0.3": (_WORKING, TaskUpdater.requires_input),  # that suite knows one prefix only, and goes on with its tasks
+    "0.3": (_WORKING, TaskUpdater.requires_input),  # that suite uses one prefix only, and continues its tasks
 }
 """What any other message means to the suite for a protocol."""
 
 
 class ConformanceExecutor(AgentExecutor):
-    """Does what the id of the message asks for; its cancel is that of the adapter."""
+    """Does what the id of the message asks for; the adapter cancels it."""
 
     def __init__(self, protocol: str = "1.0") -> None:
         self._others = _OTHERS[protocol]
@@ -180,7 +180,7 @@ def _routes(handler: StoppableRequestHandler, card: AgentCard) -> list[BaseRoute
 
 
 def _dated(inner: Endpoint) -> Endpoint:
-    """Say how old the card is."""
+    """Add the age of the card to the response."""
     since = formatdate(usegmt=True)
 
     async def endpoint(request: Request) -> Response:
@@ -192,7 +192,7 @@ def _dated(inner: Endpoint) -> Endpoint:
 
 
 def _only_json(inner: Endpoint) -> Endpoint:
-    """Refuse a body that does not claim to be JSON; the SDK would call it one that cannot be parsed."""
+    """Refuse a body that is not declared as JSON; the SDK would answer that it cannot be parsed."""
 
     async def endpoint(request: Request) -> Response:
         given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -275,7 +275,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m stoppable.testing.a2a_sut", description=main.__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=9999, help="of JSON-RPC (at /), REST and the card; 0: a free one")
-    parser.add_argument("--grpc-port", type=int, default=0, help="0: a free one, which the card tells")
+    parser.add_argument("--grpc-port", type=int, default=0, help="0: a free one; the card has it")
     parser.add_argument(
         "--protocol", choices=("1.0", "0.3"), default="1.0", help="of the card and the suite; both are served"
     )

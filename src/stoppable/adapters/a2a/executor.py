@@ -20,7 +20,7 @@ from stoppable.records import TreeEvent
 from stoppable.supervisor import BulkStop, Listener, StartOptions, Supervisor
 
 POLICY = Policy(grace=2.0, interrupt=0.25, cancel=1.0, kill=0.5, blind_grace=0.0)
-"""Four seconds in all, so that a client with a timeout of five still gets the end; a blind run is cancelled at once."""
+"""Four seconds in total, so that a client with a timeout of five sees the end; a blind run is cancelled at once."""
 
 _HOOK_SECONDS = 0.5
 
@@ -45,7 +45,7 @@ class RunExecutor(AgentExecutor):
 
     @abstractmethod
     async def _start(self, context: RequestContext, fence: Fence, options: StartOptions) -> RunHandle[Any]:
-        """Start the run of a message; an error of ours means that the task is rejected."""
+        """Start the run of a message; a StoppableError means that the task is rejected."""
 
     async def _awaited(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:  # noqa: ARG002
         """Wait for the end of a run."""
@@ -70,7 +70,7 @@ class RunExecutor(AgentExecutor):
             is_ended = await self._run(context, fence)
         finally:
             fence.shut()
-            if not is_ended:  # else the store says so, once it has the end
+            if not is_ended:  # otherwise the store reports it, once it has the end
                 self.forget(task_id)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -138,7 +138,7 @@ class RunExecutor(AgentExecutor):
             return True
         try:
             outcome = await self._awaited(handle, context, fence)
-        except asyncio.CancelledError:  # the SDK ends its producer: it is closed, or another replica wrote the end
+        except asyncio.CancelledError:  # by the SDK: it is closing, or another replica wrote the end
             reason = Reason.of("the A2A server ended the task", kind=ReasonKind.EXTERNAL)
             self._soon(handle.stop(Mode.IMMEDIATE, reason))
             raise
@@ -187,7 +187,7 @@ class StoppableExecutor(RunExecutor):
         try:
             outcome = await super()._awaited(handle, context, fence)
             if outcome.status in {Status.STOPPED, Status.LOST}:
-                self._told(handle.id)  # the news of the stop may come later than the end
+                self._told(handle.id)  # the stop may become known here after the end
             return outcome
         finally:
             self._contexts.pop(handle.id, None)
@@ -202,7 +202,7 @@ class StoppableExecutor(RunExecutor):
     # The executor's own cancel()
 
     def _listen(self) -> None:
-        # Not by on_stop(), which would count as a look at the stop: a run that never looks is not waited for.
+        # Not with on_stop(): a run with such a hook is not blind, and would get the whole grace.
         if self._listener is None or not self._listener.is_open:
             loop = asyncio.get_running_loop()
 

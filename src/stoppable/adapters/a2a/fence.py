@@ -12,9 +12,9 @@ from stoppable.adapters.a2a.states import SUBMITTED, TERMINAL, is_reply
 
 
 class Fence(EventQueue):
-    """Passes events on, except a terminal one: that is held until the run has its status, so that both agree.
+    """Passes events on, but holds a terminal one until the run has its status, so that both agree.
 
-    Whatever comes after a terminal event, or after the run, is dropped.
+    Everything after a terminal event, or after the run, is dropped.
     """
 
     def __init__(self, queue: EventQueue, task_id: str, context_id: str, *, has_task: bool) -> None:
@@ -22,7 +22,7 @@ class Fence(EventQueue):
         self._has_task = has_task
         self._is_shut = False
         self.has_replied: bool = False
-        """Whether it answered with a message, which is no task and cannot be canceled."""
+        """Whether it answered with a message. That is not a task and cannot be canceled."""
         self.held: Task | TaskStatusUpdateEvent | None = None
 
     async def enqueue_event(self, event: Any) -> None:
@@ -37,7 +37,7 @@ class Fence(EventQueue):
         await self._queue.enqueue_event(event)
 
     def shut(self) -> None:
-        """Take nothing any more: the run is over."""
+        """Drop everything from now on: the run is over."""
         self._is_shut = True
 
     async def release(self) -> bool:
@@ -48,7 +48,7 @@ class Fence(EventQueue):
         return True
 
     async def end(self, state: TaskState, metadata: dict[str, Any], message: str | None = None) -> None:
-        """Publish the end of the task, with the words of the executor itself if it ended in the same way."""
+        """Publish the end of the task; uses the executor's own event if that has the same state."""
         if not self._has_task:  # the SDK takes no status before the task
             status = TaskStatus(state=SUBMITTED)
             await self._queue.enqueue_event(Task(id=self._task_id, context_id=self._context_id, status=status))
@@ -62,7 +62,7 @@ class Fence(EventQueue):
 
 
 class Absorbing(EventQueue):
-    """Drops every event: what an executor's ``cancel()`` publishes is not the truth about its run."""
+    """Drops every event: what an executor's ``cancel()`` publishes may not be true for its run."""
 
     async def enqueue_event(self, event: Any) -> None:
         """Drop it."""

@@ -25,7 +25,7 @@ COMPLETED = TaskState.TASK_STATE_COMPLETED
 
 
 class AgentFunction(RunExecutor):
-    """Handles a message as a run of an agent, where the server executes its agents.
+    """Handles a message as a run of an agent, on the event loop where the server runs agents.
 
     A JSON object in the message is the agent's keyword arguments, its text the only argument otherwise. Partials are
     chunks of the artifact ``partial``, what the agent returns is the artifact ``result``.
@@ -44,7 +44,7 @@ class AgentFunction(RunExecutor):
         agent = partial(self._agent, **keywords) if keywords else self._agent
         try:
             handle = await self._host.start(agent, *args, **options)
-        except HTTPException as refused:  # the server shuts down, or has as many runs of the caller as it allows
+        except HTTPException as refused:  # the server is shutting down, or the caller has reached its limit of runs
             raise StoppableError(str(refused.detail)) from None
         await TaskUpdater(fence, task_id, context_id).start_work()
         return handle
@@ -74,7 +74,7 @@ class AgentFunction(RunExecutor):
 
 
 def _arguments(agent: Callable[..., Any], message: Message | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments that a message means: keywords from an object, otherwise a single one, or none."""
+    """Return the arguments in a message: keywords from an object, otherwise a single one, or none."""
     parts = () if message is None else message.parts
     for part in parts:
         if part.HasField("data"):
@@ -99,7 +99,7 @@ def _check_callable_without(agent: Callable[..., Any]) -> None:
 
 
 def _with_integers(value: Any) -> Any:
-    """Return a value of a message as it was sent: protocol buffers make a float of every number."""
+    """Return a value of a message as it was sent: protocol buffers turn every number into a float."""
     match value:
         case float() if value.is_integer():
             return int(value)
@@ -115,5 +115,5 @@ def _part(value: Any) -> Part:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON makes of a value, and text for what it cannot."""
+    """Return a value as JSON has it; anything that JSON cannot hold becomes text."""
     return json.loads(json.dumps(value, default=str))

@@ -1,4 +1,4 @@
-"""Agents over gRPC, protocol 1.0: all of them on one port, told apart by the tenant of a call."""
+"""Agents over gRPC, protocol 1.0: all on one port; the tenant of a call names the agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLOSE_SECONDS = 1.0  # for calls whose tasks have ended
 
 def bound(host: str, port: int, *, most_bytes: int | None = None) -> tuple[grpc.aio.Server, int]:
     """Return a server that has a port, a free one for 0, and the port; call it on the event loop that it will use."""
-    options: list[tuple[str, Any]] = [("grpc.so_reuseport", 0)]  # two servers would share the port without a word
+    options: list[tuple[str, Any]] = [("grpc.so_reuseport", 0)]  # otherwise a second server could share the port
     if most_bytes is not None:
         options.append(("grpc.max_receive_message_length", most_bytes))
     server = grpc.aio.server(options=options)
@@ -73,7 +73,7 @@ class _Callers(Versions):
 
 
 class _UnauthenticatedError(A2AError):
-    """Nobody knows who is calling."""
+    """The caller is not known."""
 
 
 class _Grpc(GrpcHandler):

@@ -43,17 +43,17 @@ OnDisconnect = Literal["keep", "stop"]
 
 _SETTLE_SECONDS = 1.0  # from the end of a run to the end of its task in the store
 _STORE_SECONDS = 30.0  # the same for a run of this process, whose end is on its way to the store
-_MOST_SECONDS = 60.0  # that a cancel is waited for
+_MOST_SECONDS = 60.0  # how long a cancel may take
 _CLOSE_SECONDS = 10.0  # only a store that does not answer takes so long
-_WATCH_SECONDS = 0.5  # between two looks at a task whose events may be another replica's
+_WATCH_SECONDS = 0.5  # between two reads of a task whose events another replica may have published
 
 
 class StoppableRequestHandler(DefaultRequestHandler):
-    """Answers a cancel with the outcome of the run: canceled only if every part of it is known to have ended.
+    """Answers a cancel with the outcome of the run: canceled only if every part of the run is known to have ended.
 
     It takes what ``DefaultRequestHandler`` takes. ``on_disconnect="stop"`` stops a task whose last streaming client
-    has left; otherwise it goes on. Call ``close()`` when the server ends: the tasks that are left are stopped, and
-    have their terminal states then.
+    has left; otherwise it goes on. Call ``close()`` when the server ends: it stops the remaining tasks and waits for
+    their terminal states.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
     async def close(self) -> None:
         """Stop the tasks that are executed here, wait until their ends are stored, and end the SDK's own tasks.
 
-        It drains the supervisor, which takes no new runs after that.
+        It drains the supervisor, which accepts no new runs after that.
         """
         await self._executor.supervisor.drain()
         deadline = time.monotonic() + _CLOSE_SECONDS
@@ -92,8 +92,8 @@ class StoppableRequestHandler(DefaultRequestHandler):
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
         """Stop the run of a task, and return the task once it is canceled.
 
-        Again for a canceled task it returns that task. TaskNotCancelableError says how the task ended otherwise. A
-        task that is still working when the stop is not waited for any longer is returned as it is.
+        Canceling a canceled task returns that task. If the task ended in another way, TaskNotCancelableError says how.
+        A task that is still working when the time for a cancel is over is returned as it is.
         """
         metadata = params.metadata if params.HasField("metadata") else None
         asked = Asked.of(metadata, self._executor.mode, self._executor.policy.grace)
@@ -137,7 +137,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
             await self._ends.wait(task_id, left)
 
     async def _cancel_parked(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
-        """Cancel a task without a live run, by the SDK's own cancel, which does not bear a second one beside it."""
+        """Cancel a task without a live run with the SDK's own cancel, of which only one may run at a time."""
         flight = self._parked.get(params.id)
         if flight is None:
             flight = self._parked[params.id] = asyncio.create_task(super().on_cancel_task(params, context))
@@ -202,7 +202,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
                     yield event
                 elif not self._executor.is_executing(task_id):
                     task = await self._task(task_id, context)
-                    if is_ended:  # at the look before too: no event of it is under way
+                    if is_ended:  # at the read before too: no event of it is under way
                         yield TaskStatusUpdateEvent(task_id=task_id, context_id=task.context_id, status=task.status)
                         return
                     is_ended = task.status.state in TERMINAL
@@ -221,7 +221,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
                         self._readers[task_id] = self._readers.get(task_id, 0) + 1
                     yield event
         finally:
-            # Looked at from here: the SDK ends a stream whose reader was cancelled as it ends any other.
+            # Checked here: the SDK ends the stream of a cancelled reader like any other.
             if task_id is not None:
                 self._leave(task_id)
 

@@ -51,7 +51,7 @@ Build = Callable[[Request], ServerCallContext]
 
 
 class Legacy:
-    """Answers requests in the 0.1 dialect, and hands all others to the SDK."""
+    """Answers requests in the 0.1 dialect, and passes all others to the SDK."""
 
     def __init__(self, handler: StoppableRequestHandler, rest: Endpoint, build: Build) -> None:
         self._handler, self._rest, self._build = handler, rest, build
@@ -160,7 +160,7 @@ async def _only(task: Task) -> AsyncGenerator[Any, None]:
 
 
 async def _stream(events: AsyncIterator[Any]) -> Response:
-    """Return a stream of events; an error before the first one is an answer of its own."""
+    """Return a stream of events; an error before the first one becomes an ordinary response."""
     first = await anext(aiter(events), None)
     headers = {"cache-control": "no-store"}
     return StreamingResponse(_frames(first, events), media_type="text/event-stream", headers=headers)

@@ -41,8 +41,8 @@ class Exposed:
     """Agents that a server offers over A2A: each at ``/a2a/NAME/``, a single one at ``/`` too.
 
     Protocol 1.0 and 0.3 over JSON-RPC and REST, and the 0.1 dialect over JSON-RPC. With ``grpc=(host, port)`` protocol
-    1.0 over gRPC too, on a port of its own, 0 for a free one: the name of an agent is the tenant of a call. It asks for
-    the key of the server, and does not work with a principal of your own, which only HTTP requests have.
+    1.0 over gRPC too, on a separate port (0 for a free one); the tenant of a call names the agent. gRPC calls need the
+    key of the server. They do not work with a ``principal`` dependency, which needs an HTTP request.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Exposed:
             try:
                 yield
             finally:
-                for handler in self._handlers.values():  # before gRPC ends: its streams tell how their tasks did
+                for handler in self._handlers.values():  # before gRPC ends: its streams report the ends of the tasks
                     await handler.close()
 
     @contextlib.asynccontextmanager
     async def _over_grpc(self, host: Host, address: str, port: int) -> AsyncIterator[None]:
         from stoppable.adapters.a2a import grpc_server  # noqa: PLC0415 - it needs grpcio
 
-        host.knows("")  # raises if it cannot know anybody
+        host.knows("")  # raises if the server cannot identify gRPC callers
         server, self.grpc_port = grpc_server.bound(address, port, most_bytes=host.limits.body_bytes)
         _logger.info("A2A over gRPC listens on %s, port %d", address, self.grpc_port)
         try:
@@ -94,7 +94,7 @@ class Exposed:
 
 
 class _Caller(User):
-    """An owner, as the SDK has it: its task store keeps the tasks of one apart from those of another."""
+    """An owner as a user of the SDK, whose task store separates the tasks of users."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -169,7 +169,7 @@ class _Agent(ServerCallContextBuilder):
 def _add(router: APIRouter, agent: _Agent, prefix: str) -> None:
     rpc = create_jsonrpc_routes(agent.handler, f"{prefix}/", context_builder=agent, enable_v0_3_compat=True)[0]
     legacy = Legacy(agent.handler, rpc.endpoint, agent.build)
-    # One address for every method: what a method needs is not known before it is parsed, so all of it is asked for.
+    # JSON-RPC has one address for all methods. Which one it is, is known after the body is parsed: ask for both scopes.
     _route(router, agent, f"{prefix}/", "POST", legacy, Scope.START, Scope.STOP)
     for path, endpoint in (
         ("/.well-known/agent-card.json", agent.card),
@@ -194,7 +194,7 @@ def _route(router: APIRouter, agent: _Agent, path: str, method: str, inner: Endp
         agent.require(request, *scopes)
         return await inner(await agent.bounded(request))
 
-    # A route of FastAPI's: one of Starlette's would go round the authentication of the app.
+    # A route of FastAPI: one of Starlette would bypass the authentication of the app.
     router.add_api_route(path, endpoint, methods=[method], response_class=Response, include_in_schema=False)
 
 

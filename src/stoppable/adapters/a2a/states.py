@@ -24,7 +24,7 @@ TERMINAL = frozenset({TaskState.TASK_STATE_COMPLETED, CANCELED, FAILED, REJECTED
 INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 
 METADATA = "stoppable"
-"""Under which name our facts stand in the metadata of a task, and those of a stop in the metadata of a cancel."""
+"""The key of our facts in the metadata of a task, and of the options of a stop in the metadata of a cancel."""
 
 _TEXT_LENGTH = 256  # of an owner and of a label
 _GRACE_SECONDS = 3600.0
@@ -53,7 +53,7 @@ def state_of(status: Status) -> TaskState:
 
 
 def id_of(event: Any) -> str | None:
-    """Return the task that an event tells of; None for an answer without a task."""
+    """Return the id of the task that an event is about; None for an answer without a task."""
     if is_reply(event):
         return None
     found: str = event.id if isinstance(event, Task) else event.task_id
@@ -87,7 +87,7 @@ def not_cancelable(task: Task) -> TaskNotCancelableError:
     """Return the error that says how a task ended instead of being canceled."""
     state = TaskState.Name(task.status.state)
     facts = MessageToDict(task.metadata).get(METADATA) if task.HasField("metadata") else None
-    ended = " (unconfirmed: something of it may still be running)" if _is_lost(facts) else ""
+    ended = " (unconfirmed: parts of it may still be running)" if _is_lost(facts) else ""
     return TaskNotCancelableError(
         message=f"Task {task.id[:100]} cannot be canceled: it is {state}{ended}", data={"state": state}
     )
@@ -99,7 +99,7 @@ def _is_lost(facts: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """How a cancel wants the stop to be."""
+    """The options of the stop that a cancel asks for."""
 
     mode: Mode
     grace: float | None = None
@@ -122,8 +122,8 @@ class Asked:
         for name, value in (("grace", grace), ("remaining", remaining)):
             if value is not None and not (_is_number(value) and 0 <= value <= _GRACE_SECONDS):
                 raise InvalidParamsError(message=f"{name} is {value!r:.40}: use seconds from 0 to {_GRACE_SECONDS:.0f}")
-        # A grace that is named is given to a run that never looks, too: not for a few milliseconds less than our own.
-        # The caller presses harder when its time is over.
+        # An explicit grace applies to blind runs too, so it is passed on only if it is clearly shorter than ours.
+        # The caller escalates when its own time is over.
         if grace is None and remaining is not None and remaining < own_grace / 2:
             grace = remaining
         if reason is not None and not isinstance(reason, str):

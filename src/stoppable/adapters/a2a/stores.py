@@ -31,7 +31,7 @@ class Ends:
                 news.set()
 
     async def wait(self, task_id: str, seconds: float) -> None:
-        """Wait until a task has its terminal state, or it is time to look again."""
+        """Wait until a task has its terminal state, or it is time to read the store again."""
         news = self._waiting.setdefault(task_id, asyncio.Event())
         try:
             async with asyncio.timeout(min(seconds, _LOOK_SECONDS)):
@@ -48,7 +48,7 @@ class FirstTerminalStays(TaskStore):
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
-        """Keep a task, unless it has ended in another state."""
+        """Save a task, unless it has ended in another state."""
         async with self._locks.setdefault(task.id, asyncio.Lock()):
             known = await self._store.get(task.id, context)
             if known is not None and known.status.state in TERMINAL and known.status.state != task.status.state:

@@ -41,9 +41,9 @@ class Metrics:
     messages: int = 0
     stopped: int = 0
     lost: int = 0
-    """Stopped, and something of it may still be running."""
+    """Stopped, but parts of it may still be running."""
     too_late: int = 0
-    """Ended by themselves, though a stop was asked for."""
+    """Ended before they noticed the stop."""
     stop_seconds: float = 0.0
     """From the request to the end, all stops together."""
     longest_stop_seconds: float = 0.0
@@ -95,7 +95,7 @@ class LangGraphAgentExecutor(StoppableExecutor):
         self._on_stopped = on_stopped
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Handle a message as a run, then count it and tell of its stop."""
+        """Handle a message as a run, then count it and call ``on_stopped``."""
         await super().execute(context, event_queue)
         task_id = context.task_id or ""
         found = await self.supervisor.list(Filter(key=self.key(task_id), roots=True), limit=1)
@@ -117,7 +117,7 @@ class LangGraphAgentExecutor(StoppableExecutor):
 
 
 class _GraphExecutor(AgentExecutor):
-    """Publishes what a graph says as a task of A2A."""
+    """Publishes the output of a graph as an A2A task."""
 
     def __init__(self, graph: Any, *, has_partials: bool) -> None:
         self._graph, self._has_partials = graph, has_partials
@@ -168,7 +168,7 @@ class _Turn:
                 await self._say(str(item[0].text))
 
     async def finish(self) -> None:
-        """Publish the end: the answer is whole, or the graph has a question."""
+        """Publish the end: the complete answer, or the question of the graph."""
         questions = await self._questions() if self._graph.checkpointer else []
         if questions:
             parts = [Part(text=str(question)) for question in questions]
@@ -179,7 +179,7 @@ class _Turn:
         await self._updater.complete()
 
     async def publish_partial(self) -> None:
-        """Publish what there is after a stop: the end of the text so far, and the last state of the thread."""
+        """Publish the end after a stop, with the text so far and the last state of the thread."""
         if self._is_begun:
             await self._say("", is_last=True)
         state = (await self._graph.aget_state(self._config)).values if self._graph.checkpointer else self._last

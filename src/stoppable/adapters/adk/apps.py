@@ -35,13 +35,13 @@ def install(
 
     ``app`` is what ``get_fast_api_app`` returned. It gets ``POST …/sessions/{id}:cancel`` and ``GET
     …/sessions/{id}/stream``, and opens the supervisor when it starts, unless that is open; without one the runs are
-    kept in memory. ``on_disconnect`` says what becomes of a run whose client leaves: ``keep``, or ``stop``, which is
-    the default where ``adk web`` is served, since the Stop button of its page only drops the connection.
+    kept in memory. ``on_disconnect`` decides about a run whose client leaves: ``keep`` lets it go on, ``stop`` stops
+    it. ``stop`` is the default where ``adk web`` is served, because the Stop button of its page only disconnects.
 
-    What tools start of their own, threads and processes, belongs to their run, as with ``stoppable.instrument()``.
+    Threads and processes that tools start belong to their run, as with ``stoppable.instrument()``.
 
-    ``/stoppable/`` shows and stops the runs, for local host names or whoever has the ``api_key``. ``control_port``
-    serves the same, and ``:cancel``, on a thread: where an async tool blocks the app's event loop, use that.
+    ``/stoppable/`` shows and stops the runs, for requests to local host names or with the ``api_key``. ``control_port``
+    serves the same pages, and ``:cancel``, on a separate thread, for apps whose async tools block the event loop.
     """
     installed: Supervisor | None = getattr(app.state, "stoppable", None)
     if installed is not None:
@@ -62,7 +62,7 @@ def install(
 
     @contextlib.asynccontextmanager
     async def living(app_: FastAPI) -> AsyncIterator[Any]:
-        # Before anything runs: what async tools hand to asyncio.to_thread then belongs to their run.
+        # Before anything runs, so that what async tools pass to asyncio.to_thread belongs to their run.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         async with contextlib.AsyncExitStack() as stack:
             if not made.is_open:

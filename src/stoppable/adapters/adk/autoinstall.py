@@ -1,7 +1,7 @@
 """Makes ``adk web`` and ``adk api_server`` stoppable, if ``services.py`` in the folder of the agents imports it.
 
-``STOPPABLE_STORE`` says where the runs are kept (in memory without it), ``STOPPABLE_ADK_ON_DISCONNECT`` what becomes of
-a run whose client leaves (``keep`` or ``stop``), and ``STOPPABLE_ADK_CONTROL_PORT`` adds a port for stops.
+``STOPPABLE_STORE`` says where the runs are kept (by default in memory). ``STOPPABLE_ADK_ON_DISCONNECT`` decides about a
+run whose client leaves (``keep`` or ``stop``). ``STOPPABLE_ADK_CONTROL_PORT`` adds a port for stops.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _installing(real: Callable[..., Any]) -> Callable[..., Any]:
             on_disconnect=cast("OnDisconnect | None", policy),
             control_port=int(port) if port else None,
         )
-        # A warning, because ADK shows nothing less of other packages, and hides that this file could not be loaded.
+        # A warning: ADK hides lower levels of other packages, and does not report a services.py that fails.
         _logger.warning("stoppable is active: POST …/sessions/{id}:cancel stops a run; its page is at /stoppable/")
         return app
 

@@ -1,7 +1,7 @@
-"""Model calls and tool calls of ADK as boundaries, and agents as places where a stop lands between two events.
+"""Makes model calls and tool calls of ADK boundaries, and stops agents between two events.
 
-The classes of ADK are wrapped once per process. That sees every runner, also those that an ``AgentTool`` makes without
-the plugins of its caller; outside a turn that stoppable started, each wrapper only calls what it wraps.
+The classes of ADK are wrapped once per process. This covers every runner, also one that an ``AgentTool`` makes without
+the plugins of its caller. Outside a turn that stoppable started, each wrapper only calls what it wraps.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _agent(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _steps(turn: Turn, agent: Any, iterate: Callable[[], Any]) -> AsyncIterator[Any]:
-    """Yield the events of an agent. A stop lands between two of them, when the one before is in the session."""
+    """Yield the events of an agent; raises a stop between two of them, when the first is in the session."""
     unit = turn.begin(agent)
     try:
         async with contextlib.aclosing(iterate()) as events:
@@ -96,7 +96,7 @@ async def _steps(turn: Turn, agent: Any, iterate: Callable[[], Any]) -> AsyncIte
 
 
 def _is_below(unit: Unit) -> bool:
-    """Return whether an agent or node that begins here is a sub-agent: the first one in a run is the run itself."""
+    """Return whether an agent or node that begins here is a sub-agent; the first one of a run is the run itself."""
     return isinstance(unit.target, names.NODE)
 
 
@@ -218,7 +218,7 @@ async def _flight(tool: Any) -> AsyncIterator[None]:
 
 
 def goes_to_thread(function: Any) -> bool:
-    """Return whether a tool's function is called on a thread; its boundary is there, since it may outlive the wait."""
+    """Return whether a tool's function runs on a thread. Its boundary is there too, because it may outlive the wait."""
     if function is None or names.SYNC_RUNNER.get() is not in_thread:
         return False
     call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004

@@ -1,4 +1,4 @@
-"""The connection that asked for a run: the run's id goes out as a header, and the client's leaving is noticed."""
+"""The connection that asked for a run: sends the run's id as a header, and notices when the client leaves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Connection:
         self.run_id: str = uuid.uuid4().hex
         """Made before the run, because the headers of a stream go out before its run begins."""
         self.on_left: Callable[[], None] | None = None
-        """Called when the client leaves, for handlers that do not look."""
+        """Called when the client leaves, for handlers that do not check."""
         self._receive, self._pending = receive, pending
         self._key = key_of_query(scope["query_string"]) if self.is_socket else None
         self._watches = watches and not self.is_socket
@@ -51,15 +51,15 @@ class Connection:
         self._pending.forget(self._key, self.run_id)
 
     def close(self) -> None:
-        """Let go of what the connection holds."""
+        """Release what the connection holds."""
         self.begun()
         if self._watch is not None:
             self._watch.cancel()
 
     async def receive(self) -> Message:
-        """Return the next message of the client, and look which session it asks for."""
+        """Return the next message of the client, and note which session it names."""
         if self._watch is not None:
-            await asyncio.wait([self._watch])  # nothing but the end comes, and a connection has one reader
+            await asyncio.wait([self._watch])  # only the end can follow, and a connection has one reader
             return {"type": "http.disconnect"}
         message = await self._receive()
         if message["type"] == "http.request":

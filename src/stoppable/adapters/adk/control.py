@@ -40,7 +40,7 @@ class Control:
 
     @contextlib.asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[str]:
-        """Serve it on a thread: an async tool that blocks the loop of the agents holds up no stop there."""
+        """Serve it on a thread, so that an async tool that blocks the loop of the agents does not delay a stop."""
         listener = socket.create_server((host, port))
         url = "http://{}:{}".format(*listener.getsockname()[:2])
         config: Any = {"log_config": None, "access_log": False, "lifespan": "off", "ws": "none"}

@@ -1,4 +1,4 @@
-"""What this adapter needs of google-adk beyond its documented names, found by feature and not by version.
+"""The undocumented names of google-adk that this adapter needs, found by feature and not by version.
 
 Everything private is here, so that one test can say what a new version lacks (``missing``).
 """
@@ -69,7 +69,7 @@ def client_of(agent: Any) -> Any:
 
 
 def address_of(agent: Any) -> str | None:
-    """Return where a RemoteA2aAgent sends its messages, or None if its card is another one for each invocation."""
+    """Return where a RemoteA2aAgent sends its messages, or None if it has a different card for each invocation."""
     card = agent._agent_card
     interfaces = getattr(card, "supported_interfaces", None)
     return interfaces[0].url if interfaces else getattr(card, "url", None)
@@ -86,7 +86,7 @@ def server_of(app: Any) -> Any:
 
 
 def missing() -> list[str]:
-    """Return what the installed google-adk lacks of the names that this adapter cannot do without."""
+    """Return the names that this adapter needs and the installed google-adk does not have."""
     needed = {"the runner of sync tools": SYNC_RUNNER, "the class of the server": SERVER}
     if WORKFLOW is not None:
         needed |= {"the runner of nodes": NODE_RUNNER, "function nodes": FUNCTION_NODE}

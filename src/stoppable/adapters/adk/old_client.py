@@ -21,9 +21,9 @@ _NOT_FOUND, _HTTP_NOT_FOUND = -32001, 404
 def client(given: Any, *, name: str, url: str | None = None) -> Any:
     """Make every task that a client starts inside a run a node of that run's tree; changes and returns the client.
 
-    A stop is passed on as a cancel once the id of the task is known. A client that streams learns it at once; one that
-    waits for the whole answer, as that of a RemoteA2aAgent does by default, only with the end: until then the task is
-    ``unreachable``, and a run that is stopped meanwhile ``lost``.
+    A stop is passed on as a cancel once the id of the task is known. A client that streams learns the id at once. A
+    client that waits for the whole answer, the default of a RemoteA2aAgent, learns it only at the end: until then the
+    task is ``unreachable``, and a run that is stopped meanwhile is ``lost``.
     """
     return follow(
         given, lambda events, request, context: _Conversation(given, events, name, url, request.task_id, context)
@@ -67,7 +67,7 @@ class _Conversation(Conversation):
 
     async def _tell(self, stop: RemoteStop) -> Fate | None:
         node = self._node
-        assert node is not None, "it is told of stops"
+        assert node is not None, "a stop is passed on only to a node"
         how: dict[str, Any] = {"mode": str(stop.mode), "reason": stop.reason.message or str(stop.reason)}
         if stop.grace is not None:
             how["remaining"] = stop.grace
@@ -78,7 +78,7 @@ class _Conversation(Conversation):
         except (A2AClientJSONRPCError, A2AClientHTTPError) as refused:
             if _is_not_found(refused):
                 return Fate.FINISHED  # it was forgotten there, which only ended tasks are
-            return await self._ask(node)  # it says why not; what counts is how the task ended
+            return await self._ask(node)  # the error says why not; what counts is how the task ended
 
 
 def _is_not_found(error: Any) -> bool:
@@ -88,6 +88,6 @@ def _is_not_found(error: Any) -> bool:
 
 
 def _is_lost(task: Any) -> bool:
-    """Return whether the other agent does not know itself that everything of the task has ended."""
+    """Return whether the other agent says that parts of the task may still be running."""
     facts = (task.metadata or {}).get(_METADATA)
     return isinstance(facts, dict) and facts.get("status") == Status.LOST

@@ -14,7 +14,7 @@ _logger = logging.getLogger("stoppable.adapters.adk")
 
 
 def following(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that gives a RemoteA2aAgent its client, whose tasks the stop of a run reaches."""
+    """Wrap the method that makes the client of a RemoteA2aAgent, so that a stop of a run reaches the client's tasks."""
 
     async def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
         made = await real(self, *args, **kwargs)
@@ -28,7 +28,7 @@ def following(real: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _follow() -> Callable[..., Any]:
-    """Return what makes tasks of the installed a2a-sdk nodes; only apps that have such an agent need one."""
+    """Return the function that makes tasks of the installed a2a-sdk nodes; only apps with such an agent need it."""
     try:
         from stoppable.adapters import a2a  # noqa: PLC0415
     except ImportError:

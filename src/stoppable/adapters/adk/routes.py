@@ -45,8 +45,8 @@ def routes(supervisor: Supervisor, pending: Pending) -> list[APIRoute]:
     ) -> JSONResponse:
         """Stop what runs in a session, with everything it started.
 
-        With ``wait`` it answers when the runs are over, or after so many seconds. ``runId`` means one run, also one
-        that is over: its receipt is final. ``ifUnknown=hold`` keeps the stop for the next run where nothing runs.
+        With ``wait`` it answers when the runs are over, or after so many seconds. ``runId`` selects one run; if that is
+        over, its receipt is final. If nothing runs, ``ifUnknown=hold`` keeps the stop for the next run.
         """
         session = Session(supervisor, pending, app_name, user_id, session_id)
         how: dict[str, Any] = {"mode": mode, "reason": reason, "actor": user_id, "grace": grace, "wait": wait}

@@ -51,9 +51,9 @@ def wrap(
     """Make the runs of a runner stoppable, and return the runner.
 
     With a supervisor the runs are kept in its store, and stopped by the key of their session or by their id; without
-    one they belong to the current run, if there is one. ``on_disconnect`` says what becomes of a run whose reader
-    leaves: ``stop`` ends it, as plain ADK does; ``keep`` lets it go on. Sync tools are called on threads that belong
-    to the run; ``tool_threads=False`` leaves them on the event loop, which they then block.
+    one they belong to the current run, if there is one. ``on_disconnect`` decides about a run whose reader leaves:
+    ``stop`` ends it, as plain ADK does; ``keep`` lets it go on. Sync tools run on threads that belong to the run;
+    ``tool_threads=False`` leaves them on the event loop, which they block.
     """
     if on_disconnect not in {"keep", "stop"}:
         raise stoppable.InvalidArgument(f"unknown on_disconnect {on_disconnect!r}: use keep or stop")
@@ -84,7 +84,7 @@ def _stoppable(runner: Runner, real: Callable[..., Any], wrapping: Wrapping) -> 
 
 
 class _Invocation:
-    """One call of a runner: the run that does it, and the reader of its events, who may leave."""
+    """One call of a runner: its run, and the reader of its events, which may leave."""
 
     def __init__(self, runner: Runner, real: Callable[..., Any], wrapping: Wrapping, kwargs: dict[str, Any]) -> None:
         self._runner, self._real, self._wrapping, self._kwargs = runner, real, wrapping, kwargs
@@ -120,7 +120,7 @@ class _Invocation:
         )
 
     async def _body(self) -> None:
-        """Be the body of the run: iterate ADK's own generator, in the run's task."""
+        """Iterate ADK's own generator in the run's task; this is the body of the run."""
         self._run = run = stoppable.current_run()
         assert run is not None, "it is the body of one"
         if self._wrapping.tool_threads:
@@ -145,7 +145,7 @@ class _Invocation:
             self._close()
 
     def _hooked(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
-        """Return the arguments for ADK, with a stop taking the place of what would end the run there."""
+        """Return the arguments for ADK; an ``abort_signal`` stops the run, and a stop closes a live request queue."""
         loop, kwargs = asyncio.get_running_loop(), dict(self._kwargs)
         signal = kwargs.pop("abort_signal", None)
         if self._is_live:
@@ -188,12 +188,12 @@ class _Invocation:
             self._leave()
             raise
         if self._turn.error is not None:
-            raise self._turn.error  # as it was: the server tells SessionNotFoundError apart
+            raise self._turn.error  # unchanged: the server handles SessionNotFoundError separately
         if self._is_live and self._run is not None and self._run.token.stopped:
             await self._close_socket()
 
     def _leave(self) -> None:
-        """Do what the policy says about a reader that left."""
+        """Stop or keep the run whose reader left, as ``on_disconnect`` says."""
         if self._wrapping.on_disconnect == "stop" and self._run is not None:
             self._run.stop("graceful", stoppable.Reason.of("the client left", kind=stoppable.ReasonKind.DISCONNECT))
 
@@ -201,4 +201,4 @@ class _Invocation:
         made = self._connection
         if made is not None and made.is_socket:
             await made.send({"type": "websocket.close", "code": 1000, "reason": MESSAGE})
-            raise WebSocketDisconnect(1000)  # what the server takes for an orderly end; else the socket stays open
+            raise WebSocketDisconnect(1000)  # the server takes this for an orderly end; otherwise the socket stays open

@@ -20,13 +20,13 @@ MAY_HAVE_HAPPENED = "The run was stopped while this call was in flight: it may h
 
 
 async def seal(runner: Runner, user_id: str, session_id: str, turn: Turn) -> list[Any]:
-    """Write the end of a stopped turn into its session, and return the events that its reader has not got.
+    """Write the end of a stopped turn into its session, and return the events that its reader does not have yet.
 
-    It reads the session anew, because the copy that the run worked on is stale, and writes what is missing there, so
-    that it can be repeated: an answer to each call that has none, the text that was streamed, or else one event that
-    says ``INVOCATION_ABORTED``.
+    It reads the session again, because the copy of the run is stale, and writes only what is missing, so that it can
+    be repeated: an answer to each call that has none and the text that was streamed, or else one event
+    ``INVOCATION_ABORTED``.
     """
-    if turn.invocation_id is None:  # no agent had begun: the session knows nothing of it
+    if turn.invocation_id is None:  # no agent had begun: nothing of it is in the session
         return [_event(turn, runner.agent.name)]
     service, names = runner.session_service, {"user_id": user_id, "session_id": session_id}
     session = await service.get_session(app_name=runner.app_name, **names)

@@ -1,4 +1,4 @@
-"""The runs of an ADK session: how they are addressed, and which are asked for and not begun."""
+"""The runs of an ADK session: their addresses, and those that were requested and have not begun."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def short(text: str) -> str:
 
 
 class Pending:
-    """The runs that a request has asked for and that have not begun: the agent may have to be loaded first."""
+    """The runs that were requested and have not begun, because the agent may have to be loaded first."""
 
     def __init__(self) -> None:
         self._runs: dict[str, set[str]] = {}
@@ -88,7 +88,7 @@ class Session:
         self._pending = pending
 
     async def stop(self, run_id: str | None, *, is_held: bool, **how: Any) -> BulkStop:
-        """Stop its runs, or one of them, also those that were asked for here and have not begun."""
+        """Stop its runs, or one of them, including those that were requested here and have not begun."""
         if run_id is not None:
             known = await self._has(run_id)
             return BulkStop([await self._supervisor.stop(run_id, owner=self._owner, **how)] if known else [], None)
@@ -104,7 +104,7 @@ class Session:
         return BulkStop([*found, *(one for one in early if one.run_id not in known_ids)], None, found.waits_until)
 
     async def newest(self, run_id: str | None) -> str | None:
-        """Return the id of its newest live run, or of the one that is asked for if it is one of its runs."""
+        """Return the id of its newest live run, or of the requested one if that belongs to the session."""
         if run_id is not None:
             return run_id if await self._has(run_id) else None
         found = await self._supervisor.find(self._key, owner=self._owner)

@@ -32,7 +32,7 @@ class _Child:
                     if not self._is_left:
                         await self.wanted.wait()
                         self.wanted.clear()
-        except BaseException as error:  # whatever it is, it reaches the reader, once the run has ended
+        except BaseException as error:  # every exception reaches the reader once the run has ended
             self.error = error
         self.events.put_nowait(_END)
 

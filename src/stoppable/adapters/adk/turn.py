@@ -1,4 +1,4 @@
-"""One invocation of a runner: what is under way in it, what it told, and when a stop may be raised in it."""
+"""One invocation of a runner: what is under way, its events, and when a stop may be raised in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Unit:
         """How many tasks inside it have met the stop and wait for the others."""
 
     def chain(self) -> Iterator[Unit]:
-        """Yield it and what it is in."""
+        """Yield it and the units around it."""
         unit: Unit | None = self
         while unit is not None:
             yield unit
@@ -38,13 +38,13 @@ _here: contextvars.ContextVar[Unit | None] = contextvars.ContextVar("stoppable-a
 
 
 def here() -> Unit | None:
-    """Return what the calling code is in, or None outside a turn."""
+    """Return the unit that the calling code runs in, or None outside a turn."""
     return _here.get()
 
 
 @contextlib.contextmanager
 def at(unit: Unit | None) -> Iterator[None]:
-    """Let the block be in a unit."""
+    """Make a unit the current one in the block."""
     token = _here.set(unit)
     try:
         yield
@@ -57,7 +57,7 @@ class Turn:
 
     def __init__(self) -> None:
         self.events: asyncio.Queue[Any] = asyncio.Queue()
-        """For the reader, who may leave; None is the end."""
+        """For the reader, which may leave; None is the end."""
         self.error: Exception | None = None
         self.invocation_id: str | None = None
         self.told: set[str] = set()
@@ -80,7 +80,7 @@ class Turn:
         self.events.put_nowait(event)
 
     def close(self) -> None:
-        """Tell the reader that nothing follows; from any thread of the turn."""
+        """End the stream of the reader; may be called on any thread of the turn."""
         self.events.put_nowait(None)
 
     @contextlib.contextmanager
@@ -109,7 +109,7 @@ class Turn:
             self._units.add(unit)
 
     def end(self, unit: Unit) -> None:
-        """Note that it no longer is."""
+        """Note that a unit has ended."""
         self._units.discard(unit)
         self._wake()
 
@@ -117,7 +117,7 @@ class Turn:
         """Raise the stop of the run if there is one, but not while others of the turn finish what they have begun.
 
         Otherwise one branch that meets the stop would cut the call that another one has in flight: that is how task
-        groups unwind. Whoever waits here is cancelled with the run when its grace is over.
+        groups unwind. A branch that waits here is cancelled with the run when its grace is over.
         """
         if not stoppable.should_stop():
             return
@@ -133,7 +133,7 @@ class Turn:
         try:
             while not self._is_quiet:
                 if all(one.waiters for one in self._units):
-                    self._is_quiet = True  # for good, as the stop is: what unwinds now cuts nothing
+                    self._is_quiet = True  # stays set, like the stop: nothing is in flight that could be cut
                     self._wake()
                     return
                 await self._changed()

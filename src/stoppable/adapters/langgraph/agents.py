@@ -1,4 +1,4 @@
-"""Graphs as agents: what ``spawn``, ``Supervisor.start`` and ``stoppable serve`` take."""
+"""Graphs as agents, for ``spawn``, ``Supervisor.start`` and ``stoppable serve``."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def stoppable_graph(
     """Return a graph with the same methods, each call of which is a run: a child inside a run, otherwise a root.
 
     With a supervisor the runs are kept in its store, and stopped by the key of their thread (``key_of``) or by their
-    id. The graph is an agent too: ``spawn(graph, input, config)``. ``on_stop`` says what becomes of its thread when a
-    run is stopped: ``seal`` answers each open tool call and keeps what was said, ``rollback`` goes back to where the
-    turn began, ``leave`` writes nothing. Sealing may take ``seal_seconds``.
+    id. The graph is an agent too: ``spawn(graph, input, config)``. ``on_stop`` decides about its thread when a run is
+    stopped: ``seal`` answers each open tool call and keeps the text so far, ``rollback`` restores the state before the
+    turn, ``leave`` writes nothing. Sealing may take up to ``seal_seconds``.
     """
     instrument()
     settings = Settings(
@@ -53,7 +53,7 @@ def _name(self: Any) -> str:
 
 
 async def _call(self: Any, input: Any = None, config: Any = None) -> Any:  # noqa: A002
-    """Be the body of a run: its result is the last state, its partial the text so far."""
+    """Run the graph as the body of a run: its result is the last state, its partial the text so far."""
 
     async def work() -> Any:
         last = None
@@ -67,7 +67,7 @@ async def _call(self: Any, input: Any = None, config: Any = None) -> Any:  # noq
         return last
 
     call = Call(self, input, config)
-    # Where the model is, and not where the stream of the graph is read: a stop may cut the reader first.
+    # Recorded where the model is called, not where the graph is read: a stop may cut the reader first.
     context = contextvars.copy_context()
     call.on_text = lambda text: context.copy().run(stoppable.append_partial, text)
     return await call.perform(work)
@@ -95,10 +95,10 @@ def as_agent(graph: Any, name: str | None = None) -> Callable[..., Any]:
 
 
 def _keys(graph: Any) -> dict[str, bool]:
-    """Return the keys of a graph's input, and whether each is needed; none if the input is not a dictionary."""
+    """Return the keys of a graph's input, and whether each is required; none if the input is not a dictionary."""
     try:
         schema = graph.get_input_jsonschema()
-    except Exception:  # whatever may stand in an annotation: a name that is not there any more, a type without a schema
+    except Exception:  # an annotation may hold anything: a name that no longer exists, a type without a schema
         schema = {}
     needed = schema.get("required", ())
     names = [name for name in schema.get("properties", {}) if name.isidentifier() and name != "thread_id"]
@@ -118,7 +118,7 @@ def _parameter(name: str, *, is_needed: bool) -> inspect.Parameter:
 
 
 def plain(value: Any) -> Any:
-    """Return a state as JSON would have it: messages as dictionaries."""
+    """Return a state as plain JSON, with messages as dictionaries."""
     if isinstance(value, BaseMessage):
         return {"type": value.type, **value.model_dump(mode="json", exclude_defaults=True)}
     if isinstance(value, dict):

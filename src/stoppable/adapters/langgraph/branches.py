@@ -1,4 +1,4 @@
-"""What of a graph is under way, so that a branch that meets the stop cuts no call that another has in flight."""
+"""What is under way in a graph, so that a branch that meets the stop does not cut the call of another branch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Unit:
     def __init__(self, turn: Turn, thread: Thread, target: Any, outer: Unit | None) -> None:
         self.turn: Turn = turn
         self.thread: Thread = thread
-        """Where what is said in it belongs."""
+        """The part of the thread that its messages belong to."""
         self.target: Any = target
         self.outer: Unit | None = outer
         self.waiters: int = 0
@@ -32,7 +32,7 @@ class Unit:
         """The text that models streamed in a node, by the id of the message, until the node has returned it."""
 
     def chain(self) -> Iterator[Unit]:
-        """Yield it and what it is in."""
+        """Yield it and the units around it."""
         unit: Unit | None = self
         while unit is not None:
             yield unit
@@ -61,13 +61,13 @@ _here: contextvars.ContextVar[Unit | None] = contextvars.ContextVar("stoppable-l
 
 
 def here() -> Unit | None:
-    """Return what the calling code is in, or None outside a graph that is a run."""
+    """Return the unit that the calling code runs in, or None outside a graph that is a run."""
     return _here.get()
 
 
 @contextlib.contextmanager
 def at(unit: Unit | None) -> Iterator[None]:
-    """Let the block be in a unit."""
+    """Make a unit the current one in the block."""
     token = _here.set(unit)
     try:
         yield
@@ -85,7 +85,7 @@ class Turn:
         self._is_quiet = False
         self._loop = _running_loop()
         self.on_text = on_text
-        """Is told what models stream, when they do."""
+        """Called with the text that models stream."""
 
     @contextlib.contextmanager
     def inside(self, target: Any, outer: Unit) -> Iterator[Unit]:
@@ -113,7 +113,7 @@ class Turn:
             self._units.add(unit)
 
     def end(self, unit: Unit) -> None:
-        """Note that it no longer is."""
+        """Note that a unit has ended."""
         self._units.discard(unit)
         self._wake()
 
@@ -121,7 +121,7 @@ class Turn:
         """Raise the stop of the run if there is one, but not while others of the turn finish what they have begun.
 
         Otherwise one node that meets the stop would cut the call that another has in flight: LangGraph cancels the
-        nodes beside one that raises. Whoever waits here is cancelled with the run when its grace is over.
+        nodes beside one that raises. A node that waits here is cancelled with the run when its grace is over.
         """
         if stoppable.should_stop():
             if self._loop is not None and self._loop is _running_loop():
@@ -136,7 +136,7 @@ class Turn:
         try:
             while not self._is_quiet:
                 if all(one.waiters for one in list(self._units)):
-                    self._is_quiet = True  # for good, as the stop is: what unwinds now cuts nothing
+                    self._is_quiet = True  # stays set, like the stop: nothing is in flight that could be cut
                     self._wake()
                     return
                 await self._changed()

@@ -1,4 +1,4 @@
-"""One call of a graph: the run that it is, the thread it works on, and what a stop leaves there."""
+"""One call of a graph: its run, the thread it works on, and what is written there after a stop."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Call:
     # What is done in it
 
     def _unit(self) -> Unit:
-        """Return what the graph is in while it works."""
+        """Return the unit that the graph runs in."""
         turn = Turn(self.settings, self.on_text) if self._outer is None else self._outer.turn
         return Unit(turn, self._thread, None, self._outer)
 
     async def perform(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do the work of the call inside its run, and see to its thread before and after."""
+        """Do the work of the call inside its run; repair its thread before, and seal it after a stop."""
         await self._begin()
         try:
             with at(self._unit()):
@@ -91,7 +91,7 @@ class Call:
         if not self._owns or self.settings.on_stop == "leave":
             return
         graph, config = self._thread.graph, self._thread.config
-        if self._is_new_input:  # with none, the caller wants to go on where the thread is
+        if self._is_new_input:  # without input, the caller continues the thread where it is
             await amend(graph, config, None)
         self._began(await graph.aget_state(config))
 

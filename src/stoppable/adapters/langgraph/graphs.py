@@ -1,4 +1,4 @@
-"""Graphs as runs: every call of one, inside a run, is a child run; one that is stoppable itself is a run anywhere."""
+"""Graphs as runs: a call inside a run is a child run; a call of a ``stoppable_graph`` is a run anywhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stoppable.adapters.langgraph.wrapping import wrap
 
 
 def instrument() -> None:
-    """Let the stop of a run reach every graph that is called in it, and everything below that; once per process.
+    """Let the stop of a run reach every graph that is called in it, with everything below; patches once per process.
 
     Graphs are child runs, and nodes, chat models and tools are boundaries. Outside a run they work as before.
     """
@@ -35,7 +35,7 @@ def instrument() -> None:
 
 
 _part_of: contextvars.ContextVar[Any] = contextvars.ContextVar("stoppable-langgraph-call", default=None)
-"""The graph whose call is a run already, and goes on through another method of it."""
+"""The graph whose call is already a run, while another of its methods does the work."""
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Chat models and tools of LangChain as boundaries, entered on the thread that does the work.
 
-Callbacks would not do: they are not told of a call that was cancelled, nor of a stop.
+Callbacks are not enough: LangChain does not call them for a cancelled call, nor for a stop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stoppable.adapters.langgraph.wrapping import wrap
 
 
 class StreamCut(Exception):
-    """Ends the stream of a model between two chunks; ``agenerate`` breaks on anything that is no ``Exception``."""
+    """Ends the stream of a model between two chunks; ``agenerate`` fails on anything that is not an ``Exception``."""
 
 
 def wrap_models_and_tools() -> None:
@@ -46,7 +46,7 @@ def _is_inner(unit: Unit | None, target: Any) -> bool:
 
 
 def _watch_chunks(model: Any) -> None:
-    """Wrap where the chunks of a model come from: each provider has its own, and so the class is known only now."""
+    """Wrap the method that yields the chunks of a model; done at the call, because each provider has its own class."""
     for name, wrapper in (("_stream", _chunks), ("_astream", _achunks)):
         defining = next(each for each in type(model).__mro__ if name in vars(each))
         if defining is not BaseChatModel:

@@ -1,4 +1,4 @@
-"""What this adapter needs of langgraph and langchain-core beyond their documented names.
+"""The undocumented names of langgraph and langchain-core that this adapter needs.
 
 Everything private is here, so that one test can say what a new version lacks (``missing``).
 """
@@ -23,10 +23,10 @@ def _found(path: str) -> Any:
 
 
 RUNNER: Any = _found("langgraph.pregel:_runner")
-"""The module that executes nodes, by its own names ``run_with_retry`` and ``arun_with_retry``."""
+"""The module that executes nodes, with its own references to ``run_with_retry`` and ``arun_with_retry``."""
 
 RETRY: Any = _found("langgraph.pregel:_retry")
-"""The module that asks ``_should_retry_on`` whether a node that failed is executed again."""
+"""The module that calls ``_should_retry_on`` to decide whether a failed node is executed again."""
 
 TASK_ID: Any = _found("langgraph._internal._constants:CONFIG_KEY_TASK_ID")
 """In the configuration of whatever a node calls."""
@@ -52,11 +52,11 @@ _FUNCTIONS = {
     "langgraph.pregel:Pregel.stream": ("self", "input", "config"),
     "langgraph.pregel:Pregel.astream": ("self", "input", "config"),
 }
-"""What is wrapped, with the first parameters that the wrappers count on."""
+"""What is wrapped, with the first parameters that the wrappers rely on."""
 
 
 def thread_config(config: Any) -> dict[str, Any]:
-    """Return the configuration that addresses the newest state of a thread, and nothing of the call it came from."""
+    """Return the configuration for the newest state of a thread, without anything of the call it came from."""
     kept = {
         name: value
         for name, value in config.get("configurable", {}).items()
@@ -73,7 +73,7 @@ def persistent_config(config: Any) -> dict[str, Any]:
 
 
 def missing() -> list[str]:
-    """Return what the installed packages lack of the names that this adapter cannot do without."""
+    """Return the names that this adapter needs and the installed packages do not have."""
     lacking = [path for path, first in _FUNCTIONS.items() if _parameters(path)[: len(first)] != first]
     constants = {"CONFIG_KEY_TASK_ID": TASK_ID, "CONFIG_KEY_CHECKPOINTER": CHECKPOINTER}
     return lacking + [name for name, value in constants.items() if not str(value).startswith(_PREFIX)]

@@ -13,7 +13,7 @@ from stoppable.adapters.langgraph.wrapping import wrap
 
 
 def wrap_nodes() -> None:
-    """Wrap what LangGraph executes nodes with, once."""
+    """Wrap the functions that execute the nodes of LangGraph, once."""
     wrap(names.RUNNER, "run_with_retry", _run)
     wrap(names.RUNNER, "arun_with_retry", _arun)
     wrap(names.RETRY, "_should_retry_on", _should_retry)
@@ -43,13 +43,13 @@ def _arun(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_hidden(task: Any) -> bool:
-    """Return whether a node is LangGraph's own: the one that takes the input down is never stopped."""
+    """Return whether a node is LangGraph's own: the node that stores the input is never stopped."""
     return str(task.name).startswith("__")
 
 
 @contextlib.contextmanager
 def _inside(task: Any, outer: Unit) -> Iterator[None]:
-    """Be in a node. A stop that is swallowed by the one before raises here again: by an error handler, for example."""
+    """Run the block as a node. A stop that an earlier node swallowed, as in an error handler, is raised here again."""
     with stoppable.boundary("node", task.name), outer.turn.inside(task, outer) as unit:
         unit.is_node = True
         try:

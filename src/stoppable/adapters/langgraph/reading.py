@@ -54,7 +54,7 @@ async def read(call: Call, begin: Callable[[], Any]) -> AsyncIterator[Any]:
         try:
             async with call.opened() as reading.run:
                 await call.perform(work)
-        except BaseException as error:  # whatever it is, it reaches the reader, once the run has ended
+        except BaseException as error:  # every exception reaches the reader once the run has ended
             reading.error = error
         items.put_nowait(_END)
 
@@ -91,7 +91,7 @@ def read_blocking(call: Call, begin: Callable[[], Any]) -> Iterator[Any]:
 
     def body() -> None:
         try:
-            # A root has no run on this thread to begin with, and that is not a run that got lost.
+            # A root run has no run on this thread, so the warning about a lost run would be wrong.
             with stoppable.detached() if is_root else contextlib.nullcontext(), call.opened_blocking() as reading.run:
                 call.perform_blocking(work)
         except BaseException as error:

@@ -129,7 +129,7 @@ async def amend(graph: Any, config: Any, thread: Thread | None) -> bool:
 
 
 def _node(state: Any) -> str | None:
-    """Return the node that was cut; the update counts as its own, so that the graph can go on from there."""
+    """Return the node that was cut; the update is attributed to it, so that the graph can continue there."""
     found = sorted(state.tasks, key=lambda task: task.result is not None)
     return next((task.name for task in found if not task.name.startswith("__")), None)
 
@@ -164,7 +164,7 @@ def _updates(graph: Any, state: Any, thread: Thread | None) -> dict[str, Any]:
 
 
 def _answered(messages: Sequence[BaseMessage], thread: Thread | None) -> list[BaseMessage]:
-    """Return the messages with an answer to each tool call, right after the call, where providers look for it."""
+    """Return the messages with an answer to each tool call, right after the call, where providers expect it."""
     answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
     made: list[BaseMessage] = []
     missing: list[BaseMessage] = []
@@ -187,7 +187,7 @@ def _answer(call: Any, thread: Thread | None) -> ToolMessage:
         text = MAY_HAVE_HAPPENED
     else:
         return known
-    made_id = f"stopped-{call['id']}"  # the same each time: written twice, it is there once
+    made_id = f"stopped-{call['id']}"  # a stable id: writing it twice adds one message
     return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error", id=made_id)
 
 
@@ -202,7 +202,7 @@ def _texts(messages: Sequence[BaseMessage], thread: Thread | None) -> list[BaseM
 
 
 def _as_update(channel: Any, old: Sequence[BaseMessage], mended: list[BaseMessage]) -> list[BaseMessage]:
-    """Return what makes a channel hold the mended messages."""
+    """Return the update that makes a channel hold the repaired messages."""
     if isinstance(channel, LastValue):
         return mended
     is_at_end = list(old) == mended[: len(old)]

@@ -28,7 +28,7 @@ class Settings:
             raise InvalidArgument(f"unknown on_stop {self.on_stop!r}: use seal, rollback or leave")
 
     def for_subgraph(self) -> Settings:
-        """Return what holds for the graphs that are called in this one, whose runs have names of their own."""
+        """Return the settings for graphs that are called in this one; their runs have their own names."""
         return Settings(on_stop=self.on_stop, seal_seconds=self.seal_seconds)
 
 
@@ -38,7 +38,7 @@ ATTRIBUTE = "__stoppable_settings__"
 
 
 def settings_of(graph: Any) -> Settings | None:
-    """Return what was said about a graph; it is with its class, because a graph copies its own attributes."""
+    """Return the settings of a graph. They are kept on its class, because a graph copies its own attributes."""
     found: Settings | None = getattr(type(graph), ATTRIBUTE, None)
     return found
 

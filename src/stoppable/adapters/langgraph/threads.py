@@ -1,4 +1,4 @@
-"""The thread of a graph during one call: where it is kept, and what of the call is not in it yet."""
+"""The thread of a graph during one call: where it is stored, and what is not in it yet."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ UNFINISHED: Any = _Unfinished()
 
 @dataclass(slots=True)
 class Thread:
-    """What a stop has to write down."""
+    """What has to be written to a thread after a stop."""
 
     graph: Any
     config: dict[str, Any] | None
-    """What addresses it; None if nothing is kept, or not by this graph."""
+    """Its configuration; None if nothing is stored, or not by this graph."""
     began_at: str | None = None
     """The checkpoint that the call began with; None if there was none."""
     had_interrupts: bool = False
@@ -58,7 +58,7 @@ def _messages_of(command: Command[Any]) -> list[Any]:
 
 
 def thread_of(graph: Any, config: Any) -> Thread:
-    """Return the thread of a graph call, if it has its own and does not share that of its caller."""
+    """Return the thread of a graph call, or None if it shares the thread of its caller."""
     full = ensure_config(merge_configs(graph.config, config) if graph.config else config)
     given = full.get("configurable", {})
     is_kept = bool(given.get(names.CHECKPOINTER) or graph.checkpointer)

@@ -1,4 +1,4 @@
-"""Methods of other people's classes, replaced once per process."""
+"""Replaces methods of third-party classes, once per process."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Work = Callable[[], Events]
 
 
 class _Queue:
-    """Lets so many tool calls of a batch be executed at a time, in their order."""
+    """Limits how many tool calls of a batch run at a time, and keeps their order."""
 
     def __init__(self, size: int) -> None:
         self._free = size
@@ -33,7 +33,7 @@ class _Queue:
         self._lock = threading.Lock()
 
     def ticket(self) -> threading.Event:
-        """Return what tells that it is a call's turn."""
+        """Return an event that is set when it is the call's turn."""
         turn = threading.Event()
         with self._lock:
             if self._free:
@@ -44,7 +44,7 @@ class _Queue:
         return turn
 
     def over(self, ticket: threading.Event) -> None:
-        """Let the next one go on, once a call has ended, or will not begin."""
+        """Let the next call begin, because one has ended or will not begin."""
         with self._lock:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
@@ -68,14 +68,14 @@ class _Batch:
         self.work = [functools.partial(self._execute, action, self._queue.ticket()) for action in actions]
 
     def _execute(self, action: Any, ticket: threading.Event) -> Events:
-        """Be the body of the run of one tool call."""
+        """Execute one tool call; this is the body of its run."""
         run = stoppable.current_run()
         assert run is not None, "it is the body of one"
         run.annotate(tool=action.tool_name, tool_call=action.tool_call_id)
         calls = self._turn.supervised.calls
         calls[action.tool_call_id] = run
 
-        def over(_: object) -> None:  # also of a call whose thread never returns
+        def over(_: object) -> None:  # also for a call whose thread never returns
             calls.pop(action.tool_call_id, None)
             self._queue.over(ticket)
             self.changed.set()
@@ -139,7 +139,7 @@ async def aexecute(executor: Any, actions: Sequence[Any], runner: Any, tools: An
 
 
 def execute(executor: Any, actions: Sequence[Any], runner: Any, tools: Any, conversation: Any) -> list[Events]:
-    """Execute the tool calls of a batch; a stop that interrupts does not wait for a tool that does not obey."""
+    """Execute the tool calls of a batch; from INTERRUPT on, a stop does not wait for a tool that ignores it."""
     batch = _Batch(executor, actions, runner, tools, conversation)
     cut = threading.Event()
 

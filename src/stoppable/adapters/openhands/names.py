@@ -1,4 +1,4 @@
-"""What this adapter needs of openhands beyond its documented names.
+"""The undocumented names of openhands that this adapter needs.
 
 Everything private is here, so that ``missing`` can say what a new version lacks.
 """
@@ -66,7 +66,7 @@ def limit_of(executor: Any) -> int:
 
 
 def tell(conversation: Any, event: Any) -> None:
-    """Add an event to a conversation, and tell its callbacks."""
+    """Add an event to a conversation, and call its callbacks."""
     conversation._on_event(event)
 
 
@@ -81,7 +81,7 @@ def run_safe(executor: Any, action: Any, runner: Any, tool: Any, conversation: A
 
 
 def missing() -> list[str]:
-    """Return what the installed openhands lacks of the names that this adapter cannot do without."""
+    """Return the names that this adapter needs and the installed openhands does not have."""
     return [
         what for what, (owner, name, parameters) in _SIGNATURES.items() if not _has(owner, name, parameters)
     ] + _missing_in_tools()

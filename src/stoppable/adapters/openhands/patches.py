@@ -1,4 +1,4 @@
-"""Puts the runs into the classes of OpenHands, which replaces agents, models and tools while a conversation lives."""
+"""Patches the classes of OpenHands, because it replaces agents, models and tools while a conversation lives."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def supervise(
 
     With a supervisor the runs are kept in its store, and stopped by the key ``openhands:<id of the conversation>`` or
     by their id; without one, ``conversation.interrupt()`` and ``run_of(conversation).stop(…)`` stop them. A stop ends
-    the commands that the run has started in its terminals; ``background="keep"`` spares those in the background.
+    the commands that the run has started in its terminals; with ``background="keep"`` those in the background go on.
     """
     if not isinstance(conversation, LocalConversation):
         raise stoppable.InvalidArgument(
@@ -175,7 +175,7 @@ _CALLBACKS = ("callbacks", "token_callbacks", "stream_callbacks")
 
 
 def _detached(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the callbacks of a conversation outside of its run: a server sends events in separate tasks."""
+    """Run a callback of a conversation outside its run: a server sends events in tasks that must not end with it."""
     if inspect.iscoroutinefunction(callback):
         return callback
 
@@ -245,7 +245,7 @@ def _agenerate(plain: Callable[..., Any]) -> Callable[..., Any]:
         if stoppable.current_run() is None:
             return await plain(self, *args, **kwargs)
         async with stoppable.boundary("llm", self.model):
-            with stoppable.detached():  # clients start tasks there that serve every later call of the process
+            with stoppable.detached():  # clients start tasks there that serve all later calls of the process
                 return await plain(self, *args, **kwargs)
 
     return agenerate

@@ -1,4 +1,4 @@
-"""What runs in a terminal: the shell, what is in front of it, and its jobs, as the kernel tells."""
+"""The processes of a terminal, read from the kernel: the shell, its foreground command and its jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 _PROC = Path("/proc")
 
 
-class Process(NamedTuple):
+class ProcessInfo(NamedTuple):
     """A process, with its start time, which protects against a reused pid."""
 
     pid: int
@@ -20,17 +20,17 @@ class Process(NamedTuple):
     """The group that the terminal belongs to now, or -1."""
 
 
-def process(pid: int | str) -> Process | None:
+def process(pid: int | str) -> ProcessInfo | None:
     """Return a process that is alive, or None."""
     with contextlib.suppress(OSError):
         state, _, group, session, _, front, *more = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
         if state not in (b"Z", b"X"):
-            return Process(int(pid), int(more[13]), int(group), int(session), int(front))
+            return ProcessInfo(int(pid), int(more[13]), int(group), int(session), int(front))
     return None
 
 
 def shell_of(terminal: Any) -> int | None:
-    """Return the pid of the shell of a terminal of OpenHands, whatever it is made of; None if that is not known."""
+    """Return the pid of the shell of any kind of OpenHands terminal, or None if it is not known."""
     own = getattr(terminal, "process", None)
     pane = getattr(terminal, "pane", None)
     pid = own.pid if own is not None else getattr(pane, "pane_pid", None)
@@ -43,8 +43,8 @@ def in_front(shell: int) -> int | None:
     return None if found is None or found.front in {-1, found.group} else found.front
 
 
-def jobs(shell: int) -> set[Process]:
-    """Return what runs in the session of a shell, but for itself."""
+def jobs(shell: int) -> set[ProcessInfo]:
+    """Return the processes in the session of a shell, without the shell."""
     if not _PROC.is_dir():
         return set()
     numbers = [entry.name for entry in _PROC.iterdir() if entry.name.isdigit()]

@@ -20,7 +20,7 @@ async def arun(conversation: Any, supervised: Supervised, plain: Callable[[Any],
     """Run a conversation as a run in a separate task, so that the caller's cancel and stoppable's never mix."""
     before = supervised.turn
     if before is not None and not before.unwound.is_set():
-        # The caller of an earlier run may have been cancelled, and two on one loop would share the lock of the state.
+        # The caller of an earlier run may have been cancelled; two runs on one loop would share the lock of the state.
         await stoppable.to_thread(before.unwound.wait)
     handle = await _started(conversation, supervised, functools.partial(_body, conversation, supervised, plain))
     outcome = await handle.join()

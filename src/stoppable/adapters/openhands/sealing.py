@@ -16,8 +16,8 @@ _UNFINISHED = (ConversationExecutionStatus.RUNNING, ConversationExecutionStatus.
 def seal(conversation: Any, turn: Turn | None) -> None:
     """Say that the conversation was interrupted, unless OpenHands itself has, or it had finished.
 
-    It waits for the lock of the state, which an agent that is being initialized holds. By then a newer run may have
-    begun, which is none of its business.
+    It waits for the lock of the state, which an agent that is being initialized holds. It does nothing if a newer run
+    has begun by then.
     """
     state = conversation.state
     with state:

@@ -1,4 +1,4 @@
-"""What is known of a conversation whose runs can be stopped."""
+"""The state of a conversation whose runs can be stopped."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Supervised:
     def __init__(self, settings: Settings, parent: Supervised | None = None) -> None:
         self.settings = settings
         self.parent = parent
-        """That of the conversation whose tool call made this one."""
+        """The state of the conversation whose tool call made this one."""
         self.turn: Turn | None = None
         """The newest."""
         self.calls: dict[str, stoppable.Run] = {}
@@ -89,7 +89,7 @@ class Supervised:
         return turn
 
     def spoken_to(self) -> None:
-        """Forget an interrupt that no run has met: what is said after it is wanted."""
+        """Forget an interrupt that no run has met, because the user has sent a message since."""
         with self._lock:
             self._interrupted_at, self._is_spoken_to = None, True
 
@@ -114,9 +114,9 @@ class Supervised:
         return None if run is None or (run.outcome is not None and not run.token.stopped) else RunToken(run)
 
     def caller(self) -> stoppable.Run | None:
-        """Return the run that a run of this conversation belongs to, if its thread does not tell.
+        """Return the parent of a run of this conversation, if its thread has no run.
 
-        A tool may run its sub-agents on bare threads, while it waits for them.
+        A tool may run its sub-agents on plain threads while it waits for them.
         """
         if stoppable.current_run() is not None or self.parent is None:
             return None
@@ -144,6 +144,6 @@ def of(conversation: Any) -> Supervised | None:
 
 
 def keep(conversation: Any, supervised: Supervised) -> Supervised:
-    """Remember it for a conversation, unless something is."""
+    """Set the state of a conversation, unless it has one."""
     kept: Supervised = conversation.__dict__.setdefault("_stoppable", supervised)
     return kept

@@ -1,4 +1,4 @@
-"""Commands in the terminals of OpenHands: a stop ends them, and the shell with its directory and variables lives on."""
+"""Commands in the terminals of OpenHands: a stop ends them, but keeps the shell with its directory and variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import stoppable
 from stoppable.adapters.openhands import names
-from stoppable.adapters.openhands.processes import Process, in_front, jobs, shell_of
+from stoppable.adapters.openhands.processes import ProcessInfo, in_front, jobs, shell_of
 
 _logger = logging.getLogger("stoppable.adapters.openhands")
 
@@ -23,10 +23,10 @@ _STEP_SECONDS = 0.05
 
 
 class Shells:
-    """The shells that one run has used, and what ran in them before it did."""
+    """The shells that one run has used, and the processes that were in them before."""
 
     def __init__(self) -> None:
-        self._before: dict[int, set[Process]] = {}
+        self._before: dict[int, set[ProcessInfo]] = {}
         self._busy: dict[int, int] = {}  # by shell, the tool calls in flight that use it
         self._lock = threading.Lock()
 
@@ -89,7 +89,7 @@ class Call:
                 self._waits_for.discard(shell)
 
     def _end(self) -> None:
-        """End the command: Ctrl-C first, and harder if that has not helped in time."""
+        """End the command: Ctrl-C first, then by force if it is still alive after a while."""
         if self._executor is not None and not _is_terminal(self._executor):
             try:
                 self._executor.interrupt()

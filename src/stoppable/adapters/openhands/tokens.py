@@ -1,4 +1,4 @@
-"""What ``conversation.cancel_token`` gives: the truth about one tool call or run, for ever."""
+"""The object behind ``conversation.cancel_token``: says whether one tool call or run was stopped, for ever."""
 
 from __future__ import annotations
 

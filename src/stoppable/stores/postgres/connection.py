@@ -1,4 +1,4 @@
-"""Connects with psycopg, and says in our own words what went wrong."""
+"""Connects with psycopg, and explains its errors."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from stoppable.stores.postgres.schema import MIGRATIONS
 T = TypeVar("T")
 
 ANSWER_SECONDS = 20.0
-"""How long an answer may take."""
+"""How long the server may take to answer."""
 BEAT_SECONDS = 5.0
-"""How long it may take where a lease, or the speed of a stop, depends on it."""
+"""The same for connections on which leases and the speed of a stop depend."""
 TRANSACTION_SECONDS = 15
-"""How long a transaction may take, for the server; from Postgres 17 on."""
+"""After how long the server ends a transaction; from Postgres 17 on."""
 
 _MIGRATE_SECONDS = 60.0
 _LONGEST_PAUSE = 5.0  # between two tries to connect
 _OLDEST = 140_000
 
-# Every statement finds a few rows by an index. The planner takes one that walks down trees for a large one, and would
-# read all of a long history, and compile the plan besides. What it believes of a table may be old, too.
+# Every statement finds a few rows by an index. The planner overestimates those that walk down trees: it would read all
+# of a long history, and compile the plan. Its statistics of a table may also be old.
 _PLANNING = """
 SELECT set_config(name, 'off', false) FROM pg_settings
  WHERE name IN ('enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit')
 """
 
-# A peer that is gone without a word is noticed within seconds, on both sides. A replica that is frozen in the middle of
-# a transaction loses its locks: within 5 seconds if the server waits for its next statement, otherwise, as with
-# statements that were sent together, when the transaction has lasted too long. Statements are not prepared: psycopg
-# loses track of them when a pipeline fails, and one that is not prepared is planned for its values.
+# Both sides notice within seconds that the other is gone. A replica that freezes in the middle of a transaction loses
+# its locks: after 5 s if the server waits for its next statement, otherwise when the transaction has lasted too long.
+# psycopg prepares no statements: it loses track of them when a pipeline fails, and a statement that is not prepared is
+# planned for its values.
 OPTIONS: dict[str, Any] = {
     "connect_timeout": 5,
     "application_name": "stoppable",
@@ -49,7 +49,7 @@ OPTIONS: dict[str, Any] = {
     "keepalives_count": 2,
     "tcp_user_timeout": 6000,
 }
-"""What every connection is made with."""
+"""The options of every connection."""
 
 _SETTINGS = """
 SELECT set_config('search_path', %s, false),
@@ -60,11 +60,13 @@ SELECT set_config('search_path', %s, false),
  THEN set_config('transaction_timeout', %s, false) END
 """
 
-# While it is migrated: that takes as long as the tables are large.
+# During a migration, which takes longer the larger the tables are.
 _NO_LIMITS = """
 SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')
 """
 _MIGRATION_SECONDS = 3600.0
+
+_POOLER = "behind a pooler such as pgbouncer, use session mode"
 
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (errors.InvalidPassword, "the password is wrong: see the URL, or PGPASSWORD"),
@@ -75,7 +77,9 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (errors.DiskFull, "the disk of the database is full: make room and try again"),
     (errors.TooManyConnections, "the server has no connection left: raise max_connections, or run fewer replicas"),
     (errors.LockNotAvailable, "another replica has held a lock for 10 seconds: see pg_stat_activity"),
-    (errors.UndefinedTable, "its tables are gone: see whether somebody dropped the schema"),
+    (errors.UndefinedTable, f"its tables are not there: was the schema dropped? {_POOLER}"),
+    (errors.InvalidSqlStatementName, f"a prepared statement is not there: {_POOLER}"),
+    (errors.DuplicatePreparedStatement, f"a new connection has prepared statements: {_POOLER}"),
 )
 
 
@@ -90,15 +94,15 @@ class Address:
 
 
 class ImpatientConnection(psycopg.Connection[Any]):  # type: ignore[misc]  # its types are known where psycopg is
-    """A connection that is closed when an answer does not come.
+    """A connection that closes itself when the server does not answer in time.
 
-    psycopg waits for ever for a peer that is there and silent, such as a proxy that hangs: no keepalive sees that.
+    psycopg waits for ever for a silent peer, such as a proxy that hangs. Keepalives do not notice that.
     """
 
     patience: float | None = None
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        """Do what psycopg has to do until an answer has come."""
+        """Wait for an answer, as psycopg does, but not for ever."""
         answer: T = super().wait(self._bounded(gen), *args, **kwargs)
         return answer
 
@@ -118,8 +122,8 @@ class ImpatientConnection(psycopg.Connection[Any]):  # type: ignore[misc]  # its
             return result
 
 
-def connect(address: Address, patience: float | None = None) -> ImpatientConnection:
-    """Return a connection that commits each statement unless it is told otherwise."""
+def connect(address: Address, patience: float | None = None, *, prepared: Sequence[str] = ()) -> ImpatientConnection:
+    """Return a connection that commits each statement that is not in a transaction."""
     try:
         connection: ImpatientConnection = ImpatientConnection.connect(address.url, autocommit=True, **OPTIONS)
     except (psycopg.Error, UnicodeError) as error:
@@ -127,6 +131,8 @@ def connect(address: Address, patience: float | None = None) -> ImpatientConnect
     connection.patience = patience
     try:
         configure(connection, address)
+        for statement in prepared:
+            connection.execute(statement)
     except psycopg.Error as error:
         connection.close()
         raise explain(error, address) from error
@@ -134,14 +140,14 @@ def connect(address: Address, patience: float | None = None) -> ImpatientConnect
 
 
 def configure(connection: psycopg.Connection[Any], address: Address) -> None:
-    """Give a new connection its settings."""
+    """Apply the settings to a new connection."""
     schema = sql.Identifier(address.schema).as_string(connection)
     connection.execute(_SETTINGS, (schema, f"{TRANSACTION_SECONDS}s"))
     connection.execute(_PLANNING)
 
 
 def explain(error: Exception, address: Address) -> StoppableError:
-    """Return the error that tells a user what to do about one of Postgres's."""
+    """Return our error for one of Postgres's; it says what to do."""
     if isinstance(error, StoppableError):
         return error
     if not isinstance(error, psycopg.Error) or isinstance(error, psycopg.DataError | errors.ProgramLimitExceeded):
@@ -158,7 +164,7 @@ def explain(error: Exception, address: Address) -> StoppableError:
 
 
 class Link:
-    """A connection that is made at its first use, and again after it was lost; one thread uses it.
+    """A connection that is made at its first use, and again after it was lost; for one thread.
 
     While the database is away a call fails at once instead of waiting for a connection, and the pause between two tries
     grows, with jitter, so that many replicas do not come back at the same moment.
@@ -195,13 +201,13 @@ class Link:
 
 
 def pause(failures: int) -> float:
-    """Return how many seconds to wait after so many failures."""
+    """Return how many seconds to wait before the next try."""
     longest: float = min(_LONGEST_PAUSE, 0.1 * 2 ** min(failures, 10))
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - it only spreads replicas
 
 
 def migrate(connection: ImpatientConnection, address: Address, migrations: Sequence[str] = MIGRATIONS) -> None:
-    """Make the tables, or bring them up to date; of many replicas that start at once one does it."""
+    """Create the tables, or bring them up to date; of replicas that start together only one does it."""
     connection.patience = _MIGRATION_SECONDS
     try:
         if connection.info.server_version < _OLDEST:
@@ -211,7 +217,7 @@ def migrate(connection: ImpatientConnection, address: Address, migrations: Seque
         if connection.execute("SHOW transaction_read_only").fetchone() == ("on",):
             raise errors.ReadOnlySqlTransaction("transaction_read_only is on")
         connection.execute("SELECT 1 FROM runs, events, workers LIMIT 0")
-        connection.execute("DELETE FROM followed WHERE expires < 0")  # may we write?
+        connection.execute("DELETE FROM followed WHERE expires < 0")  # fails without the right to write
     except psycopg.Error as error:
         raise explain(error, address) from error
 
@@ -230,7 +236,7 @@ def _version(connection: psycopg.Connection[Any], address: Address, migrations: 
 
 
 def _with_lock(connection: psycopg.Connection[Any], address: Address, work: Callable[[], object]) -> None:
-    # Polled: whoever waits in pg_advisory_lock has a snapshot, which an index that is built concurrently waits for.
+    # Polled: a session that waits in pg_advisory_lock has a snapshot, and CREATE INDEX CONCURRENTLY waits for it.
     key = f"stoppable migration of {address.schema}"
     deadline, between = time.monotonic() + _MIGRATE_SECONDS, threading.Event()
     while connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (key,)).fetchone() != (True,):

@@ -1,12 +1,14 @@
-"""A database while it is open: the connections, the threads that use them, and who is told."""
+"""A database while it is open: its connections, the threads that use them, and how listeners are notified."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import os
+import threading
+import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -19,39 +21,37 @@ from psycopg import errors
 from stoppable._engine.boot import boot_clock
 from stoppable.errors import StoreError
 from stoppable.stores.base import Intent
+from stoppable.stores.future import Settled, StoreFuture, settle
 from stoppable.stores.listeners import Listeners
-from stoppable.stores.postgres import connection, events, leases
+from stoppable.stores.postgres import connection, events, single_stop
 from stoppable.stores.postgres.connection import Address, ImpatientConnection, Link, explain
+from stoppable.stores.postgres.leases import Leases
 from stoppable.stores.postgres.listener import Listener
-from stoppable.stores.postgres.machine import Machine
+from stoppable.stores.postgres.proof_of_death import Machine
 from stoppable.stores.postgres.transaction import Session, Transaction
-from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.sql.batch import BatchThread
+from stoppable.stores.sql.engine import PASS_ON, PATIENCE_SECONDS, LeaseCalls, Read, SqlEngine, Write, call_all
+from stoppable.stores.sql.queries import intents
+from stoppable.stores.sql.worker_locks import WorkerLocks
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 10.0
-"""How long a store that is being closed waits for a call that makes no progress."""
-
 _READERS = 3
-_TRIES = 8  # of a transaction that was in a deadlock with another
-_READ_SECONDS = 5.0  # for a connection to read with
+_TRIES = 8  # of a transaction after deadlocks
+_READ_SECONDS = 5.0  # to wait for a connection of the pool
+_DECIDED_SECONDS = 7.0  # for a transaction whose connection was lost: left alone, the server ends it after 5
 
 _log = logging.getLogger("stoppable")
 
-Write = tuple[Callable[..., Any], tuple[Any, ...], Reply[Any]]
-Read = tuple[Callable[[Session], Any], Reply[Any]]
-
-_NOBODY: Reply[Any] = Reply()  # a read that waits for its turn
 _call_of: Callable[[Write], Callable[..., Any]] = itemgetter(0)
 
 
-class Engine:
-    """What a PostgresStore has between open and close; belongs to one process.
+class Engine(SqlEngine):
+    """What a PostgresStore has between open and close.
 
-    One thread writes, on a connection of its own: appends that wait for it share a transaction, and every other call
-    has its own, since calls of many kinds in one transaction would wait for each other in circles. Heartbeats have a
-    thread and a connection too, so that no lease runs out because there is much to write.
+    One thread writes, on its own connection. Queued appends share a transaction; every other call has its own, because
+    transactions with several kinds of calls would deadlock. Heartbeats have their own thread and connection, so that no
+    lease expires because there is much to write.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class Engine:
         hints: Listeners,
         watchers: Listeners,
     ) -> None:
-        self.pid: int = os.getpid()
+        super().__init__(address.name, hints, watchers)
         self._address = address
         self._clock = clock
         self._events_kept = events_kept
-        self._hints = hints
-        self._watchers = watchers
         self._channel = f"stoppable_{uuid.uuid4().hex}"
         with connection.connect(address) as first:
             connection.migrate(first, address)
             row = first.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
             assert row is not None
             self._ahead = row[0] - boot_clock()
-        self.machine: Machine = Machine(locks)
+        machine = Machine(locks)
+        self.locks: WorkerLocks = machine.locks
+        self.leases: LeaseCalls = Leases(machine)
         self._pool = psycopg_pool.ConnectionPool(
             address.url,
             connection_class=ImpatientConnection,
@@ -90,15 +90,18 @@ class Engine:
             open=True,
             name="stoppable-postgres",
         )
-        self._links = [Link(lambda: connection.connect(address)), Link(self._connect_to_beat)]
-        self._writer: BatchThread[Write] = BatchThread("stoppable-postgres-writer", self._work)
+        self._links = [
+            Link(lambda: connection.connect(address, prepared=single_stop.PREPARED)),
+            Link(self._connect_to_beat),
+        ]
+        self._write_thread = BatchThread("stoppable-postgres-writer", self._work)
         self._beats: BatchThread[Write] = BatchThread("stoppable-postgres-heartbeat", self._beat)
         self._readers: list[BatchThread[Read]] = [
             BatchThread(f"stoppable-postgres-reader-{number}", self._answer) for number in range(_READERS)
         ]
         self._turns = itertools.cycle(self._readers)
         self.listener: Listener = Listener(self._connect_to_beat, self._transaction, self._channel, hints, watchers)
-        self._threads: list[BatchThread[Any]] = [self._writer, self._beats, *self._readers]
+        self._threads: list[BatchThread[Any]] = [self._write_thread, self._beats, *self._readers]
         for thread in self._threads:
             thread.start()
 
@@ -111,32 +114,23 @@ class Engine:
         return self.pid == os.getpid()
 
     def now(self) -> float:
-        """Return the time of the server, as far as it is known here."""
+        """Return the time of the server, as measured when the store was opened."""
         return self._clock() if self._clock is not None else boot_clock() + self._ahead
 
-    def put(self, write: Write) -> None:
-        """Have a change made, after those that wait."""
-        if not self._writer.put(write):
-            raise self._closed()
+    def look(self) -> None:
+        """Begin to follow what listeners were added for."""
+        self.listener.look()
 
-    def beat(self, write: Write) -> None:
-        """Have a lease renewed, whatever waits."""
-        if not self._beats.put(write):
-            raise self._closed()
+    def _urgent(self, write: Write) -> bool:
+        return self._beats.put(write)
 
-    def read(self, call: Callable[..., T], *args: Any) -> Reply[T]:
-        """Have something looked up, after every change that was asked for before."""
-        reply: Reply[T] = Reply()
-        read = (lambda session: call(session, *args)), reply
-        reader = next(self._turns)
-        if not self._writer.put_behind((lambda: reader.put(read), (), _NOBODY)) and not reader.put(read):
-            raise self._closed()
-        return reply
+    def _next_reader(self) -> BatchThread[Read]:
+        return next(self._turns)
 
-    def intents(self, worker: str) -> Reply[Sequence[Intent]]:
-        """Look up what a worker has to stop, or say what the notification that is being passed on says."""
+    def intents(self, worker: str) -> StoreFuture[Sequence[Intent]]:
+        """Return the pending stops of a worker, without a query if a notification with them is being delivered."""
         told = self.listener.told(worker)
-        return self.read(leases.intents, worker) if told is None else Reply.of(lambda: told)
+        return self.read(intents, worker) if told is None else StoreFuture.of(lambda: told)
 
     def close(self) -> None:
         """Finish what was asked, and disconnect."""
@@ -148,25 +142,22 @@ class Engine:
             link.drop()
         self._pool.close(PATIENCE_SECONDS)
 
-    def _closed(self) -> StoreError:
-        return StoreError(f"{self._address.name} was closed")
-
     # Reading
 
     def _answer(self, reads: list[Read]) -> None:
-        for call, reply in reads:
-            settle([self._looked_up(call, reply)])
+        for read in reads:
+            settle([self._looked_up(*read)])
 
-    def _looked_up(self, call: Callable[[Session], Any], reply: Reply[Any]) -> Settled:
+    def _looked_up(self, call: Callable[..., Any], args: tuple[Any, ...], future: StoreFuture[Any]) -> Settled:
         for tries in range(_READERS + 1):  # every connection of the pool may have been lost at once
             try:
                 with self._pool.connection() as found:
-                    return reply, call(Session(found)), None
+                    return future, call(Session(found), *args), None
             except psycopg.OperationalError as error:
                 if tries == _READERS or isinstance(error, psycopg_pool.PoolTimeout | errors.QueryCanceled):
-                    return reply, None, explain(error, self._address)
+                    return future, None, explain(error, self._address)
             except Exception as error:
-                return reply, None, explain(error, self._address)
+                return future, None, explain(error, self._address)
         raise AssertionError("the last try returns")
 
     # Writing
@@ -174,45 +165,45 @@ class Engine:
     def _work(self, batch: list[Write]) -> None:
         for call, some in groupby(batch, _call_of):
             writes = list(some)
-            if writes[0][2] is _NOBODY:
+            if writes[0][2] is PASS_ON:
                 for read, _, _ in writes:
                     read()
             elif call is events.append:
                 self._append(writes)
             else:
-                for _, args, reply in writes:
-                    self._make(self._links[0], call, args, reply)
+                for _, args, future in writes:
+                    self._make(self._links[0], call, args, future)
 
     def _beat(self, batch: list[Write]) -> None:
-        for call, args, reply in batch:
-            self._make(self._links[1], call, args, reply)
+        for call, args, future in batch:
+            self._make(self._links[1], call, args, future)
 
     def _append(self, writes: list[Write]) -> None:
         try:
             answers = self._transact(self._links[0], lambda tx: events.append_all(tx, [args for _, args, _ in writes]))
         except Exception as error:
             if len(writes) == 1 or isinstance(error, StoreError):
-                settle([(reply, None, error) for _, _, reply in writes])
+                settle([(future, None, error) for _, _, future in writes])
             else:  # only the culprit fails
                 for write in writes:
                     self._append([write])
             return
         settle(
             [
-                (reply, answer, None) if isinstance(answer, int) else (reply, None, answer)
-                for (_, _, reply), answer in zip(writes, answers, strict=True)
+                (future, answer, None) if isinstance(answer, int) else (future, None, answer)
+                for (_, _, future), answer in zip(writes, answers, strict=True)
             ]
         )
 
-    def _make(self, link: Link, call: Callable[..., Any], args: tuple[Any, ...], reply: Reply[Any]) -> None:
+    def _make(self, link: Link, call: Callable[..., Any], args: tuple[Any, ...], future: StoreFuture[Any]) -> None:
         try:
             answer = self._transact(link, lambda tx: call(tx, *args))
         except Exception as error:
-            settle([(reply, None, error)])
+            settle([(future, None, error)])
         else:
-            settle([(reply, answer, None)])
+            settle([(future, answer, None)])
 
-    def _transaction(self, made: psycopg.Connection[Any]) -> Transaction:
+    def _transaction(self, made: psycopg.Connection[Any], *, is_repeated: bool = False) -> Transaction:
         return Transaction(
             made,
             scope=f"stoppable {self._address.schema}",
@@ -220,19 +211,29 @@ class Engine:
             clock=self._clock,
             events_kept=self._events_kept,
             tell=self._tell,
+            is_repeated=is_repeated,
         )
 
     def _transact(self, link: Link, call: Callable[[Transaction], T]) -> T:
-        """Make a call in a transaction; again after a deadlock, and once if the connection was lost before it."""
+        """Make a call in a transaction; again after a deadlock, or once after a lost connection that kept nothing."""
         for tries in range(_TRIES):
             made = link.get()
-            transaction = self._transaction(made)
+            transaction = self._transaction(made, is_repeated=tries > 0)
+            answers: list[T] = []
             try:
                 with made.pipeline():
                     transaction.begin()
-                    answer = call(transaction)
+                    answers.append(call(transaction))
                     transaction.commit()
             except BaseException as error:
+                if made.closed and transaction.may_be_kept:
+                    was_kept = self._was_kept(link, transaction)
+                    if was_kept:
+                        self._tell(transaction)
+                        if answers:
+                            return answers[0]
+                        continue  # with its next part
+                    transaction.may_be_kept = was_kept is None
                 self._undo(link, made, transaction)
                 if tries < _TRIES - 1 and _is_passing(error, transaction, is_first=tries == 0):
                     continue
@@ -240,11 +241,26 @@ class Engine:
                     raise explain(error, self._address) from error
                 raise
             self._tell(transaction)
-            return answer
+            return answers[0]
         raise AssertionError("the last try returns or raises")
 
+    def _was_kept(self, link: Link, transaction: Transaction) -> bool | None:
+        """Return whether a transaction whose connection was lost during its commit was kept; None if unknown."""
+        link.drop()
+        until, between = time.monotonic() + _DECIDED_SECONDS, threading.Event()
+        try:
+            made, number = link.get(), transaction.id()
+            while time.monotonic() < until:
+                ((status,),) = made.execute("SELECT pg_xact_status(%s::xid8)", (number,)).fetchall()
+                if status != "in progress":
+                    return bool(status == "committed")
+                between.wait(0.02)  # the server has not noticed yet
+        except (psycopg.Error, StoreError):
+            pass
+        return None
+
     def _undo(self, link: Link, made: psycopg.Connection[Any], transaction: Transaction) -> None:
-        self._call_all(transaction.undo)
+        call_all(transaction.undo, self._address.name)
         try:
             if made.broken or made.closed:
                 link.drop()
@@ -254,25 +270,14 @@ class Engine:
             link.drop()
 
     def _tell(self, transaction: Transaction) -> None:
-        """Tell those who listen in this process, after a commit."""
-        self._call_all(
-            [
-                lambda: self._hints.tell(transaction.woken),
-                lambda: self._watchers.tell(transaction.touched),
-                *transaction.later,
-            ]
-        )
-
-    def _call_all(self, calls: Iterable[Callable[[], object]]) -> None:
-        for call in calls:
-            try:
-                call()
-            except Exception:  # a listener, or a file that is gone: the calls are durable all the same
-                _log.exception("stoppable: %s: a listener failed", self._address.name)
+        """Notify the listeners of this process, after a commit."""
+        hints, watchers = self._hints, self._watchers
+        told = [lambda: hints.tell(transaction.woken), lambda: watchers.tell(transaction.touched)]
+        call_all([*told, *transaction.later], self._address.name)
 
 
 def _is_passing(error: BaseException, transaction: Transaction, *, is_first: bool) -> bool:
-    """Return whether a transaction that failed may be made again: nothing of it was kept."""
+    """Return whether a failed transaction can be repeated, because nothing of it was committed."""
     if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure):
         return True
     return isinstance(error, psycopg.OperationalError) and not transaction.may_be_kept and is_first

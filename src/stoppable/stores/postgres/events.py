@@ -9,12 +9,11 @@ from typing import Any
 
 from stoppable._core.state import Status
 from stoppable.errors import Fenced, RunNotFound, StoppableError
-from stoppable.records import Draft, Event, EventType, RunRecord
+from stoppable.records import Draft, EventType, RunRecord
 from stoppable.stores import rules
-from stoppable.stores.base import READ_BYTES
 from stoppable.stores.postgres.rows import mark
 from stoppable.stores.postgres.transaction import Session, Transaction
-from stoppable.stores.sql import rows
+from stoppable.stores.sql import queries, rows
 from stoppable.stores.sql.rows import Lines, Row
 
 _LOCKED = """SELECT id, number, epoch, ended_at IS NULL, last_event, is_truncated, status, started_at, metadata
@@ -28,11 +27,12 @@ _MOVE = "UPDATE runs SET status = %s, started_at = %s, metadata = %s WHERE numbe
 _PARTIALS = """SELECT run, data FROM events WHERE run = ANY(%s) AND type = 'partial' AND seq >= coalesce(
  (SELECT max(seq) FROM events AS earlier WHERE earlier.run = events.run AND type = 'partial' AND mark = 'set'), 0)
  ORDER BY run, seq"""
-# No further than so many characters of data, and one event at least.
-_READ = """SELECT seq, at, type, data FROM (
- SELECT seq, at, type, data, sum(length(data)) OVER (ORDER BY seq) - length(data) AS before
- FROM (SELECT * FROM events WHERE run = %s AND seq > %s ORDER BY seq LIMIT %s) AS part) AS page
- WHERE before < %s ORDER BY seq"""
+_OPEN = """
+SELECT id, mark, sum(CASE type WHEN 'entered' THEN 1 ELSE -1 END) AS open
+FROM runs JOIN events ON run = number
+WHERE id = ANY(%s) AND ended_at IS NULL AND type IN ('entered', 'left')
+GROUP BY number, mark HAVING sum(CASE type WHEN 'entered' THEN 1 ELSE -1 END) > 0 ORDER BY number, min(seq)
+"""
 
 _TRUNCATED = Lines([Draft(type=EventType.TRUNCATED)]).rows[0]
 
@@ -42,7 +42,7 @@ Append = tuple[str, int, Lines]
 
 @dataclass(slots=True)
 class Log:
-    """Where the log of a run that is locked ends, and what is to be written to it."""
+    """The log of a locked run: where it ends, and what will be appended to it."""
 
     number: int
     last: int
@@ -50,7 +50,7 @@ class Log:
     waiting: list[Row] = field(default_factory=list)
 
     def add(self, lines: Lines, kept: int, now: float) -> int:
-        """Give lines their place, as far as a long log still takes them, and return the number of the last."""
+        """Queue lines, as far as a full log still takes them, and return the number of the last event."""
         for at, kind, data in lines.rows:
             if self.last < kept or kind in rules.ALWAYS_KEPT:
                 self._add(now if at is None else at, kind, data)
@@ -65,7 +65,7 @@ class Log:
 
 
 def write(tx: Transaction, logs: Iterable[Log]) -> None:
-    """Write what waits in logs; whoever calls it keeps where they end."""
+    """Write the queued lines of logs; the caller stores where the logs end."""
     waiting = [row for log in logs for row in log.waiting]
     if waiting:
         tx.in_order()
@@ -81,7 +81,7 @@ def append(tx: Transaction, run_id: str, epoch: int, lines: Lines) -> int:
 
 
 def append_all(tx: Transaction, calls: Sequence[Append]) -> list[int | StoppableError]:
-    """Add to the logs of runs, and return what each call answers: what is wrong with one concerns no other."""
+    """Append to the logs of runs, and return the result or error of each call."""
     locked = {row[0]: row for row in tx.all(_LOCKED, ([run_id for run_id, _, _ in calls],))}
     logs: dict[str, Log] = {run_id: Log(row[1], row[4], row[5]) for run_id, row in locked.items()}
     records: dict[str, RunRecord] = {}
@@ -91,7 +91,7 @@ def append_all(tx: Transaction, calls: Sequence[Append]) -> list[int | Stoppable
             row = _admitted(locked.get(run_id), run_id, epoch)
             if lines.moves:
                 rules.check_statuses(lines.moves)
-                records[run_id] = moved(records.get(run_id) or _record(row), lines.moves, tx.now())
+                records[run_id] = rules.moved_by(records.get(run_id) or _record(row), lines.moves, tx.now())
         except StoppableError as error:
             answers.append(error)
             continue
@@ -119,27 +119,22 @@ def _admitted(row: Row | None, run_id: str, epoch: int) -> Row:
 
 
 def _record(row: Row) -> RunRecord:
-    """Return as much of a record as an event may change."""
+    """Return the part of a record that an event can change."""
     status, started_at, facts = row[6:]
     metadata = {} if facts is None else rows.decode(facts)
     return RunRecord(id=row[0], name="", status=Status(status), started_at=started_at, metadata=metadata)
 
 
-def moved(record: RunRecord, moves: Iterable[Draft], now: float) -> RunRecord:
-    """Return a record after events that change it."""
-    for draft in moves:
-        record = rules.moved(record, draft, now)
-    return record
-
-
-def read(session: Session, run_id: str, after: int, limit: int) -> Sequence[Event]:
-    """Return a part of a run's log."""
-    found = session.all(_READ, (session.number(run_id), max(after, 0), max(limit, 0), READ_BYTES))
-    return [rows.event(run_id, row) for row in found]
+def in_flight(session: Session, run_ids: Sequence[str], events_kept: int) -> Mapping[str, tuple[str, ...] | None]:  # noqa: ARG001 - the row of a run says whether its log is truncated
+    """Return the open boundaries of live runs."""
+    wanted = list(run_ids)
+    live = session.all("SELECT id, is_truncated FROM runs WHERE id = ANY(%s) AND ended_at IS NULL", (wanted,))
+    counted = [(run_id, *rows.decode(mark), count) for run_id, mark, count in session.all(_OPEN, (wanted,))]
+    return queries.open_boundaries(live, counted)
 
 
 def partials(session: Session, numbers: Sequence[int]) -> Mapping[int, list[Mapping[str, Any]]]:
-    """Return what the logs of runs have of their partials, from where each was last set."""
+    """Return the data of the partial events of runs, from the last one that replaced the partial."""
     found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for number, data in session.all(_PARTIALS, (list(numbers),)):
         found[number].append(rows.decode(data))

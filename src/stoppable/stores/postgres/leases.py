@@ -1,8 +1,7 @@
-"""Workers: their leases, what they have to stop, and what becomes of their runs when they are gone.
+"""Workers: their leases, their pending stops, and the end of their runs when they are gone.
 
-An expired lease proves nothing. What proves a death is a free lock in this machine's directory, or that the machine was
-started anew since; both are seen by replicas on the same machine only. Postgres's own locks prove nothing either: they
-are free as soon as a connection is lost.
+An expired lease proves nothing. A death is proven by a free lock in this machine's directory, or by a reboot since;
+only replicas on the same machine can see either. Locks of Postgres prove nothing: losing a connection frees them.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from stoppable.stores import rules
 from stoppable.stores.base import Intent, WorkerInfo
 from stoppable.stores.postgres import events, runs
 from stoppable.stores.postgres.events import Log
-from stoppable.stores.postgres.machine import Machine
+from stoppable.stores.postgres.proof_of_death import Machine
 from stoppable.stores.postgres.rows import RECORD
-from stoppable.stores.postgres.transaction import Session, Transaction
+from stoppable.stores.postgres.transaction import Transaction
 from stoppable.stores.sql import rows
+from stoppable.stores.sql.queries import intents
 
 _FENCED = """SELECT 1 FROM fenced WHERE worker = %(id)s
  UNION ALL SELECT 1 FROM workers WHERE id = %(id)s AND state <> 'open'"""
@@ -26,10 +26,8 @@ _OPEN = """INSERT INTO workers (id, host, pid, machine, boot, until, ttl, state)
  VALUES (%s, %s, %s, %s, %s, %s, %s, 'open') ON CONFLICT (id) DO UPDATE
  SET machine = excluded.machine, boot = excluded.boot, until = excluded.until, ttl = excluded.ttl"""
 _RENEW = "UPDATE workers SET until = %s, ttl = %s WHERE id = %s AND state = 'open' RETURNING 1"
-_TO_STOP = """SELECT id, mode, grace, reason FROM runs
- WHERE worker = %s AND ended_at IS NULL AND mode > acknowledged ORDER BY number"""
 _PRESUMED = "SELECT id, machine, boot, until < %s FROM workers WHERE state IN ('open', 'silent')"
-# Again under a lock, which a start of a run of this worker waits for: it may have been renewed.
+# Checked again under a lock, since the lease may have been renewed. A start of a run of this worker waits for the lock.
 _MARK = """UPDATE workers SET state = %s FROM (SELECT id FROM workers WHERE id = ANY(%s) AND state IN ('open', 'silent')
  AND (%s OR until < %s) ORDER BY id FOR UPDATE) AS gone WHERE workers.id = gone.id"""
 _GONE = f"""SELECT {RECORD}, is_truncated, state <> 'silent' FROM runs JOIN (
@@ -41,63 +39,57 @@ _FORGET = """WITH gone AS (
 ) INSERT INTO fenced SELECT id FROM gone ON CONFLICT DO NOTHING RETURNING worker"""
 
 
-def intents(session: Session, worker: str) -> Sequence[Intent]:
-    """Say what a worker has to stop."""
-    return [
-        Intent(run_id=run_id, stop=rows.stop_of(mode, grace, reason))
-        for run_id, mode, grace, reason in session.all(_TO_STOP, (worker,))
-    ]
+class Leases:
+    """The calls about workers."""
 
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
 
-def open_worker(tx: Transaction, machine: Machine, info: WorkerInfo, ttl: float) -> None:
-    """Give a process its lease; its lock comes first, so that a lease without one is of a dead worker."""
-    tx.lock("worker", info.id)
-    if tx.one(_FENCED, {"id": info.id}) is not None:
-        raise Fenced(info.id)
-    if machine.locks.take(info.id):
-        tx.undo.append(lambda: machine.locks.drop(info.id))
-    tx.run(_OPEN, (info.id, info.host, info.pid, machine.id, machine.boot, tx.now() + ttl, ttl))
+    def open_worker(self, tx: Transaction, info: WorkerInfo, ttl: float) -> None:
+        """Give a process a lease; it takes its lock first, so a lease without a lock is that of a dead worker."""
+        tx.lock("worker", info.id)
+        if tx.one(_FENCED, {"id": info.id}) is not None:
+            raise Fenced(info.id)
+        if self._machine.locks.take(info.id):
+            tx.undo.append(lambda: self._machine.locks.drop(info.id))
+        tx.run(_OPEN, (info.id, info.host, info.pid, self._machine.id, self._machine.boot, tx.now() + ttl, ttl))
 
+    def heartbeat(self, tx: Transaction, worker: str, ttl: float) -> Sequence[Intent]:
+        """Renew a lease, and return the pending stops."""
+        renewed = tx.ask(_RENEW, (tx.now() + ttl, ttl, worker))
+        found = intents(tx, worker)
+        if renewed.fetchone() is None:
+            raise Fenced(worker)
+        return found
 
-def heartbeat(tx: Transaction, worker: str, ttl: float) -> Sequence[Intent]:
-    """Renew a lease, and return the pending stops."""
-    renewed = tx.ask(_RENEW, (tx.now() + ttl, ttl, worker))
-    found = intents(tx, worker)
-    if renewed.fetchone() is None:
-        raise Fenced(worker)
-    return found
+    def close_worker(self, tx: Transaction, worker: str) -> None:
+        """Release a lease."""
+        tx.run("SELECT 1 FROM workers WHERE id = %s FOR UPDATE", (worker,))
+        tx.run("UPDATE workers SET state = 'closed' WHERE id = %s AND state = 'open'", (worker,))
+        tx.later.append(lambda: self._machine.locks.drop(worker))
 
+    def reap(self, tx: Transaction, limit: int, expired: bool) -> Sequence[RunRecord]:  # noqa: FBT001 - the store names it
+        """End the runs of workers that are gone."""
+        self._mark_gone(tx, expired=expired)
+        found = tx.all(_GONE, (expired, max(limit, 0)))
+        partials = events.partials(tx, [row[-3] for row in found]) if found else {}
+        reaped = []
+        for *row, is_truncated, is_dead in found:
+            log = Log(row[-1], row[-2], is_truncated)
+            record = rules.given_up(
+                rows.record(tuple(row)), tx.now(), proven_dead=is_dead, partials=partials.get(log.number, ())
+            )
+            reaped.append((log, record))
+        ended = [runs.end(tx, log, record) for log, record in reaped]
+        gone = [worker for (worker,) in tx.all(_FORGET)]
+        tx.later.append(lambda: self._machine.sweep(gone))
+        return ended
 
-def close_worker(tx: Transaction, machine: Machine, worker: str) -> None:
-    """Release a lease."""
-    tx.run("SELECT 1 FROM workers WHERE id = %s FOR UPDATE", (worker,))
-    tx.run("UPDATE workers SET state = 'closed' WHERE id = %s AND state = 'open'", (worker,))
-    tx.later.append(lambda: machine.locks.drop(worker))
-
-
-def reap(tx: Transaction, machine: Machine, limit: int, expired: bool) -> Sequence[RunRecord]:  # noqa: FBT001 - the store names it
-    """End the runs of workers that are gone."""
-    _mark_gone(tx, machine, expired=expired)
-    found = tx.all(_GONE, (expired, max(limit, 0)))
-    partials = events.partials(tx, [row[-3] for row in found]) if found else {}
-    reaped = []
-    for *row, is_truncated, is_dead in found:
-        log = Log(row[-1], row[-2], is_truncated)
-        record = rules.given_up(
-            rows.record(tuple(row)), tx.now(), proven_dead=is_dead, partials=partials.get(log.number, ())
-        )
-        reaped.append((log, record))
-    ended = [runs.end(tx, log, record) for log, record in reaped]
-    gone = [worker for (worker,) in tx.all(_FORGET)]
-    tx.later.append(lambda: machine.sweep(gone))
-    return ended
-
-
-def _mark_gone(tx: Transaction, machine: Machine, *, expired: bool) -> None:
-    now = tx.now()
-    found = tx.all(_PRESUMED, (now,))
-    dead = [worker for worker, where, boot, _ in found if machine.proves_death(worker, where, boot)]
-    silent = [worker for worker, *_, is_expired in found if is_expired and expired and worker not in dead]
-    for state, workers, is_sure in (("dead", dead, True), ("silent", silent, False)):
-        if workers:
-            tx.run(_MARK, (state, workers, is_sure, now))
+    def _mark_gone(self, tx: Transaction, *, expired: bool) -> None:
+        now = tx.now()
+        found = tx.all(_PRESUMED, (now,))
+        dead = [worker for worker, where, boot, _ in found if self._machine.proves_death(worker, where, boot)]
+        silent = [worker for worker, *_, is_expired in found if is_expired and expired and worker not in dead]
+        for state, workers, is_sure in (("dead", dead, True), ("silent", silent, False)):
+            if workers:
+                tx.run(_MARK, (state, workers, is_sure, now))

@@ -1,7 +1,7 @@
-"""The connection that hears what other processes changed.
+"""Receives notifications of changes that other processes made.
 
-Notifications are speed, never the truth: one that is lost while the connection is down must not matter. So after every
-connect the names that this process follows are written down again, and everybody who listens looks once more.
+Notifications are only for speed: losing one, while the connection is down, must not matter. So after every connect the
+names that this process follows are stored again, and all listeners are called.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from stoppable.stores.postgres.transaction import RUN, WORKER, Transaction
 from stoppable.stores.sql import rows
 
 CHECK_SECONDS = 2.0
-"""How often the connection is tried: one that was cut without a word looks the same as one without news."""
+"""How often the connection is tested: a connection that was cut silently looks like one without news."""
 
-_STOPS = f'["{WORKER}'  # how a notification of stops begins: they come before other news
-_KEPT_SECONDS = 90.0  # a name is followed for so long after it was last renewed
+_STOPS = f'["{WORKER}'  # how notifications of stops begin; they are delivered first
+_KEPT_SECONDS = 90.0  # how long a name is followed without being renewed
 _RENEW_SECONDS = 30.0
 
 _FOLLOW = """INSERT INTO followed (name, channel, expires) SELECT name, %s, %s FROM unnest(%s::text[]) AS name
@@ -40,7 +40,7 @@ _log = logging.getLogger("stoppable")
 
 
 class Listener:
-    """A thread with a connection of its own, which wakes those who listen in this process."""
+    """A thread with its own connection that calls the listeners of this process."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class Listener:
         self._thread.start()
 
     def look(self) -> None:
-        """Follow what was added since."""
-        with contextlib.suppress(BlockingIOError):  # it has not looked since the last many
+        """Follow the names of new listeners."""
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: it will look anyway
             os.write(self._write, b"!")
 
     def told(self, worker: str) -> Sequence[Intent] | None:
-        """Return what a notification that is being passed on says that a worker has to stop."""
+        """Return the pending stops of a worker from the notification that is being delivered, or None."""
         return self._told.get(worker) if threading.get_ident() == self._thread.ident else None
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Listener:
         return bool(ready)
 
     def _follow(self, connection: psycopg.Connection[Any], *, renew: bool = False) -> None:
-        """Write down what this process follows, then have those look who listen: they may have missed something."""
+        """Store the names that this process follows, then call their listeners, which may have missed something."""
         names = {WORKER + name for name in self._hints.names()} | {RUN + name for name in self._watchers.names()}
         new, old = names - self._known, self._known - names
         if not (new or old or renew):
@@ -146,7 +146,7 @@ class Listener:
         self._watchers.tell([name.removeprefix(RUN) for name in names if name.startswith(RUN)])
 
     def _take(self, connection: psycopg.Connection[Any]) -> None:
-        """Pass on what has come."""
+        """Deliver the notifications that have arrived."""
         connection.pgconn.consume_input()
         heard = []
         while (notification := connection.pgconn.notifies()) is not None:
@@ -155,7 +155,7 @@ class Listener:
             self._heard(payload)
 
     def _heard(self, payload: str) -> None:
-        if not payload:  # too much to say
+        if not payload:  # it was too long for a notification
             self._tell(self._known)
             return
         name, detail = rows.decode(payload)
@@ -167,4 +167,4 @@ class Listener:
                 self._hints.tell([worker])
             finally:
                 del self._told[worker]
-        self._tell([name])  # and what the database says is the truth
+        self._tell([name])  # then they read the database, which decides

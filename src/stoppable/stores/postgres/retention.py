@@ -1,4 +1,4 @@
-"""Forgets runs that ended long ago, with all that belongs to them."""
+"""Deletes runs that ended long ago, with everything that belongs to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stoppable.stores.base import KEYS_KEPT
 from stoppable.stores.postgres.transaction import Transaction
 
 _PAGE = 100
-_LOOKED_AT = 1000  # trees that may be kept for what lives in them, besides those that are forgotten
+_LOOKED_AT = 1000  # how many trees with live runs one call skips
 _ROOTS = """SELECT number, ended_at FROM runs WHERE parent IS NULL AND ended_at < %s AND ended_at >= %s
  AND (ended_at, number) > (%s, %s) ORDER BY ended_at, number LIMIT %s"""
 _TREES = """
@@ -33,7 +33,7 @@ def purge(tx: Transaction, before: float, limit: int) -> int:
 
 
 def _old(tx: Transaction, before: float, limit: int) -> list[int]:
-    """Return the numbers of runs in trees of which nothing has lived since, those that ended first."""
+    """Return the numbers of runs in trees that have ended completely, oldest first."""
     found: list[int] = []
     last, looked_at = (-math.inf, 0), 0
     while len(found) < limit and looked_at < limit + _LOOKED_AT:

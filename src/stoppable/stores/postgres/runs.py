@@ -1,4 +1,4 @@
-"""How a run begins and ends, in two round trips: one that locks and looks, one that writes."""
+"""Registers, acknowledges and ends runs in two round trips: one locks and reads, one writes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from stoppable.stores.base import Registered
 from stoppable.stores.postgres import events, stops, tombstones
 from stoppable.stores.postgres.events import Log
 from stoppable.stores.postgres.rows import INSERT, RECORD, UPDATE, brief, brief_of, plain
-from stoppable.stores.postgres.transaction import Session, Transaction
+from stoppable.stores.postgres.transaction import Transaction
 from stoppable.stores.sql import rows
+from stoppable.stores.sql.queries import row_of
 from stoppable.stores.sql.rows import Lines, Row
 
 _BY_ID = f"SELECT {RECORD} FROM runs WHERE id = %s"  # noqa: S608 - our own names
@@ -22,19 +23,11 @@ _PARENT = f"{_BY_ID} FOR SHARE OF runs"
 _GATE = """SELECT epoch, ended_at IS NULL, number, stop_requested_at FROM runs WHERE id = %s FOR NO KEY UPDATE"""
 
 
-def row_of(session: Session, run_id: str) -> Row:
-    """Return the row of a run."""
-    row = session.one(_BY_ID, (run_id,))
-    if row is None:
-        raise RunNotFound(run_id)
-    return row
-
-
 def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
-    """Keep a new run.
+    """Store a new run.
 
-    The locks hold back a hold, a stop of the same id or key, the end of the worker and a stop of the parent: each comes
-    before and is seen here, or after and sees the run.
+    Its locks order it against holds, stops of the same id or key, the end of the worker and stops of the parent: each
+    of these comes before and is seen here, or comes after and sees the run.
     """
     tx.lock("holds", "", shared=True)
     tx.lock("run", record.id)
@@ -116,7 +109,7 @@ def finish(
     now = tx.now()
     if record.over or record.epoch != epoch:
         return _note_late(tx, log, rules.late(record, outcome, now), outcome)
-    record = events.moved(record, lines.moves, now)
+    record = rules.moved_by(record, lines.moves, now)
     return end(tx, log, rules.over(record, outcome, receipt, now), lines)
 
 
@@ -132,7 +125,7 @@ def _note_late(tx: Transaction, log: Log, record: RunRecord, outcome: OutcomeRec
 
 
 def end(tx: Transaction, log: Log, record: RunRecord, lines: Lines | None = None) -> RunRecord:
-    """Write a record that is over, and its last events."""
+    """Write the record of a run that has ended, and its last events."""
     assert record.outcome is not None, "how it ended"
     ends = Lines([rules.status_event(record.status, record), rules.done_event(record.outcome)])
     last = log.add(ends if lines is None else lines.then(ends), tx.events_kept, tx.now())

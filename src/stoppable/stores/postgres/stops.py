@@ -1,45 +1,30 @@
-"""How a stop is kept, for one run or many with all that is below them: a round trip locks, another writes.
+"""Stores a stop of one run or many, with everything below them: one round trip locks, another writes.
 
-A stop of very many runs is kept in parts, so that no other replica waits long for the locks of one.
+A stop of very many runs is committed in parts, so that no other replica waits long for the locks of one part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from stoppable import _json
 from stoppable._core.state import Mode, Status
-from stoppable._core.stop import Answer
 from stoppable.errors import RunNotFound
-from stoppable.records import Hold, RunRecord, Selector, StopAnswer, StopIntent, StopResult, changed
+from stoppable.records import RunRecord, Selector, StopAnswer, StopIntent, StopResult, changed
 from stoppable.stores import rules
-from stoppable.stores.postgres import events, holds, leaf, tombstones
+from stoppable.stores.postgres import events, single_stop, tombstones
 from stoppable.stores.postgres.events import Log
 from stoppable.stores.postgres.rows import RECORD
-from stoppable.stores.postgres.transaction import Session, Transaction
-from stoppable.stores.sql import rows
-from stoppable.stores.sql.requests import StopRequest
+from stoppable.stores.postgres.transaction import Transaction
+from stoppable.stores.sql import holds, rows
+from stoppable.stores.sql.queries import stopped_by
+from stoppable.stores.sql.requests import StopRequest, earlier_result, remember
 from stoppable.stores.sql.rows import Lines, Row
 
 PART = 250
 """How many runs that a selector matches are stopped in one transaction."""
 
-LABELS = "labels @> %s::jsonb"
-"""The condition that a run has all of some labels, given as JSON."""
-
-_KNOWN = "SELECT answers, hold, waits_until FROM answered WHERE key = %s AND owner IS NOT DISTINCT FROM %s"
-_ONE = "SELECT number FROM runs WHERE id = %s AND (%s::text IS NULL OR owner = %s)"
-# Those that match, but for those below another one that does: its stop is theirs.
-_TOPMOST = """
-WITH RECURSIVE chosen (top) AS MATERIALIZED (SELECT number FROM runs WHERE {}),
-below (node) AS (
-    SELECT number FROM chosen JOIN runs ON parent = top
-    UNION
-    SELECT number FROM below JOIN runs ON parent = node
-)
-SELECT top FROM chosen WHERE top NOT IN (SELECT node FROM below) ORDER BY top
-"""
 _LOCKED = """
 WITH RECURSIVE tops (top) AS MATERIALIZED ({}), below (node) AS (
     SELECT top FROM tops
@@ -78,26 +63,23 @@ UPDATE runs SET acknowledged = %(rank)s WHERE number IN (SELECT number FROM clos
 """
 
 Tops = tuple[str, Sequence[Any]]
-"""The question for the numbers of the runs that a stop names, and its values."""
+"""The statement for the numbers of the runs that a stop names, and its values."""
 
 
 def intent_row(run_id: str, stop: StopIntent) -> Row:
-    """Return what a worker is told of a stop."""
+    """Return a stop as it is sent to a worker."""
     return run_id, stop.mode.rank, stop.grace, rows.encode(stop.reason)
 
 
 def request_stop(tx: Transaction, request: StopRequest) -> StopResult:
-    """Keep a stop."""
+    """Store a stop."""
     target = request.target
     if isinstance(target, str) and not (request.dry_run or request.hold):
-        stopped = leaf.stop(tx, target, request)
+        stopped = single_stop.stop(tx, target, request)
         if stopped is not None:
             return stopped
-    if request.idempotency_key is not None:
-        tx.lock("answer", request.idempotency_key)
-        row = tx.one(_KNOWN, (request.idempotency_key, request.owner))
-        if row is not None:
-            return _answered(tx, target, *row)
+    if (earlier := earlier_result(tx, request, request.id if tx.is_repeated else None)) is not None:
+        return earlier
     rules.check_waiting(target, if_unknown_hold=request.if_unknown_hold)
     held = rules.held_by(target, request.owner) if request.hold else None
     if request.dry_run:
@@ -111,14 +93,14 @@ def request_stop(tx: Transaction, request: StopRequest) -> StopResult:
             tx.lock("key", target.key)
         result = _stop_many(tx, target, request, held)
     if not (isinstance(target, str) and result.waits_until):
-        _remember(tx, request, result)
+        remember(tx, request, result)
     return result
 
 
 def _preview(tx: Transaction, request: StopRequest, held: Selector | None) -> StopResult:
     target = request.target
-    tops = _one(target, request.owner) if isinstance(target, str) else _matching(target, request.owner)
-    found = tx.all(_RECORDS.format(tops[0]), tops[1])
+    sql, values = stopped_by(tx, target, request.owner)
+    found = tx.all(_RECORDS.format(sql), values)
     if not found and isinstance(target, str) and not request.if_unknown_hold:
         raise RunNotFound(target)
     return StopResult(
@@ -131,56 +113,38 @@ def _answer(record: RunRecord, intent: StopIntent) -> StopAnswer:
     return StopAnswer(record=record, answer=rules.answer_of(record, intent))
 
 
-def _one(run_id: str, owner: str | None) -> Tops:
-    return _ONE, (run_id, owner, owner)
-
-
-def _matching(target: Selector, owner: str | None) -> Tops:
-    terms: list[str] = ["ended_at IS NULL"]
-    values: list[Any] = []
-    for column, value in (("owner", target.owner), ("name", target.name), ("owner", owner)):
-        if value is not None:
-            terms.append(f"{column} = %s")
-            values.append(value)
-    if target.labels:
-        terms.append(LABELS)
-        values.append(rows.encode(target.labels))
-    if target.key is not None:
-        terms.append("key = %s")
-        values.append(rows.encode(target.key))
-    # The condition has placeholders of its own, and no braces.
-    return _TOPMOST.format(" AND ".join(terms)), values
-
-
 def _stop_one(tx: Transaction, run_id: str, request: StopRequest) -> StopResult:
     tx.lock("run", run_id)
-    answers = _stop(tx, _one(run_id, request.owner), request)
+    answers = _stop(tx, stopped_by(tx, run_id, request.owner), request)
     if answers:
         return StopResult(answers=answers)
     if not request.if_unknown_hold:
         raise RunNotFound(run_id)
-    holds.note(tx, "stop", request.intent, run_id, {"runs": {}, "hold": None, "owner": request.owner})
-    return StopResult(waits_until=tombstones.wait_for_run(tx, run_id, request.owner, request.intent))
+    return StopResult(waits_until=tombstones.wait_for_run(tx, run_id, request))
 
 
 def _stop_many(tx: Transaction, target: Selector, request: StopRequest, held: Selector | None) -> StopResult:
-    numbers = [number for (number,) in tx.all(*_matching(target, request.owner))]
-    placed = None if held is None else holds.make(tx, held, request.intent)
-    if placed is not None:
-        holds.keep(tx, placed)
-    answers: list[StopAnswer] = []
-    for start in range(0, len(numbers), PART):
-        if start > 0:
+    progress = request.progress
+    numbers, placed, answers = progress.numbers, progress.hold, list(progress.answers)
+    if numbers is None:
+        numbers = [number for (number,) in tx.all(*stopped_by(tx, target, request.owner))]
+        placed = None if held is None else holds.make(tx, held, request.intent)
+        if placed is not None:
+            holds.keep(tx, placed)
+    first = progress.done
+    for start in range(first, len(numbers), PART):
+        if start > first:
             tx.next_part()
         answers += _stop(tx, (_GIVEN, (numbers[start : start + PART],)), request)
+        tx.later.append(partial(progress.keep, numbers, start + PART, placed, tuple(answers)))
     until = None
     if not numbers and request.if_unknown_hold:
-        until = tombstones.wait_for_key(tx, target, request.owner, request.intent)
+        until = tombstones.wait_for_key(tx, target, request)
     return StopResult(answers=tuple(answers), hold=placed, waits_until=until)
 
 
 def _stop(tx: Transaction, tops: Tops, request: StopRequest) -> tuple[StopAnswer, ...]:
-    """Stop runs with all that is below them, wake their workers, and answer for those that were named."""
+    """Stop runs with everything below them, wake their workers, and return answers for the named runs."""
     nodes, named = _locked(tx, tops)
     intent, at = request.intent, rules.asked(request.asked_at, tx.now())
     lasts = _mark(tx, [node for node in nodes if node[4] < intent.mode.rank], intent, at)
@@ -197,8 +161,8 @@ def _stop(tx: Transaction, tops: Tops, request: StopRequest) -> tuple[StopAnswer
 def _locked(tx: Transaction, tops: Tops) -> tuple[list[Row], list[Row]]:
     """Lock trees, and return their live nodes and the runs that were named.
 
-    A child that was being born while we waited for its parent is not in the answer of the question that waited: it is
-    asked again until nothing new appears. The second time goes with the first, as it is rarely needed.
+    A statement that waited for a lock does not see a child that was registered meanwhile, so it is repeated until
+    nothing new appears. The first repetition is sent together with it, and is nearly always enough.
     """
     sql, values = _LOCKED.format(tops[0]), tops[1]
     count = -1
@@ -212,7 +176,7 @@ def _locked(tx: Transaction, tops: Tops) -> tuple[list[Row], list[Row]]:
 
 
 def _mark(tx: Transaction, nodes: Sequence[Row], intent: StopIntent, at: float) -> dict[int, int]:
-    """Write a stop to runs that are locked, and return where the log of each ends now."""
+    """Write a stop to locked runs, and return where the log of each ends now."""
     reason = rows.encode(intent.reason)
     logs = []
     for number, run_id, worker, status, _, earlier, last, is_truncated in nodes:
@@ -244,38 +208,5 @@ def _stopped(record: RunRecord, intent: StopIntent, at: float, last: int) -> Run
 
 
 def acknowledge(tx: Transaction, number: int, mode: Mode) -> None:
-    """Note that the gates of a run and of those below it on the same worker are closed."""
+    """Record that the gates of a run and of its descendants on the same worker are closed."""
     tx.run(_ACKNOWLEDGE, {"number": number, "rank": mode.rank})
-
-
-def _remember(tx: Transaction, request: StopRequest, result: StopResult) -> None:
-    answers = {item.record.id: item.answer for item in result.answers}
-    placed = result.hold
-    if request.idempotency_key is not None:
-        tx.run(
-            "INSERT INTO answered (key, owner, at, answers, hold, waits_until) VALUES (%s, %s, %s, %s, %s, %s)",
-            (
-                request.idempotency_key,
-                request.owner,
-                tx.now(),
-                rows.encode(answers),
-                placed and rows.encode(placed),
-                result.waits_until,
-            ),
-        )
-    holds.note(tx, "stop", request.intent, request.target, {"runs": answers, "hold": placed and placed.id})
-
-
-def _answered(
-    session: Session, target: str | Selector, answers: str, hold: str | None, until: float | None
-) -> StopResult:
-    """Return an answer that was given before; of runs that were purged since, nothing is left to say."""
-    by_id = rows.decode(answers)
-    found = session.all(f"SELECT {RECORD} FROM runs WHERE id = ANY(%s) ORDER BY number", (list(by_id),))  # noqa: S608
-    if isinstance(target, str) and not found:
-        raise RunNotFound(target)
-    return StopResult(
-        answers=tuple(StopAnswer(record=rows.record(row), answer=Answer(by_id[row[0]])) for row in found),
-        hold=None if hold is None else _json.load(Hold, rows.decode(hold)),
-        waits_until=until,
-    )

@@ -1,25 +1,26 @@
-"""What a call sees while it is made: the connection, the time, and a note of what it touches.
+"""The connection that a call uses, and what the call has changed.
 
-Statements are queued and sent together: the server is waited for only where an answer is read. ``run`` reads none.
+Statements are queued and sent together: only reading an answer waits for the server. ``run`` reads none.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stoppable.errors import RunNotFound
 from stoppable.stores import listeners
+from stoppable.stores.postgres.rows import RECORD, SUMMARY
 from stoppable.stores.sql import rows
 from stoppable.stores.sql.rows import Row
+from stoppable.stores.sql.session import SqlSession, SqlTransaction
 
 if TYPE_CHECKING:
     import psycopg
 
-_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
+_BEGUN = "SELECT extract(epoch FROM clock_timestamp())::float8, pg_current_xact_id()::text"
 
-# Each follower but this process, with the payload of the name that it follows.
+# Notifies every process that follows one of the names, except this one.
 _NOTIFY = """
 SELECT pg_notify(channel, payload) FROM unnest(%s::text[], %s::text[]) AS told (name, payload)
 JOIN followed USING (name) WHERE channel <> %s AND expires > %s
@@ -29,18 +30,35 @@ PAYLOAD = 7900
 """How many bytes a notification may carry: less than 8000."""
 
 RUN, WORKER = "run ", "worker "
-"""What a name in ``followed`` begins with."""
+"""The prefixes of names in ``followed``."""
 
 
-class Session:
-    """A connection as the calls use it."""
+# Each row with the number of characters before it, and how many rows there are.
+_SOME = """SELECT * FROM (
+ SELECT page.*, sum(length(data)) OVER (ORDER BY {1}) - length(data) AS before, count(*) OVER () AS total
+ FROM ({0}) AS page) AS counted WHERE before < %s ORDER BY {1}"""
+
+
+class Session(SqlSession):
+    """A connection to the database."""
+
+    record_columns = RECORD
+    summary_columns = SUMMARY
+    has_labels = "labels @> ?::jsonb"
+    place = "place"
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
     def ask(self, sql: str, values: Any = ()) -> psycopg.Cursor[Any]:
-        """Send a question whose answer is read later."""
-        return self._connection.execute(sql, values)
+        """Send a statement whose rows are read later; no statement of ours has a ``?`` that is not for a value."""
+        return self._connection.execute(sql.replace("?", "%s"), values)
+
+    def perform(self, sql: str, values: Any) -> psycopg.Cursor[Any]:
+        """Ask by an EXECUTE: it takes no parameters, so the values are written into its text."""
+        from psycopg import ClientCursor  # noqa: PLC0415 - psycopg is there now
+
+        return ClientCursor(self._connection).execute(sql, values)
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         """Return every row."""
@@ -48,23 +66,30 @@ class Session:
         return found
 
     def one(self, sql: str, values: Any = ()) -> Row | None:
-        """Return the only row there can be."""
+        """Return the only row, or None."""
         found: Row | None = self.ask(sql, values).fetchone()
         return found
 
-    def number(self, run_id: str) -> int:
-        """Return the number under which a run is kept."""
-        row = self.one("SELECT number FROM runs WHERE id = %s", (run_id,))
-        if row is None:
-            raise RunNotFound(run_id)
-        return int(row[0])
+    def some(self, sql: str, values: Any, order: str, size: int) -> tuple[list[Row], bool]:
+        """Return rows until the last column has ``size`` characters, at least one, and whether these are all."""
+        found = self.all(_SOME.format(sql, order), (*values, size))
+        return [row[:-2] for row in found], not found or found[0][-1] == len(found)
+
+    def records(self, run_ids: Sequence[str]) -> list[Row]:
+        """Return the records of runs, ordered by their numbers."""
+        return self.all(f"SELECT {RECORD} FROM runs WHERE id = ANY(%s) ORDER BY number", (list(run_ids),))  # noqa: S608 - our own names
+
+    def logs(self, *, of_tree: bool) -> str:  # noqa: ARG002 - the planner chooses
+        """Return the FROM clause of all logs."""
+        return "events JOIN runs ON number = run"
 
 
-class Transaction(Session):
-    """A session that writes; ``touched`` runs, ``woken`` workers and ``later`` wait for its end, ``undo`` for another.
+class Transaction(Session, SqlTransaction):
+    """A session that writes.
 
-    Locks are taken in one order, so that transactions wait for each other and not in a circle: names (``lock``),
-    workers, runs by their numbers, and last ``in_order``.
+    After the commit, listeners of ``touched`` runs and ``woken`` workers are notified and ``later`` is called; after a
+    rollback ``undo`` is called. Locks are taken in one order, which prevents deadlocks: names (``lock``), workers, runs
+    by their numbers, and last ``in_order``.
     """
 
     def __init__(
@@ -76,6 +101,7 @@ class Transaction(Session):
         clock: Callable[[], float] | None,
         events_kept: int,
         tell: Callable[[Transaction], object],
+        is_repeated: bool = False,
     ) -> None:
         super().__init__(connection)
         self.events_kept = events_kept
@@ -83,6 +109,8 @@ class Transaction(Session):
         self.channel: str = channel
         self._clock = clock
         self._told = tell
+        self.is_repeated: bool = is_repeated
+        """Whether it is another try of the same call."""
         self.touched: set[str] = set()
         self.woken: dict[str, list[Row]] = {}
         self.later: list[Callable[[], object]] = []
@@ -94,21 +122,25 @@ class Transaction(Session):
         self.may_be_kept: bool = False
         self._is_ordered = False
         self.ask("BEGIN")
-        self._time: float | None = None
-        self._asked = None if self._clock is not None else self.ask(_CLOCK)
+        self._begun: Row | None = None
+        self._asked = self.ask(_BEGUN)
 
     def now(self) -> float:
         """Return the time of the server when the transaction began."""
-        if self._time is None:
-            if self._asked is None:
-                assert self._clock is not None
-                self._time = self._clock()
-            else:
-                self._time = float(self._asked.fetchall()[0][0])
-        return self._time
+        return float(self._beginning()[0]) if self._clock is None else self._clock()
+
+    def id(self) -> str:
+        """Return the number under which the server knows what becomes of the transaction."""
+        return str(self._beginning()[1])
+
+    def _beginning(self) -> Row:
+        begun = self._begun
+        if begun is None:
+            begun = self._begun = self._asked.fetchall()[0]
+        return begun
 
     def clock(self) -> float | None:
-        """Return the time, if it is not that of the server."""
+        """Return the time of the test's clock, or None if the server's clock counts."""
         return None if self._clock is None else self.now()
 
     def run(self, sql: str, values: Any = ()) -> None:
@@ -116,21 +148,21 @@ class Transaction(Session):
         self.ask(sql, values)
 
     def lock(self, kind: str, name: str, *, shared: bool = False) -> None:
-        """Wait for whoever has the same name, until the end; sharers do not wait for each other."""
+        """Wait for other transactions that lock the same name; shared locks do not wait for each other."""
         self._lock(f"{kind} {name}", "_shared" if shared else "")
 
     def in_order(self) -> None:
-        """Commit in one order with all others that say so: numbers given from here on are seen in their order.
+        """Commit in one order with all transactions that call this: numbers from here on become visible in order.
 
-        Whoever reads on after the highest number then misses none, and whoever begins to follow a run either sees a
-        change or is told of it. No other lock is taken after this one.
+        A reader that continues after the highest number then misses none, and a new follower of a run either sees a
+        change or is notified of it. No other lock is taken after this one.
         """
         if not self._is_ordered:
             self._is_ordered = True
             self._lock("order", "")
 
     def order_key(self) -> int:
-        """Return the key of the lock that ``in_order`` takes, for a statement that takes it by itself."""
+        """Return the key of the lock of ``in_order``, for a statement that takes the lock itself."""
         return self._key("order")
 
     def _lock(self, name: str, suffix: str) -> None:
@@ -141,17 +173,17 @@ class Transaction(Session):
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
 
     def touch(self, run_id: str) -> None:
-        """Note that a run is changed."""
+        """Record that a run has changed."""
         self.touched.add(run_id)
 
     def wake(self, worker: str, *intents: Row) -> None:
-        """Note that a worker has something to stop, and what."""
+        """Record that a worker has pending stops, and which."""
         self.woken.setdefault(worker, []).extend(intents)
 
     def commit(self, *, is_repeatable: bool = False) -> None:
-        """Tell other processes and commit, unless that was done; everything is sent now.
+        """Notify other processes and commit, unless that was done; everything is sent now.
 
-        A transaction that is repeatable may be made again when it is not known whether it was kept.
+        A repeatable transaction may be repeated when it is unknown whether it was committed.
         """
         if self.is_committing:
             return
@@ -169,16 +201,16 @@ class Transaction(Session):
         self.ask("COMMIT")
 
     def next_part(self) -> None:
-        """Keep what was done so far, and go on in another transaction: others come to what they wait for."""
+        """Commit what was done so far and begin another transaction, so that others get their locks."""
         self.commit()
-        self.all("SELECT 1")  # it is kept only now
+        self.all("SELECT 1")  # waits for the commit
         self._told(self)
         self.touched, self.woken, self.later, self.undo = set(), {}, [], []
         self.begin()
 
 
 def payload(name: str, detail: str) -> str:
-    """Return what is told: a name and its detail, the name, or nothing: then anything may have changed."""
+    """Return the payload for a name: with its detail, without, or empty if both are too long."""
     for text in (rows.encode((name, detail)), rows.encode((name, ""))):
         if len(text) <= PAYLOAD:
             return text

@@ -1,1 +1,1 @@
-"""What the stores in a database share: rows, requests, batches, the calls of the protocol, the locks of workers."""
+"""What the stores in a database share: the Store protocol, its queues, common statements, the locks of workers."""

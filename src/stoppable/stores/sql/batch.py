@@ -1,4 +1,4 @@
-"""A thread that takes, each time, everything that waits for it."""
+"""A thread that processes its queue in batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger("stoppable")
 
 
 class BatchThread(Generic[T]):
-    """Hands what is put into it to one function, on one thread, in order, as many at once as there are."""
+    """Calls a function with everything that was queued since the last call, in order, on one thread."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class BatchThread(Generic[T]):
         idle: Callable[[], float | None] = lambda: None,
         most: int = 1000,
     ) -> None:
-        """Call ``idle`` whenever nothing waits; it says after how many seconds it wants to be called again."""
+        """``idle`` is called when the queue is empty; it returns after how many seconds to call it again, or None."""
         self._work = work
         self._idle = idle
         self._most = most
@@ -36,14 +36,14 @@ class BatchThread(Generic[T]):
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.turn: threading.RLock = threading.RLock()
-        """Held while it works: whoever has it finds the batches between two batches."""
+        """Held during each batch: a thread that takes it knows that no batch is in progress."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def put(self, item: T, *, first: bool = False) -> bool:
-        """Add something, behind all that waits or before it; False once it was closed."""
+        """Queue an item, last or first; False if the thread was closed."""
         with self._lock:
             if self._is_closed:
                 return False
@@ -54,7 +54,7 @@ class BatchThread(Generic[T]):
             return True
 
     def put_behind(self, item: T) -> bool:
-        """Add something if there is anything that it has to wait for."""
+        """Queue an item only if another one is queued or in progress; False if none is."""
         with self._lock:
             if self._is_working or self._waiting:
                 self._waiting.append(item)
@@ -62,13 +62,13 @@ class BatchThread(Generic[T]):
             return False
 
     def nudge(self) -> None:
-        """Have ``idle`` called."""
+        """Call ``idle`` soon."""
         with self._lock:
             self._is_nudged = True
             self._changed.notify()
 
     def close(self, patience: float) -> bool:
-        """Finish what waits, and end the thread; False if it makes no progress for so many seconds."""
+        """Process the queue and end the thread; False if it makes no progress for ``patience`` seconds."""
         with self._lock:
             self._is_closed = True
             self._changed.notify()
@@ -85,7 +85,7 @@ class BatchThread(Generic[T]):
                 try:
                     with self.turn:
                         self._work(batch)
-                except Exception:  # a function that somebody hung on a reply: the others must not wait for ever
+                except Exception:  # a callback of a future failed: the queue must go on
                     _log.exception("stoppable: an error on the thread %s", self._thread.name)
                 continue
             with self._lock:

@@ -1,4 +1,4 @@
-"""Records as rows, and back."""
+"""Converts records to rows, and back."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _encoder() -> Callable[[object], str]:
 
 
 encode: Callable[[object], str] = _encoder()
-"""Return the text of anything in a record."""
+"""Return the JSON of anything in a record."""
 
 decode: Callable[[str | bytes], Any] = json.loads
 
 
 def array(numbers: Iterable[int]) -> str:
-    """Return whole numbers as JSON, at a tenth of what ``encode`` takes."""
+    """Return integers as JSON, in a tenth of the time of ``encode``."""
     return f"[{','.join(map(str, numbers))}]"
 
 
@@ -57,37 +57,35 @@ MODES = tuple(Mode)
 _STATUSES = {status.value: status for status in Status}
 _TYPES = {kind.value: kind for kind in EventType}
 
-_BEGINNING = """id, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at,
- ended_at, CASE status WHEN 'lost' THEN ended_late END, mode, grace, reason, stop_requested_at, acknowledged,"""
+_BEGINNING = """id, name, parent_id, root_id, owner, CAST(labels AS TEXT), status, worker, epoch, spec, created_at,
+ started_at, ended_at, CASE status WHEN 'lost' THEN ended_late END, mode, grace, reason, stop_requested_at,
+ acknowledged,"""
 
-RECORD = f"""{_BEGINNING} coalesce((SELECT outcome FROM outcomes WHERE run = number), outcome), receipt,
- key, coalesce((SELECT input FROM inputs WHERE run = number), input), metadata,
- (SELECT coalesce(max(seq), 0) FROM events WHERE run = number), number"""  # noqa: S608 - our own names
-"""What ``record`` wants of a row of runs."""
 
-SUMMARY = f"{_BEGINNING} outcome, json_replace(receipt, '$.nodes', json_array()), key, NULL, NULL, 0, number"
-"""The same for a list: nothing that may be large is read. What outcome and receipt have besides may be missing."""
+def record_columns(last_event: str) -> str:
+    """Return what ``record`` needs of a row of runs; ``last_event`` is how a database finds the end of the log."""
+    return f"""{_BEGINNING} coalesce((SELECT outcome FROM outcomes WHERE run = number), outcome), receipt,
+ key, coalesce((SELECT input FROM inputs WHERE run = number), input), metadata, {last_event}, number"""  # noqa: S608 - our own names
+
+
+def summary_columns(receipt: str) -> str:
+    """Return the same for a list, without anything that may be large; ``receipt`` is the one without nodes."""
+    return f"{_BEGINNING} outcome, {receipt}, key, NULL, NULL, 0, number"
+
 
 _SHORT = 2048
-"""The longest outcome that is kept with its run. SQLite reads a row up to the column that it wants, so a large value in
-it would be read for everything that lies behind."""
+"""The longest outcome or input that is stored in the row of its run. SQLite reads a row up to the wanted column, so it
+would read a large value for every column after it."""
 
 COLUMNS = (
     "id, request, parent, parent_id, root_id, name, owner, labels, spec, created_at, worker, status, epoch, started_at,"
     " ended_at, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, metadata, key, input"
 )
-INSERT = f"INSERT INTO runs ({COLUMNS}) VALUES ({', '.join('?' * 25)}) RETURNING number"  # noqa: S608 - our own names
-"""Takes what ``values`` returns."""
-
-UPDATE = (
-    "UPDATE runs SET status = ?, epoch = ?, started_at = ?, ended_at = ?, mode = ?, grace = ?, reason = ?,"
-    " stop_requested_at = ?, acknowledged = ?, outcome = ?, receipt = ?, metadata = ? WHERE number = ?"
-)
-"""Takes what ``changing`` returns, and the number."""
+"""The columns of ``values``."""
 
 
 def record(row: Row) -> RunRecord:
-    """Return the record of a row with the columns RECORD."""
+    """Return the record of a row with the ``record_columns``."""
     (
         id_, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
         ended_late, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, given, facts,
@@ -115,7 +113,7 @@ def record(row: Row) -> RunRecord:
     return made
 
 
-# Most runs of a program have the same few of these, and a bulk stop has one for all.
+# Most runs of a program share a few values of these, and a bulk stop has one for all its runs.
 
 
 @lru_cache(1024)
@@ -132,17 +130,17 @@ def _labels_of(text: str) -> Mapping[str, str]:
 
 @lru_cache(1024)
 def stop_of(mode: int, grace: float | None, reason: str) -> StopIntent:
-    """Return the stop that these columns tell of."""
+    """Return the stop in these columns."""
     return StopIntent(mode=MODES[mode], reason=_json.load(Reason, decode(reason)), grace=grace)
 
 
 def holds(found: Iterable[Row]) -> list[Hold]:
-    """Return the holds of rows that have nothing else."""
+    """Return the holds of rows with that one column."""
     return [_json.load(Hold, decode(text)) for (text,) in found]
 
 
 def waiting_stop(found: Iterable[Row], now: float) -> StopIntent | None:
-    """Return the stop that waited for a run, of rows with the time until when each waits, and the stop."""
+    """Combine the stops that waited for a run, from rows with the time until when each waits, and the stop."""
     first: StopIntent | None = None
     for expires, text in found:
         if expires > now:
@@ -156,7 +154,7 @@ def _spec(isolation: str, on_disconnect: str, policy: Policy, version: int) -> s
 
 
 def values(record: RunRecord, request: str, parent: int | None, given: str | None) -> Row:
-    """Return what INSERT takes; ``given`` is the input."""
+    """Return the values of COLUMNS; ``given`` is the input as JSON."""
     if record.limits is None:
         spec = _spec(record.isolation, record.on_disconnect, record.policy, record.version)
     else:
@@ -172,17 +170,17 @@ def values(record: RunRecord, request: str, parent: int | None, given: str | Non
 
 
 def input_of(record: RunRecord) -> str | None:
-    """Return what a run was started with, as it is kept."""
+    """Return the input of a run as JSON."""
     return None if record.input is None and not record.omitted else encode((record.input, record.omitted))
 
 
 def long_input(given: str | None) -> bool:
-    """Return whether an input lies apart from its run."""
+    """Return whether an input is too long for the row of its run."""
     return given is not None and len(given) > _SHORT
 
 
 def changing(record: RunRecord) -> Row:
-    """Return what UPDATE takes, before the number, of a run that is not over."""
+    """Return the values of the columns that change, for a run that has not ended."""
     return _changing(record, None)
 
 
@@ -203,7 +201,7 @@ def _changing(record: RunRecord, outcome: str | None) -> Row:
 
 
 def ending(record: RunRecord, outcome: OutcomeRecord) -> tuple[Row, str | None]:
-    """Return what UPDATE takes of a run that is over, and its outcome if that is too long to be kept with it."""
+    """Return the same for a run that has ended, and its outcome if that is too long for the row."""
     text = encode(outcome)
     if len(text) <= _SHORT:
         return _changing(record, text), None
@@ -218,7 +216,7 @@ def event(run_id: str, row: Row) -> Event:
 
 
 class Lines:
-    """Events that are ready to be written; made by the caller, so that one that has no JSON form fails alone."""
+    """Events that are ready to be written. The caller makes them, so that one without a JSON form fails alone."""
 
     __slots__ = ("moves", "rows")
 
@@ -235,7 +233,7 @@ class Lines:
                 self.moves.append(draft)
 
     def then(self, more: Lines) -> Lines:
-        """Return these and more."""
+        """Return these lines, followed by more."""
         if not self.rows:
             return more
         both = Lines(())

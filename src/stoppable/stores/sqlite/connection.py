@@ -1,4 +1,4 @@
-"""Opens the file with apsw, and says in our own words what went wrong."""
+"""Opens the file with apsw, and explains its errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
-from stoppable.stores.sql.private import make_file
+from stoppable.stores.sql.permissions import make_file
 from stoppable.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
 
 BUSY_SECONDS = 30.0
@@ -30,7 +30,7 @@ _ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
 
 
 def open_writer(path: Path, synchronous: str) -> apsw.Connection:
-    """Return the connection that writes; makes the file, or brings its tables up to date."""
+    """Return the connection that writes; creates the file, or brings its tables up to date."""
     _refuse_old_sqlite()
     make_file(path)
     try:
@@ -64,7 +64,7 @@ def open_reader(path: Path) -> apsw.Connection:
 
 
 def open_log(path: Path) -> int:
-    """Return a descriptor of the log that commits are written to first: to sync it is to make them durable.
+    """Return a descriptor of the write-ahead log: a sync of it makes commits durable.
 
     It stays the same file while a connection is open. SQLite's locks are not on it, so it may be closed at any time.
     """
@@ -75,11 +75,11 @@ def open_log(path: Path) -> int:
 
 
 sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
-"""Have a file on disk, as SQLite itself does it."""
+"""Sync a file to the disk, as SQLite itself does."""
 
 
 def explain(error: Exception, path: Path) -> StoppableError:
-    """Return the error that tells a user what to do about one of SQLite's."""
+    """Return our error for one of SQLite's; it says what to do."""
     if isinstance(error, StoppableError):
         return error
     if not isinstance(error, apsw.Error):  # a lone surrogate, a number of more than 64 bits
@@ -145,7 +145,7 @@ def _migrate(connection: apsw.Connection, path: Path, migrations: Sequence[str])
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if connection.pragma("user_version") == version:  # and no other process was faster
+            if connection.pragma("user_version") == version:  # unless another process was faster
                 connection.execute(migrations[version])
                 connection.pragma("application_id", APPLICATION_ID)
                 connection.pragma("user_version", version + 1)

@@ -1,4 +1,4 @@
-"""A file while it is open: two connections, the threads that use them, and who is told."""
+"""A file while it is open: its connections, the threads that use them, and how listeners are notified."""
 
 from __future__ import annotations
 
@@ -11,33 +11,28 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from stoppable._engine.boot import boot_id
 from stoppable.errors import StoreError
 from stoppable.stores.base import Intent
+from stoppable.stores.future import Settled, StoreFuture, settle
 from stoppable.stores.listeners import Listeners
-from stoppable.stores.reply import Reply, Settled, settle
 from stoppable.stores.sql.batch import BatchThread
-from stoppable.stores.sql.locks import Locks
+from stoppable.stores.sql.engine import PATIENCE_SECONDS, LeaseCalls, Read, SqlEngine, Write
+from stoppable.stores.sql.queries import intents
+from stoppable.stores.sql.worker_locks import WorkerLocks
 from stoppable.stores.sqlite import connection
-from stoppable.stores.sqlite.leases import Leases, intents
+from stoppable.stores.sqlite.leases import Leases
 from stoppable.stores.sqlite.transaction import Session, Transaction
 from stoppable.stores.sqlite.wakeups import Wakeups
-from stoppable.stores.sqlite.writer import Write, Writer
-
-T = TypeVar("T")
-
-PATIENCE_SECONDS = 10.0
-"""How long a store that is being closed waits for a call that makes no progress."""
+from stoppable.stores.sqlite.writer import Writer
 
 _log = logging.getLogger("stoppable")
 
-Read = tuple[Callable[[Session], Any], Reply[Any]]
 
-
-class Engine:
-    """What a SqliteStore has between open and close; belongs to one process."""
+class Engine(SqlEngine):
+    """What a SqliteStore has between open and close."""
 
     def __init__(
         self,
@@ -50,15 +45,12 @@ class Engine:
         hints: Listeners,
         watchers: Listeners,
     ) -> None:
-        self.pid: int = os.getpid()
-        self.is_ours: bool = True
-        """Whether this process opened it, and not the one that it was forked from."""
         self._path = path = Path(os.path.realpath(path))  # as SQLite does for its own files beside it
+        super().__init__(str(path), hints, watchers)
+        self._is_ours = True
         _close_inherited(path)
-        self._hints = hints
-        self._watchers = watchers
         directory = path.with_name(path.name + "-workers")
-        self._turn = threading.RLock()  # held while connections change, and by the thread that hears of stops
+        self._turn = threading.RLock()  # held while connections change, and by the wake-up thread
         self.turns: list[threading.RLock] = [self._turn]
         self._connections = ExitStack()
         with self._turn, ExitStack() as undo:
@@ -73,47 +65,46 @@ class Engine:
                 sync = partial(connection.sync, log)
             self._wakeups = Wakeups(directory, lambda worker: hints.tell([worker]))
             self._connections.push(undo.pop_all())
-        self.locks: Locks = Locks(directory)
-        self.leases: Leases = Leases(lease_clock, boot_id(), self.locks, self._wakeups)
+        self.locks: WorkerLocks = WorkerLocks(directory)
+        self.leases: LeaseCalls = Leases(lease_clock, boot_id(), self.locks, self._wakeups)
         transaction = Transaction(self._writes, clock, events_kept)
         self._writer = Writer(path, self._writes, transaction, self._tell, self._listening, self._tell_all, sync)
-        self._session = Session(self._reads, clock)
+        self._session = Session(self._reads)
         self._woken: Session | None = None
-        self._reader: BatchThread[Read] = BatchThread("stoppable-sqlite-reader", self._answer)
-        self.turns += [self._writer.batches.turn, self._reader.turn]
-        self._writer.batches.start()
-        self._reader.start()
+        self._write_thread = self._writer.batches
+        self._read_thread: BatchThread[Read] = BatchThread("stoppable-sqlite-reader", self._answer)
+        self.turns += [self._write_thread.turn, self._read_thread.turn]
+        self._write_thread.start()
+        self._read_thread.start()
 
-    def put(self, write: Write, *, first: bool = False) -> None:
-        """Have a change made, after those that wait or before them."""
-        if not self._writer.batches.put(write, first=first):
-            raise self._closed()
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process opened it, and not the one that it was forked from."""
+        return self._is_ours
 
-    def read(self, call: Callable[..., T], *args: Any) -> Reply[T]:
-        """Have something looked up, after every change that was asked for before."""
-        reply: Reply[T] = Reply()
-        read = (lambda session: call(session, *args)), reply
-        if not self._writer.follow(lambda: self._reader.put(read)) and not self._reader.put(read):
-            raise self._closed()
-        return reply
+    def _urgent(self, write: Write) -> bool:
+        return self._write_thread.put(write, first=True)
 
-    def intents(self, worker: str) -> Reply[Sequence[Intent]]:
-        """Look up what a worker has to stop; on the thread that heard of it, without waking another."""
+    def _next_reader(self) -> BatchThread[Read]:
+        return self._read_thread
+
+    def intents(self, worker: str) -> StoreFuture[Sequence[Intent]]:
+        """Return the pending stops of a worker; on the thread of the wake-up, without waking another thread."""
         if not self._wakeups.is_here:
             return self.read(intents, worker)
         with self._turn:
             if self._woken is None:
                 opened = self._connections.enter_context(closing(connection.open_reader(self._path)))
-                self._woken = Session(opened, self._session.now)
-            return Reply.of(partial(intents, self._woken, worker))
+                self._woken = Session(opened)
+            return StoreFuture.of(partial(intents, self._woken, worker))
 
     def look(self) -> None:
-        """See now whether other processes have written, and from now on again and again while anybody listens."""
-        self._writer.batches.nudge()
+        """Look for writes of other processes, now and every LOOK_SECONDS while there are listeners."""
+        self._write_thread.nudge()
 
     def close(self) -> None:
-        """Finish what was asked, and let go of the file; what waits for another process that holds it is left to it."""
-        have_ended = self._writer.batches.close(PATIENCE_SECONDS), self._reader.close(PATIENCE_SECONDS)
+        """Finish what was asked, and close the file; calls that wait for a process that holds it may be lost."""
+        have_ended = self._write_thread.close(PATIENCE_SECONDS), self._read_thread.close(PATIENCE_SECONDS)
         self._wakeups.close()
         if all(have_ended):
             self.disconnect()
@@ -122,24 +113,21 @@ class Engine:
             self.leak()
 
     def disconnect(self) -> None:
-        """Close the connections; nobody uses them any more."""
+        """Close the connections, once no thread uses them."""
         with self._turn:
             self._connections.close()
 
-    def _closed(self) -> StoreError:
-        return StoreError(f"{self._path} was closed")
-
     def _answer(self, reads: list[Read]) -> None:
-        settle([self._looked_up(call, reply) for call, reply in reads])
+        settle([self._looked_up(*read) for read in reads])
 
-    def _looked_up(self, call: Callable[[Session], Any], reply: Reply[Any]) -> Settled:
+    def _looked_up(self, call: Callable[..., Any], args: tuple[Any, ...], future: StoreFuture[Any]) -> Settled:
         try:
-            return reply, call(self._session), None
+            return future, call(self._session, *args), None
         except Exception as error:
-            return reply, None, connection.explain(error, self._path)
+            return future, None, connection.explain(error, self._path)
 
     def _tell(self, transaction: Transaction) -> None:
-        self._wakeups.wake(transaction.woken.difference(self._hints.names()))  # first: they have the longest way
+        self._wakeups.wake(transaction.woken.difference(self._hints.names()))  # first: other processes take longest
         self._hints.tell(transaction.woken)
         self._watchers.tell(transaction.touched)
 
@@ -156,17 +144,17 @@ class Engine:
         return self._path
 
     def leak(self) -> None:
-        """Keep the connections for ever: another thread uses them, or a parent process, whose file they might harm."""
-        self.is_ours = False
+        """Never close the connections: a thread uses them, or they are a parent's, and closing would harm its file."""
+        self._is_ours = False
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connections))
 
 
-# Forks. SQLite knows which files and locks its process has, and a forked child believes to have those of its parent:
-# over a connection of its own it would wait for a lock that nobody holds, or write to a log that its parent, which sees
-# no lock of it, has removed. So it first closes those that it inherited. That harms the parent only if one was in use
-# at the moment of the fork: https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_
+# Forks. SQLite remembers the files and locks of its process, and a forked child seems to have those of its parent. With
+# a connection of its own, the child would wait for a lock that no process holds, or write to a log that the parent has
+# removed. So it first closes the connections that it inherited. That harms the parent only if one was in use during the
+# fork: https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_
 
-_FORK_SECONDS = 1.0  # for all that a fork waits for
+_FORK_SECONDS = 1.0  # for everything that a fork waits for
 
 _open: set[Engine] = set()
 _inherited: dict[Engine, bool] = {}  # and whether it was between two batches

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stoppable.errors import Fenced, RunNotFound, StoppableError
-from stoppable.records import Draft, Event, EventType, RunRecord
+from stoppable.records import Draft, EventType
 from stoppable.stores import rules
-from stoppable.stores.base import READ_BYTES
-from stoppable.stores.sql import rows
+from stoppable.stores.sql import queries, rows
 from stoppable.stores.sql.rows import Lines, Row
+from stoppable.stores.sqlite.rows import RECORD
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
 _STATE = """SELECT number, epoch, ended_at IS NULL, (SELECT coalesce(max(seq), 0) FROM events WHERE run = number)
@@ -22,19 +22,31 @@ _PARTIALS = """SELECT data FROM events WHERE run = ? AND type = 'partial' AND se
  (SELECT max(seq) FROM events WHERE run = ? AND type = 'partial' AND json_type(data, '$.delta') IS NULL), 0)
  ORDER BY seq"""
 
+# Kinds and names are read from the data: SQLite is fast at that, and an append writes fewer columns.
+_OPEN = """
+SELECT id, data ->> 'kind' AS kind, data ->> 'name' AS name, sum(CASE type WHEN 'entered' THEN 1 ELSE -1 END) AS open
+FROM runs JOIN events ON run = number
+WHERE id IN (SELECT value FROM json_each(?)) AND ended_at IS NULL AND type IN ('entered', 'left')
+GROUP BY number, kind, name HAVING open > 0 ORDER BY number, min(seq)
+"""
+_LIVE = """
+SELECT id, EXISTS (SELECT 1 FROM events WHERE run = number AND seq > ? AND type = 'truncated')
+FROM runs WHERE id IN (SELECT value FROM json_each(?)) AND ended_at IS NULL
+"""
+
 Append = tuple[str, int, Lines]
 """The arguments of an append."""
 
 
 def append_all(tx: Transaction, calls: Iterable[Append]) -> list[int | StoppableError]:
-    """Add to the logs of runs, and return what each call answers: what is wrong with one concerns no other."""
+    """Append to the logs of runs, and return the result or error of each call."""
     answers: list[int | StoppableError] = []
     waiting: list[Row] = []
     tails, kept, now = tx.tails, tx.events_kept, tx.now()
     for run_id, epoch, lines in calls:
         tail = tails.get(run_id)
         if tail is None or tail[1] != epoch or lines.moves or tail[2] + len(lines.rows) > kept:
-            _write(tx, waiting)  # first: it looks into the file
+            _write(tx, waiting)  # first: the next append reads the file
             waiting = []
             try:
                 answers.append(append(tx, run_id, epoch, lines))
@@ -74,10 +86,10 @@ def append(tx: Transaction, run_id: str, epoch: int, lines: Lines) -> int:
 
 
 def _move(tx: Transaction, number: int, moves: Sequence[Draft]) -> None:
-    row = tx.one(f"SELECT {rows.RECORD} FROM runs WHERE number = ?", (number,))  # noqa: S608 - our own names
+    row = tx.one(f"SELECT {RECORD} FROM runs WHERE number = ?", (number,))  # noqa: S608 - our own names
     assert row is not None, "it was there"
     before = rows.record(row)
-    after = moved(before, moves, tx.now())
+    after = rules.moved_by(before, moves, tx.now())
     if after is not before:
         facts = rows.encode(after.metadata) if after.metadata else None
         tx.run(
@@ -86,15 +98,8 @@ def _move(tx: Transaction, number: int, moves: Sequence[Draft]) -> None:
         )
 
 
-def moved(record: RunRecord, moves: Iterable[Draft], now: float) -> RunRecord:
-    """Return a record after events that change it."""
-    for draft in moves:
-        record = rules.moved(record, draft, now)
-    return record
-
-
 def add(tx: Transaction, number: int, last: int, lines: Lines) -> int:
-    """Write to the log of a run that has so many events, and return how many it has then."""
+    """Append to the log of a run that has ``last`` events, and return its new length."""
     found = lines.rows
     if last + len(found) > tx.events_kept:
         found = _within_cap(tx, number, last, found)
@@ -109,7 +114,7 @@ def add(tx: Transaction, number: int, last: int, lines: Lines) -> int:
 def _within_cap(
     tx: Transaction, number: int, last: int, lines: Sequence[tuple[float | None, EventType, str]]
 ) -> list[tuple[float | None, EventType, str]]:
-    """Return what a long log still takes: after one mark only the events of which a run has few."""
+    """Return the events that a full log still takes: a mark, then only those that are always kept."""
     kept: list[tuple[float | None, EventType, str]] = []
     is_marked = False
     if last > tx.events_kept:
@@ -124,22 +129,18 @@ def _within_cap(
     return kept
 
 
-def read(session: Session, run_id: str, after: int, limit: int) -> Sequence[Event]:
-    """Return a part of a run's log."""
-    found, _ = session.some(
-        "SELECT seq, at, type, data FROM events WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?",
-        (session.number(run_id), max(after, 0), max(limit, 0)),
-        READ_BYTES,
-    )
-    return [rows.event(run_id, row) for row in found]
+def in_flight(session: Session, run_ids: Sequence[str], events_kept: int) -> Mapping[str, tuple[str, ...] | None]:
+    """Return the open boundaries of live runs."""
+    wanted = rows.encode(list(run_ids))
+    return queries.open_boundaries(session.all(_LIVE, (events_kept, wanted)), session.all(_OPEN, (wanted,)))
 
 
 def last_of(row: Row) -> tuple[int, int]:
-    """Return the number of a run and of its last event, of a row with the columns RECORD."""
+    """Return the number of a run and of its last event, of a row with the record columns."""
     return row[-1], row[-2]
 
 
 def partials(session: Session, number: int) -> Iterator[Mapping[str, Any]]:
-    """Yield what the log of a run has of its partial, from where it was last set."""
+    """Yield the data of a run's partial events, from the last one that replaced the partial."""
     for (data,) in session.all(_PARTIALS, (number, number)):
         yield rows.decode(data)

@@ -1,4 +1,4 @@
-"""Workers: their leases, what they have to stop, and what becomes of their runs when they are gone."""
+"""Workers: their leases, their pending stops, and the end of their runs when they are gone."""
 
 from __future__ import annotations
 
@@ -9,39 +9,32 @@ from stoppable.records import RunRecord
 from stoppable.stores import rules
 from stoppable.stores.base import Intent, WorkerInfo
 from stoppable.stores.sql import rows
-from stoppable.stores.sql.locks import Locks, file_name
+from stoppable.stores.sql.queries import intents
+from stoppable.stores.sql.worker_locks import WorkerLocks, file_name
 from stoppable.stores.sqlite import events, runs
-from stoppable.stores.sqlite.transaction import Session, Transaction
+from stoppable.stores.sqlite.rows import RECORD
+from stoppable.stores.sqlite.transaction import Transaction
 from stoppable.stores.sqlite.wakeups import Wakeups
 
-# A lease of an earlier start of the machine has run out; so has one that was given in the future, which is how a reboot
-# looks where the system has no name for its starts.
+# A lease from before the last boot has expired. So has a lease from the future, which is how a reboot looks on a system
+# without a boot id.
 _EXPIRED = "boot <> :boot OR until < :now OR until - ttl > :now + 1"
 _FENCED = "SELECT 1 FROM fenced WHERE worker = :id UNION ALL SELECT 1 FROM workers WHERE id = :id AND state <> 'open'"
-_TO_STOP = "SELECT id, mode, grace, reason FROM runs WHERE worker = ? AND ended_at IS NULL AND mode > acknowledged"
-_GONE = f"""SELECT {rows.RECORD}, state FROM runs JOIN (SELECT id AS gone, state FROM workers WHERE state <> 'open')
+_GONE = f"""SELECT {RECORD}, state FROM runs JOIN (SELECT id AS gone, state FROM workers WHERE state <> 'open')
  ON worker = gone WHERE ended_at IS NULL AND NOT (state = 'silent' AND ?) ORDER BY number LIMIT ?"""  # noqa: S608
 
 
-def intents(session: Session, worker: str) -> Sequence[Intent]:
-    """Say what a worker has to stop."""
-    return [
-        Intent(run_id=run_id, stop=rows.stop_of(mode, grace, reason))
-        for run_id, mode, grace, reason in session.all(_TO_STOP, (worker,))
-    ]
-
-
 class Leases:
-    """The calls of and about workers."""
+    """The calls about workers."""
 
-    def __init__(self, clock: Callable[[], float], boot: str, locks: Locks, wakeups: Wakeups) -> None:
+    def __init__(self, clock: Callable[[], float], boot: str, locks: WorkerLocks, wakeups: Wakeups) -> None:
         self._clock = clock
         self._boot = boot
         self._locks = locks
         self._wakeups = wakeups
 
     def open_worker(self, tx: Transaction, info: WorkerInfo, ttl: float) -> None:
-        """Give a process its lease; its lock comes first, so that a lease without one is of a dead worker."""
+        """Give a process a lease; it takes its lock first, so a lease without a lock is that of a dead worker."""
         if tx.one(_FENCED, {"id": info.id}) is not None:
             raise Fenced(info.id)
         if self._locks.take(info.id):
@@ -95,7 +88,7 @@ class Leases:
                 tx.run("UPDATE workers SET state = 'silent' WHERE id = ?", (worker,))
 
     def _forget(self, tx: Transaction) -> None:
-        """Forget workers that have neither a lease nor runs, and then their files."""
+        """Delete workers that have neither a lease nor runs, then their files."""
         gone = tx.all(
             "DELETE FROM workers WHERE state <> 'open' AND NOT EXISTS"
             " (SELECT 1 FROM runs WHERE worker = workers.id AND ended_at IS NULL) RETURNING id"
@@ -103,7 +96,7 @@ class Leases:
         if gone:
             names = rows.encode([worker for (worker,) in gone])
             tx.run("INSERT OR IGNORE INTO fenced SELECT value FROM json_each(?)", (names,))
-            # Only files of workers that were ours: whatever else is in the directory is not.
+            # Only files of workers that this store knew: others in the directory are not ours.
             there = rows.encode(self._locks.names())
             known = tx.all("SELECT worker FROM fenced WHERE worker IN (SELECT value FROM json_each(?))", (there,))
             dead = {file_name(worker) for (worker,) in (*gone, *known)}

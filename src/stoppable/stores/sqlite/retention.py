@@ -1,4 +1,4 @@
-"""Forgets runs that ended long ago, with all that belongs to them."""
+"""Deletes runs that ended long ago, with everything that belongs to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SELECT json_group_array(number), count(*), coalesce(sum(ended_at < :before), 0) 
 """
 
 
-# The last one stays: its place must not be given again, or whoever follows all runs would miss what comes next.
+# The last event stays: if its place were used again, readers of all runs would miss the next event.
 _FORGET = """
 DELETE FROM events WHERE run IN (SELECT value FROM json_each(?)) AND rowid < (SELECT max(rowid) FROM events)
 """

@@ -1,4 +1,4 @@
-"""How a run begins and ends."""
+"""Registers, acknowledges and ends runs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ from stoppable.errors import Fenced, RunConflict, RunNotFound
 from stoppable.records import OutcomeRecord, RunRecord, changed
 from stoppable.stores import rules
 from stoppable.stores.base import Registered
-from stoppable.stores.sql import rows
-from stoppable.stores.sql.rows import Lines, Row
-from stoppable.stores.sqlite import events, holds, stops, tombstones
-from stoppable.stores.sqlite.transaction import Session, Transaction
+from stoppable.stores.sql import holds, rows
+from stoppable.stores.sql.queries import row_of
+from stoppable.stores.sql.rows import Lines
+from stoppable.stores.sqlite import events, stops, tombstones
+from stoppable.stores.sqlite.rows import INSERT, RECORD, UPDATE
+from stoppable.stores.sqlite.transaction import Transaction
 
-_BY_ID = f"SELECT {rows.RECORD} FROM runs WHERE id = ?"  # noqa: S608 - our own names
-
-
-def row_of(session: Session, run_id: str) -> Row:
-    """Return the row of a run."""
-    row = session.one(_BY_ID, (run_id,))
-    if row is None:
-        raise RunNotFound(run_id)
-    return row
+_BY_ID = f"SELECT {RECORD} FROM runs WHERE id = ?"  # noqa: S608 - our own names
 
 
 def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
@@ -45,7 +39,7 @@ def register(tx: Transaction, record: RunRecord, request: str) -> Registered:
     record = rules.begun(record, parent, now) if has_begun else record
     given = rows.input_of(record)
     below = None if above is None else events.last_of(above)[0]
-    inserted = tx.one(rows.INSERT, rows.values(record, request, below, given))
+    inserted = tx.one(INSERT, rows.values(record, request, below, given))
     assert inserted is not None, "it returns the number"
     number = inserted[0]
     if rows.long_input(given):
@@ -90,21 +84,23 @@ def finish(
         lines = Lines([rules.late_event(outcome)])
         return changed(after, last_event=events.add(tx, number, last, lines))
     now = tx.now()
-    record = events.moved(record, lines.moves, now)
+    record = rules.moved_by(record, lines.moves, now)
     return end(tx, number, last, rules.over(record, outcome, receipt, now), lines)
 
 
 def end(tx: Transaction, number: int, last: int, record: RunRecord, lines: Lines | None = None) -> RunRecord:
-    """Write a record that is over, and its last events."""
+    """Write the record of a run that has ended, and its last events."""
     assert record.outcome is not None, "how it ended"
     ends = _last_words(record.status, record.outcome.clean) if record.stop is None else _words(record, record.outcome)
     last = events.add(tx, number, last, ends if lines is None else lines.then(ends))
     changing, long = rows.ending(record, record.outcome)
-    tx.run(rows.UPDATE, (*changing, number))
+    tx.run(UPDATE, (*changing, number))
     if long is not None:
         tx.run("INSERT INTO outcomes (run, outcome) VALUES (?, ?)", (number, long))
     tx.touch(record.id)
-    object.__setattr__(record, "last_event", last)  # it is ours alone as yet, and to copy it takes longer than the rest
+    object.__setattr__(
+        record, "last_event", last
+    )  # nothing else has it yet, and a copy would take longer than the rest
     return record
 
 

@@ -1,14 +1,14 @@
-"""The tables, and how a file of an older stoppable is brought up to them."""
+"""The tables, and the steps that bring a file of an older stoppable up to date."""
 
 from __future__ import annotations
 
 APPLICATION_ID = 0x53544F50
-"""``STOP``, in the header of the file: it is how we know our own."""
+"""``STOP``, in the header of the file: marks it as ours."""
 
 # Columns for what changes or is searched, JSON for the rest. A run is live while ``ended_at`` is null. Ranks (``mode``,
 # ``acknowledged``) are -1 where there is none, so that one comparison answers "is there a stop to acknowledge". The
-# number of a run's last event is not kept but found: an append then touches one table only. Events lie in the order in
-# which they came, not by run: a hundred runs that log at once then write a few pages and not a hundred.
+# number of a run's last event is not stored but looked up, so an append writes to one table only. Events are stored in
+# the order in which they came, not by run, so a hundred runs that log at once write to a few pages, not to a hundred.
 _FIRST = """
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -98,7 +98,7 @@ CREATE INDEX answered_by_key ON answered (key);
 CREATE INDEX answered_by_time ON answered (at);
 """
 
-# The key of a conversation is kept as JSON: any text is one, and not any text fits into a column.
+# Keys are stored as JSON: any text is a key, and not every text fits into a column.
 _KEYS = """
 ALTER TABLE runs ADD COLUMN key TEXT;
 CREATE INDEX runs_by_key ON runs (key, ended_at) WHERE key IS NOT NULL;
@@ -119,7 +119,7 @@ ALTER TABLE runs ADD COLUMN input TEXT;
 ALTER TABLE runs ADD COLUMN metadata TEXT;
 """
 
-# Outcomes that are large lie apart, so that a list does not read them.
+# Large outcomes have their own table, so that a list does not read them.
 _OUTCOMES = """
 CREATE TABLE outcomes (
     run INTEGER PRIMARY KEY,
@@ -132,7 +132,7 @@ UPDATE runs SET outcome = json_replace(outcome, '$.result', NULL, '$.partial', N
 
 _LATE = "ALTER TABLE runs ADD COLUMN ended_late REAL;"
 
-# Inputs that are large lie apart too: whatever changes a run writes its whole row again.
+# Large inputs too, because every change of a run writes its whole row again.
 _INPUTS = """
 CREATE TABLE inputs (
     run INTEGER PRIMARY KEY,

@@ -1,40 +1,23 @@
-"""How a stop is kept: for one run or many with all that is below them, in the same few statements."""
+"""Stores a stop of one run or many, with everything below them, in the same few statements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from stoppable import _json
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer
 from stoppable.errors import RunNotFound
 from stoppable.records import Hold, Selector, StopAnswer, StopIntent, StopResult
 from stoppable.stores import rules
-from stoppable.stores.sql import rows
-from stoppable.stores.sql.requests import StopRequest
-from stoppable.stores.sql.rows import Row
-from stoppable.stores.sqlite import holds, tombstones
+from stoppable.stores.sql import holds, rows
+from stoppable.stores.sql.queries import stopped_by
+from stoppable.stores.sql.requests import StopRequest, earlier_result, remember
+from stoppable.stores.sqlite import tombstones
+from stoppable.stores.sqlite.rows import RECORD
 from stoppable.stores.sqlite.transaction import Session, Transaction
 
-LABELS = """NOT EXISTS (
-    SELECT 1 FROM json_each(?) AS wanted
-    WHERE wanted.value IS NOT (SELECT value FROM json_each(labels) AS had WHERE had.key = wanted.key)
-)"""
-"""The condition that a run has all of some labels, given as JSON."""
-
-_KNOWN = "SELECT answers, hold, waits_until FROM answered WHERE key = ? AND owner IS ?"
-_ONE = "SELECT number, ended_at IS NULL, mode FROM runs WHERE id = ? AND (? IS NULL OR owner = ?)"
-# Those that match, but for those below another one that does: its stop is theirs.
-_TOPMOST = """
-WITH RECURSIVE chosen (top) AS MATERIALIZED (SELECT number FROM runs WHERE {}),
-below (node) AS (
-    SELECT number FROM chosen JOIN runs ON parent = top
-    UNION
-    SELECT number FROM below JOIN runs ON parent = node
-)
-SELECT number, 1, mode FROM chosen JOIN runs ON number = top WHERE top NOT IN (SELECT node FROM below) ORDER BY number
-"""
+_NAMED = "SELECT number, ended_at IS NULL, mode FROM runs WHERE number IN ({}) ORDER BY number"
 _NODES = """
 WITH RECURSIVE below (node) AS (
     SELECT value FROM json_each(:numbers)
@@ -72,19 +55,18 @@ WHERE number IN (SELECT node FROM below) AND ended_at IS NULL AND acknowledged <
 
 
 def request_stop(tx: Transaction, request: StopRequest) -> StopResult:
-    """Keep a stop."""
+    """Store a stop."""
     target, intent = request.target, request.intent
-    if request.idempotency_key is not None:
-        row = tx.one(_KNOWN, (request.idempotency_key, request.owner))
-        if row is not None:
-            return _answered(tx, target, *row)
+    if (earlier := earlier_result(tx, request)) is not None:
+        return earlier
     rules.check_waiting(target, if_unknown_hold=request.if_unknown_hold)
     held = rules.held_by(target, request.owner) if request.hold else None
-    chosen = _chosen(tx, target, request.owner)
+    sql, values = stopped_by(tx, target, request.owner)
+    chosen = tx.all(_NAMED.format(sql), values)
     if not chosen and isinstance(target, str):
         if not request.if_unknown_hold:
             raise RunNotFound(target)
-        return StopResult(waits_until=None if request.dry_run else _wait_for_run(tx, target, request.owner, intent))
+        return StopResult(waits_until=None if request.dry_run else tombstones.wait_for_run(tx, target, request))
     placed = None if held is None else holds.make(tx, held, intent)
     answers = [(number, _answer(is_live, mode, intent)) for number, is_live, mode in chosen]
     if request.dry_run:
@@ -93,28 +75,11 @@ def request_stop(tx: Transaction, request: StopRequest) -> StopResult:
         holds.keep(tx, placed)
     until = None
     if not chosen and request.if_unknown_hold and isinstance(target, Selector):
-        until = tombstones.wait_for_key(tx, target, request.owner, intent)
+        until = tombstones.wait_for_key(tx, target, request)
     _stop(tx, [number for number, _ in answers], intent, rules.asked(request.asked_at, tx.now()))
     result = _result(tx, answers, placed, until)
-    _remember(tx, request, result)
+    remember(tx, request, result)
     return result
-
-
-def _chosen(session: Session, target: str | Selector, owner: str | None) -> list[Row]:
-    if isinstance(target, str):
-        return session.all(_ONE, (target, owner, owner))
-    terms, values = ["ended_at IS NULL"], []
-    for column, value in (("owner", target.owner), ("name", target.name), ("owner", owner)):
-        if value is not None:
-            terms.append(f"{column} = ?")
-            values.append(value)
-    if target.labels:
-        terms.append(LABELS)
-        values.append(rows.encode(target.labels))
-    if target.key is not None:
-        terms.append("key = ?")
-        values.append(rows.encode(target.key))
-    return session.all(_TOPMOST.format(" AND ".join(terms)), values)
 
 
 def _answer(is_live: int, mode: int, intent: StopIntent) -> Answer:
@@ -126,12 +91,12 @@ def _answer(is_live: int, mode: int, intent: StopIntent) -> Answer:
 
 
 def acknowledge(tx: Transaction, number: int, mode: Mode) -> None:
-    """Note that the gates of a run and of those below it on the same worker are closed."""
+    """Record that the gates of a run and of its descendants on the same worker are closed."""
     tx.run(_ACKNOWLEDGE, {"number": number, "rank": mode.rank})
 
 
 def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent, at: float) -> None:
-    """Stop runs with all that is below them, and wake their workers."""
+    """Stop runs with everything below them, and wake their workers."""
     values: dict[str, Any] = {
         "numbers": rows.array(numbers),
         "now": at,
@@ -143,7 +108,7 @@ def _stop(tx: Transaction, numbers: Sequence[int], intent: StopIntent, at: float
         "stopping": Status.STOPPING.value,
     }
     nodes = tx.all(_NODES, values)
-    begun: dict[str | None, list[int]] = {}  # by the reason that they had before
+    begun: dict[str | None, list[int]] = {}  # by the reason of an earlier stop
     for number, run_id, worker, has_begun, reason in nodes:
         tx.touch(run_id)
         tx.woken.add(worker)
@@ -160,7 +125,7 @@ def _result(
     session: Session, answers: Sequence[tuple[int, Answer]], placed: Hold | None, until: float | None = None
 ) -> StopResult:
     found = session.all(
-        f"SELECT {rows.RECORD} FROM (SELECT value AS wanted FROM json_each(?)) JOIN runs ON number = wanted",  # noqa: S608 - our own names
+        f"SELECT {RECORD} FROM (SELECT value AS wanted FROM json_each(?)) JOIN runs ON number = wanted",  # noqa: S608 - our own names
         (rows.array(number for number, _ in answers),),
     )
     by_number = dict(answers)
@@ -169,44 +134,3 @@ def _result(
         hold=placed,
         waits_until=until,
     )
-
-
-def _remember(tx: Transaction, request: StopRequest, result: StopResult) -> None:
-    answers = {item.record.id: item.answer for item in result.answers}
-    placed = result.hold
-    if request.idempotency_key is not None:
-        tx.run(
-            "INSERT INTO answered (key, owner, at, answers, hold, waits_until) VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                request.idempotency_key,
-                request.owner,
-                tx.now(),
-                rows.encode(answers),
-                placed and rows.encode(placed),
-                result.waits_until,
-            ),
-        )
-    holds.note(tx, "stop", request.intent, request.target, {"runs": answers, "hold": placed and placed.id})
-
-
-def _answered(
-    session: Session, target: str | Selector, answers: str, hold: str | None, until: float | None
-) -> StopResult:
-    """Return an answer that was given before; of runs that were purged since, nothing is left to say."""
-    by_id = rows.decode(answers)
-    found = session.all(
-        f"SELECT {rows.RECORD} FROM (SELECT value AS wanted FROM json_each(?)) JOIN runs ON id = wanted",  # noqa: S608
-        (rows.encode(list(by_id)),),
-    )
-    if isinstance(target, str) and not found:
-        raise RunNotFound(target)
-    return StopResult(
-        answers=tuple(StopAnswer(record=rows.record(row), answer=Answer(by_id[row[0]])) for row in found),
-        hold=None if hold is None else _json.load(Hold, rows.decode(hold)),
-        waits_until=until,
-    )
-
-
-def _wait_for_run(tx: Transaction, run_id: str, owner: str | None, intent: StopIntent) -> float:
-    holds.note(tx, "stop", intent, run_id, {"runs": {}, "hold": None, "owner": owner})
-    return tombstones.wait_for_run(tx, run_id, owner, intent)

@@ -1,88 +1,96 @@
-"""What a call sees while it is made: the file, the time, and a note of what it touches."""
+"""The connection that a call uses, and what the call has changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stoppable.errors import RunNotFound
+from stoppable.stores.sql import rows
 from stoppable.stores.sql.rows import Row
+from stoppable.stores.sql.session import SqlSession, SqlTransaction
+from stoppable.stores.sqlite.rows import RECORD, SUMMARY
 
 if TYPE_CHECKING:
     import apsw
 
 
-class Session:
-    """A connection as the calls use it."""
+class Session(SqlSession):
+    """A connection to the file."""
 
-    __slots__ = ("_connection", "_execute", "_execute_many", "now")
+    __slots__ = ("_connection", "_execute", "_execute_many")
 
-    def __init__(self, connection: apsw.Connection, now: Callable[[], float]) -> None:
+    record_columns = RECORD
+    summary_columns = SUMMARY
+    has_labels = """NOT EXISTS (
+        SELECT 1 FROM json_each(?) AS wanted
+        WHERE wanted.value IS NOT (SELECT value FROM json_each(labels) AS had WHERE had.key = wanted.key)
+    )"""
+    place = "events.rowid"
+
+    def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         cursor = connection.cursor()
         self._execute = cursor.execute
         self._execute_many = cursor.executemany
-        self.now: Callable[[], float] = now
 
     def all(self, sql: str, values: Any = ()) -> list[Row]:
         """Return every row."""
         return self._execute(sql, values).fetchall()
 
-    def some(self, sql: str, values: Any, size: int) -> tuple[list[Row], bool]:
-        """Return rows until their last column has so many characters, one at least, and whether those are all."""
+    def some(self, sql: str, values: Any, order: str, size: int) -> tuple[list[Row], bool]:  # noqa: ARG002 - it has one
+        """Return rows until the last column has ``size`` characters, at least one, and whether these are all."""
         cursor = self._connection.execute(sql, values)
-        rows: list[Row] = []
+        found: list[Row] = []
         for row in cursor:
-            rows.append(row)
+            found.append(row)
             size -= len(row[-1])
             if size <= 0:
                 cursor.close(True)  # noqa: FBT003 - apsw's; one left open would hold on to an old state of the file
-                return rows, False
-        return rows, True
+                return found, False
+        return found, True
 
     def one(self, sql: str, values: Any = ()) -> Row | None:
-        """Return the only row there can be."""
-        rows = self._execute(
-            sql, values
-        ).fetchall()  # to its end: one left open would hold on to an old state of the file
-        return rows[0] if rows else None
+        """Return the only row, or None."""
+        found = self.all(sql, values)  # to its end: a cursor left open would hold on to an old state of the file
+        return found[0] if found else None
 
-    def run(self, sql: str, values: Any = ()) -> None:
-        """Make a change."""
-        self._execute(sql, values)
+    def records(self, run_ids: Sequence[str]) -> list[Row]:
+        """Return the records of runs, ordered by their numbers."""
+        wanted = "id IN (SELECT value FROM json_each(?))"
+        return self.all(f"SELECT {RECORD} FROM runs WHERE {wanted} ORDER BY number", (rows.encode(run_ids),))  # noqa: S608 - our own names
 
-    def number(self, run_id: str) -> int:
-        """Return the number under which a run is kept."""
-        row = self.one("SELECT number FROM runs WHERE id = ?", (run_id,))
-        if row is None:
-            raise RunNotFound(run_id)
-        return int(row[0])
+    def logs(self, *, of_tree: bool) -> str:
+        """Return the FROM clause of all logs; the events of a tree are few, and are found run by run."""
+        way = "INDEXED BY events_by_run" if of_tree else "NOT INDEXED"
+        return f"events {way} CROSS JOIN runs ON number = run"
 
 
 Tail = tuple[int, int, int]
-"""Where the log of a live run ends: the run's number, its epoch, and the number of its last event."""
+"""The end of a live run's log: the run's number, its epoch, and the number of its last event."""
 
-_TAILS = 4096  # runs that log at the same time; the ends of other logs are found in the file
+_TAILS = 4096  # runs that log at the same time; others are looked up in the file
 
 
-class Transaction(Session):
-    """A session that writes; ``touched`` runs, ``woken`` workers and ``later`` wait for its end, ``undo`` for another.
+class Transaction(Session, SqlTransaction):
+    """A session that writes.
 
-    ``tails`` is what earlier transactions of this process found out and is still so: a run that logs again and again is
-    looked up once. Whoever changes a run in any other way than by an append says so with ``touch``.
+    After the commit, listeners of ``touched`` runs and ``woken`` workers are notified and ``later`` is called; after a
+    rollback ``undo`` is called. ``tails`` remembers where logs end, so that a run that logs often is looked up once.
+    Code that changes a run in any other way than by an append calls ``touch``.
     """
 
-    __slots__ = ("_version", "events_kept", "later", "tails", "touched", "undo", "woken")
+    __slots__ = ("_now", "_version", "events_kept", "later", "tails", "touched", "undo", "woken")
 
     def __init__(self, connection: apsw.Connection, now: Callable[[], float], events_kept: int) -> None:
-        super().__init__(connection, now)
+        super().__init__(connection)
+        self._now = now
         self.events_kept: int = events_kept
         self.tails: dict[str, Tail] = {}
         self._version: int | None = None
         self._forget()
 
     def begin(self) -> None:
-        """Forget what the last one touched, and all that was known if another connection has written since."""
+        """Forget the last transaction, and all tails if another connection has written since."""
         self._forget()
         version = self.all("PRAGMA data_version")[0][0]
         if version != self._version:
@@ -96,20 +104,28 @@ class Transaction(Session):
         self.undo: list[Callable[[], object]] = []
 
     def rolled_back(self) -> None:
-        """Forget what is known: some of it did not happen."""
+        """Forget all tails: some were never written."""
         self.tails.clear()
 
     def touch(self, run_id: str) -> None:
-        """Note that a run is changed."""
+        """Record that a run has changed."""
         self.touched.add(run_id)
         self.tails.pop(run_id, None)
 
     def appended(self, run_id: str, tail: Tail) -> None:
-        """Note that a log has become longer, and where it ends now."""
+        """Record that a log has grown, and where it ends now."""
         self.touched.add(run_id)
         if len(self.tails) >= _TAILS:
             self.tails.clear()
         self.tails[run_id] = tail
+
+    def now(self) -> float:
+        """Return the time of the store's clock."""
+        return self._now()
+
+    def run(self, sql: str, values: Any = ()) -> None:
+        """Make a change."""
+        self._execute(sql, values)
 
     def run_many(self, sql: str, values: list[Row]) -> None:
         """Make a change for each of many rows."""

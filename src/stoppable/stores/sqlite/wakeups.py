@@ -1,4 +1,4 @@
-"""A datagram wakes the process of a worker that has something to stop. It may be lost: the intent is in the file."""
+"""Wakes the process of a worker that has a pending stop, by a datagram. It may be lost: the stop is in the file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from stoppable.errors import StoreError
-from stoppable.stores.sql.locks import file_name
+from stoppable.stores.sql.worker_locks import file_name
 
-_MOST = 1000  # datagrams that one look answers
+_MOST = 1000  # datagrams that one wake-up answers
 _LONGEST = 100  # the system takes 107 bytes on Linux, 103 elsewhere
 
 
 class Wakeups:
-    """The sockets of this process's workers, read on one thread, and the way to wake the workers of others."""
+    """Listens for the workers of this process on one thread, and wakes those of other processes."""
 
     def __init__(self, directory: Path, woken: Callable[[str], object]) -> None:
         self._directory = directory
@@ -41,7 +41,7 @@ class Wakeups:
         return threading.get_ident() == self._thread.ident
 
     def listen(self, worker: str) -> None:
-        """Listen for a worker of this process; where sockets cannot be made, the poll has to do."""
+        """Listen for a worker of this process; without sockets, the store is polled instead."""
         if worker in self._sockets:
             return
         inbox = _datagrams()
@@ -67,7 +67,7 @@ class Wakeups:
             self._path(worker).unlink(missing_ok=True)
 
     def wake(self, workers: Iterable[str]) -> None:
-        """Wake the processes of workers, those that are there."""
+        """Wake the processes of workers."""
         for worker in workers:
             try:
                 address = self._address(worker)
@@ -77,7 +77,7 @@ class Wakeups:
                     with _short(self._path(worker)) as way:
                         self._sender.sendto(b"!", way)
             except OSError:
-                pass  # it is gone, or hears so much that it will look anyway
+                pass  # it is gone, or has so many datagrams that it will look anyway
 
     def _address_of(self, worker: str) -> str | None:
         path = self._path(worker)
@@ -105,15 +105,15 @@ class Wakeups:
                 inbox = key.fileobj
                 assert isinstance(inbox, socket.socket), "nothing else is registered"
                 _heard(inbox, 1)
-                self._woken(key.data)  # first: a stop does not wait until we know that there is no other one
+                self._woken(key.data)  # before the rest is read: a stop must not wait for it
                 if _heard(inbox, _MOST):
                     self._woken(key.data)
 
 
 def _heard(inbox: socket.socket, most: int) -> bool:
-    """Take what came, up to so many, and return whether it was anything."""
+    """Read up to ``most`` datagrams, and return whether there were any."""
     heard = 0
-    with contextlib.suppress(OSError):  # there is no more, or it was closed
+    with contextlib.suppress(OSError):  # there are no more, or the socket was closed
         while heard < most and inbox.recv(16):
             heard += 1
     return heard > 0
@@ -121,7 +121,7 @@ def _heard(inbox: socket.socket, most: int) -> bool:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """Give an address for a socket, by way of its open directory where its path is too long for one."""
+    """Yield the address of a socket, through its open directory if the path is too long."""
     if len(os.fsencode(path)) <= _LONGEST:
         yield str(path)
         return

@@ -1,4 +1,4 @@
-"""The one thread of a store that writes: whatever calls wait, one transaction takes them all."""
+"""The thread of a store that writes: one transaction for all calls that are queued."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoppable.errors import StoppableError, StoreError
-from stoppable.stores.reply import Reply, Settled, settle
+from stoppable.stores.future import Settled, settle
 from stoppable.stores.sql.batch import BatchThread
+from stoppable.stores.sql.engine import PASS_ON, Write, call_all
 from stoppable.stores.sqlite import events, runs, stops
 from stoppable.stores.sqlite.connection import explain
 from stoppable.stores.sqlite.transaction import Transaction
@@ -20,10 +21,8 @@ from stoppable.stores.sqlite.transaction import Transaction
 if TYPE_CHECKING:
     import apsw
 
-Write = tuple[Callable[..., Any], tuple[Any, ...], Reply[Any]]
-
 LOOK_SECONDS = 0.25
-"""How often we look whether another process has written, while anybody listens."""
+"""How often the file is checked for writes of other processes, while there are listeners."""
 
 _log = logging.getLogger("stoppable")
 
@@ -34,8 +33,8 @@ class Writer:
     A call raises a StoppableError only before it has written anything. Any other error rolls all of them back, and they
     are made again one by one, so that only the culprit fails.
 
-    With ``sync``, which makes a commit durable that SQLite has not, a stop is seen before it is durable: its worker is
-    told while the disk is at work, and only the answer waits for it.
+    With ``sync``, which makes a commit durable in place of SQLite, workers are woken for a stop before it is durable,
+    and only the answer waits for the disk.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Writer:
         others_wrote: Callable[[], object],
         sync: Callable[[], object] | None,
     ) -> None:
-        """``tell`` is called after each commit, ``others_wrote`` after those of other processes, if anybody listens."""
+        """``tell`` is called after each commit, ``others_wrote`` after commits of other processes."""
         self._path = path
         self._connection = connection
         self._transaction = transaction
@@ -61,16 +60,12 @@ class Writer:
         self._look_at = 0.0
         self.batches: BatchThread[Write] = BatchThread("stoppable-sqlite-writer", self._work, self._look)
 
-    def follow(self, read: Callable[[], object]) -> bool:
-        """Call a function after all the calls that wait now, or return False if none does."""
-        return self.batches.put_behind((read, (), _NOBODY))
-
     def _work(self, batch: list[Write]) -> None:
-        writes = [write for write in batch if write[2] is not _NOBODY]
+        writes = [write for write in batch if write[2] is not PASS_ON]
         if writes:
             self._commit(writes)
-        for call, _, reply in batch:
-            if reply is _NOBODY:
+        for call, _, future in batch:
+            if future is PASS_ON:
                 call()
         if time.monotonic() >= self._look_at:
             self._look()
@@ -81,7 +76,7 @@ class Writer:
             self._have_synced(by_sqlite=sync is None)
             self._connection.execute("BEGIN IMMEDIATE")
         except Exception as error:
-            settle([(reply, None, explain(error, self._path)) for _, _, reply in writes])
+            settle([(future, None, explain(error, self._path)) for _, _, future in writes])
             return
         transaction = self._transaction
         try:
@@ -96,13 +91,13 @@ class Writer:
                 for write in writes:
                     self._commit([write])
             return
-        self._after(transaction)  # first: whoever has the answer to a stop may end before the workers are told
+        self._after(transaction)  # first: a caller that has its answer may end before the workers are woken
         if sync is not None:
             try:
                 sync()
             except OSError as error:
                 unsure = StoreError(f"{self._path}: written, but it may not survive a power cut ({error})")
-                answers = [(reply, None, failed or unsure) for reply, _, failed in answers]
+                answers = [(future, None, failed or unsure) for future, _, failed in answers]
         settle(answers)
 
     def _have_synced(self, *, by_sqlite: bool) -> None:
@@ -112,7 +107,7 @@ class Writer:
 
     def _roll_back(self) -> None:
         self._transaction.rolled_back()
-        self._call_all(self._transaction.undo)
+        call_all(self._transaction.undo, str(self._path))
         if self._connection.in_transaction:  # after some errors SQLite has done it
             try:
                 self._connection.execute("ROLLBACK")
@@ -120,17 +115,10 @@ class Writer:
                 _log.exception("stoppable: %s: a transaction could not be rolled back", self._path)
 
     def _after(self, transaction: Transaction) -> None:
-        self._call_all([lambda: self._tell(transaction), *transaction.later])
-
-    def _call_all(self, calls: Iterable[Callable[[], object]]) -> None:
-        for call in calls:
-            try:
-                call()
-            except Exception:  # a listener, or a file that is gone: the calls are durable all the same
-                _log.exception("stoppable: %s: a listener failed", self._path)
+        call_all([lambda: self._tell(transaction), *transaction.later], str(self._path))
 
     def _look(self) -> float | None:
-        """Tell listeners if another process has written since the last look."""
+        """Notify listeners if another process has written since the last look."""
         self._look_at = time.monotonic() + LOOK_SECONDS
         if not self._listening():
             return None
@@ -145,32 +133,29 @@ class Writer:
         return LOOK_SECONDS
 
 
-_NOBODY: Reply[Any] = Reply()  # a read that waits for its turn
-
-
 _call_of: Callable[[Write], Callable[..., Any]] = itemgetter(0)
 
 _NO_ENDS = {stops.request_stop, runs.acknowledge, events.append}
 
 
 def _may_be_seen_first(writes: Iterable[Write]) -> bool:
-    """Return whether there is a stop among calls, and none whose loss after it was seen would contradict it (G2)."""
+    """Return whether calls include a stop, and none, such as an end, that must be durable before it is seen (G2)."""
     calls = set(map(_call_of, writes))
     return stops.request_stop in calls and calls <= _NO_ENDS
 
 
 def _made(call: Callable[..., Any], writes: Iterable[Write], transaction: Transaction) -> Iterator[Settled]:
-    """Make calls of one kind; most are appends, and those that follow each other are written at once."""
+    """Make calls of one kind; consecutive appends, which are the most frequent, are written together."""
     if call is events.append:
         some = list(writes)
         answers = events.append_all(transaction, [args for _, args, _ in some])
-        for (_, _, reply), answer in zip(some, answers, strict=True):
-            yield (reply, answer, None) if isinstance(answer, int) else (reply, None, answer)
+        for (_, _, future), answer in zip(some, answers, strict=True):
+            yield (future, answer, None) if isinstance(answer, int) else (future, None, answer)
         return
-    for _, args, reply in writes:
+    for _, args, future in writes:
         try:
             value = call(transaction, *args)
         except StoppableError as error:
-            yield reply, None, error
+            yield future, None, error
         else:
-            yield reply, value, None
+            yield future, value, None

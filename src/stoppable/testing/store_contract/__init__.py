@@ -1,4 +1,4 @@
-"""The Store protocol as tests: every sentence of ``stoppable.stores.base``, for whoever writes a store.
+"""The Store protocol as tests: every sentence of ``stoppable.stores.base``, for authors of stores.
 
 Only the standard library is imported; pytest collects and runs the methods of a subclass whose name begins with Test.
 """

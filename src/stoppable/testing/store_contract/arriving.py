@@ -1,4 +1,4 @@
-"""The logs of all runs as one: in order, without a gap, and what they say is in flight."""
+"""Tests of the events of all runs: in order, without a gap; and of what is in flight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoppable.testing.store_contract.harness import ANSWERS_WITHIN, StoreHarnes
 
 
 class Arriving(StoreHarness):
-    """``tail``, ``in_flight`` and ``watch`` of any run."""
+    """Tests of ``tail``, ``in_flight`` and ``watch`` of any run."""
 
     def tail(self, after: int = 0, **how: object) -> list[Event]:
         """Return events after a place."""

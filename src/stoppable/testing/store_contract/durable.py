@@ -1,4 +1,4 @@
-"""What holds of a store that outlives its process, or that several processes share."""
+"""Tests of a store that outlives its process, or that several processes share."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Durable(StoreHarness):
 
     @abstractmethod
     def another_store(self, clock: StoreClock) -> Store:
-        """Return one more store over the data of the first, as another process would open it; not yet open."""
+        """Return another store over the data of the first, as another process would make it; not yet open."""
 
     def die(self, worker: str, *run_ids: str) -> None:  # noqa: ARG002 - for those that override it
-        """Have another process open a worker with a long lease and register runs of it, and kill that process.
+        """Start a process that opens a worker with a long lease and registers runs of it; then kill the process.
 
         For a store that can prove a death; one that cannot leaves this as it is.
         """
@@ -62,7 +62,7 @@ class Durable(StoreHarness):
         assert set(self.intents()) == {"a", "child"}
 
     def test_promises_hold_after_the_store_was_closed(self) -> None:
-        """Requests, keys, holds, stops that came first, and the fence."""
+        """Requests, keys, holds, stops that arrived before their runs, and fenced workers."""
         record = self.start("a")
         self.stop("a", idempotency_key="k")
         hold = answer(self.store.place_hold(Selector(owner="ann"), intent()))

@@ -1,4 +1,4 @@
-"""Logs: dense, fenced, bounded, and read again without a gap."""
+"""Tests of logs: dense, fenced, bounded, and resumed without a gap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from stoppable._core.state import Mode, Status
 from stoppable.errors import Fenced, InvalidArgument, RunNotFound
 from stoppable.records import Draft, Event, EventType, OutcomeRecord
-from stoppable.stores.reply import Reply
+from stoppable.stores.future import StoreFuture
 from stoppable.stores.rules import FACTS_KEPT
 from stoppable.testing.store_contract.harness import (
     ANSWERS_WITHIN,
@@ -158,7 +158,7 @@ class Events(StoreHarness):
         assert self.get("a").status is Status.STOPPING
 
     def test_a_status_event_never_ends_a_run(self) -> None:
-        """An end has a call of its own, which compares before it sets."""
+        """The end has its own call, which compares and sets."""
         record = self.start("a")
         for end in (Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST):
             self.append(record, status(end))
@@ -223,9 +223,9 @@ class Events(StoreHarness):
         def look() -> None:
             self.store.read("a", 1).then(note)
 
-        def note(reply: Reply[Sequence[Event]]) -> None:
-            read.append(len(reply.result()))
-            if read[-1] > 0:  # a store may also wake whoever begins to watch
+        def note(future: StoreFuture[Sequence[Event]]) -> None:
+            read.append(len(future.result()))
+            if read[-1] > 0:  # a store may also call a new watcher at once
                 woken.set()
 
         subscription = self.store.watch("a", look)
@@ -250,7 +250,7 @@ class Events(StoreHarness):
         assert len(calls) <= 1  # one may have been on its way
 
     def test_a_watcher_that_fails_harms_nobody(self) -> None:
-        """As when it wakes an event loop that is closed by now."""
+        """For example because it wakes an event loop that is closed."""
         record = self.start("a")
         woken, told = threading.Event(), threading.Event()
 
@@ -272,5 +272,5 @@ class Events(StoreHarness):
 
 
 def facts(**metadata: object) -> Draft:
-    """Return the event that notes facts about a run."""
+    """Return an event that adds metadata."""
     return Draft(type=EventType.ANNOTATED, data={"metadata": metadata})

@@ -1,4 +1,4 @@
-"""Gates that close, and ends: one terminal status, and whoever comes later changes nothing."""
+"""Tests of acknowledgements and ends: one terminal status, which later reports do not change."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Finishing(StoreHarness):
         assert (self.get("a"), self.log("a")) == (record, log)
 
     def test_the_second_end_changes_nothing_and_becomes_a_late_event(self) -> None:
-        """G2: whoever comes second gets what the first one wrote."""
+        """G2: the second report returns what the first one wrote."""
         record = self.start("a")
         first = self.finish(record, Status.COMPLETED, result=1)
         last = [progress(step=9)]
@@ -153,7 +153,7 @@ class Finishing(StoreHarness):
         assert self.finish(record).status is Status.COMPLETED
 
     def test_an_end_is_of_one_run_alone(self) -> None:
-        """Its children, its parent and its siblings go on: whoever executes them ends them."""
+        """Its children, its parent and its siblings go on until their workers end them."""
         self.start("root")
         record = self.start("child", parent_id="root")
         self.start("leaf", parent_id="child")
@@ -163,7 +163,7 @@ class Finishing(StoreHarness):
         assert [self.get(other.id) for other in others] == others
 
     def test_the_stop_of_a_run_that_ended_first_has_a_receipt_that_says_too_late(self) -> None:
-        """The worker had not heard of the stop and gave no receipt; whoever asked for it gets one all the same."""
+        """The worker did not know of the stop and sent no receipt; the store makes one."""
         record = self.start("a")
         self.stop("a", message="enough")
         over = self.finish(record)

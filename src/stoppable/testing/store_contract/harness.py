@@ -1,4 +1,4 @@
-"""What the tests of the contract stand on: a store with a clock that obeys, and short ways to talk to it."""
+"""What the tests of the contract use: a store with a clock that tests control, and short names for its calls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stoppable._core.state import Mode, Rung, Status
 from stoppable._core.stop import Answer, Receipt
 from stoppable.records import Draft, Event, EventType, OutcomeRecord, RunRecord, Selector, StopIntent, StopResult
 from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Store, WorkerInfo
-from stoppable.stores.reply import Reply
+from stoppable.stores.future import StoreFuture
 
 E = TypeVar("E", bound=BaseException)
 
 ANSWERS_WITHIN = 15.0
-"""Seconds: a store that has not answered by then has lost the call."""
+"""After how many seconds a call without a result counts as lost."""
 
 TTL = 30.0
 
@@ -32,22 +32,22 @@ class StoreClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move on."""
+        """Advance the time."""
         self._now += seconds
 
 
 class StoreHarness(ABC):
-    """A store for each test, made at its first use and closed after it."""
+    """A store for each test, which is made at its first use and closed after the test."""
 
     events_kept: int = EVENTS_KEPT
-    """After how many events the store truncates a log; a smaller one makes for quicker tests."""
+    """After how many events the store truncates a log; tests are faster with a smaller number."""
 
     clock: StoreClock
     _stores: list[Store]
 
     @abstractmethod
     def make_store(self, clock: StoreClock) -> Store:
-        """Return a new, empty store that goes by this clock, or whose clock ``advance()`` moves; not yet open."""
+        """Return a new, empty store that uses this clock, or whose clock ``advance()`` moves; not yet open."""
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the store."""
@@ -114,18 +114,18 @@ class StoreHarness(ABC):
     def stop(
         self, target: str | Selector, mode: Mode = Mode.GRACEFUL, message: str = "enough", **how: Any
     ) -> StopResult:
-        """Ask for a stop."""
+        """Request a stop."""
         return answer(self.store.request_stop(target, intent(mode, message), **how))
 
     def intents(self, worker: str = "w") -> dict[str, StopIntent]:
-        """Return what a heartbeat tells a worker to stop."""
+        """Return the pending stops that a heartbeat returns."""
         found: Sequence[Intent] = answer(self.store.heartbeat(worker, TTL))
         seen: Sequence[Intent] = answer(self.store.intents(worker))
         assert list(seen) == list(found), "a hint tells what a heartbeat does"
         return {each.run_id: each.stop for each in found}
 
     def acknowledge(self, record: RunRecord, mode: Mode = Mode.GRACEFUL) -> None:
-        """Close a gate."""
+        """Acknowledge a stop."""
         answer(self.store.acknowledge(record.id, record.epoch, mode, receipt(record)))
 
     def finish(self, record: RunRecord, status: Status = Status.COMPLETED, **fields: Any) -> RunRecord:
@@ -133,25 +133,25 @@ class StoreHarness(ABC):
         return answer(self.store.finish(record.id, record.epoch, OutcomeRecord(status=status, **fields), None))
 
     def reap(self, limit: int = 100, *, expired: bool = True) -> dict[str, Status]:
-        """Reap, and return what became of whom."""
+        """Reap, and return the status of each run that it ended."""
         return {record.id: record.status for record in answer(self.store.reap(limit, expired=expired))}
 
 
 T = TypeVar("T")
 
 
-def answer(reply: Reply[T]) -> T:
-    """Return the answer of the store."""
-    return reply.result(ANSWERS_WITHIN)
+def answer(future: StoreFuture[T]) -> T:
+    """Return the result of a call."""
+    return future.result(ANSWERS_WITHIN)
 
 
-def listed(reply: Reply[Sequence[T]]) -> list[T]:
-    """Return the answer of the store as a list, whatever sequence it gave."""
-    return list(reply.result(ANSWERS_WITHIN))
+def listed(future: StoreFuture[Sequence[T]]) -> list[T]:
+    """Return the result of a call as a list."""
+    return list(future.result(ANSWERS_WITHIN))
 
 
-def refused(error: type[E], call: Callable[..., Reply[Any]], *args: Any, **kwargs: Any) -> E:
-    """Make a call that must be refused with an error, and return it."""
+def refused(error: type[E], call: Callable[..., StoreFuture[Any]], *args: Any, **kwargs: Any) -> E:
+    """Make a call that must raise an error, and return the error."""
     try:
         result = answer(call(*args, **kwargs))
     except error as refusal:
@@ -165,7 +165,7 @@ def intent(mode: Mode = Mode.GRACEFUL, message: str = "enough", actor: str = "an
 
 
 def receipt(record: RunRecord, *in_flight: str, mode: Mode = Mode.GRACEFUL) -> Receipt:
-    """Return what a worker says when it has closed a gate."""
+    """Return the receipt that a worker sends with an acknowledgement."""
     return Receipt(
         run_id=record.id, answer=Answer.ACCEPTED, status=Status.STOPPING, mode=mode, in_flight=in_flight or ("llm:ask",)
     )
@@ -177,22 +177,22 @@ def status(value: Status | str) -> Draft:
 
 
 def progress(**data: Any) -> Draft:
-    """Return an event of a run's own."""
+    """Return an event that a run emits."""
     return Draft(type=EventType.PROGRESS, data=data)
 
 
 def types_of(log: Sequence[Event]) -> list[str]:
-    """Return what the events of a log are."""
+    """Return the types of the events of a log."""
     return [event.type.value for event in log]
 
 
 def is_dense(log: Sequence[Event]) -> bool:
-    """Whether the numbers of a log start at 1 and leave none out (I7)."""
+    """Return whether the numbers of a log start at 1 without a gap (I7)."""
     return [event.seq for event in log] == list(range(1, len(log) + 1))
 
 
 def is_born_stopped(record: RunRecord, stop: StopIntent) -> bool:
-    """Whether the body of a run never runs, because of this stop."""
+    """Return whether a stop came before a run, so that its body never runs."""
     assert record.outcome is not None, f"{record.id} is {record.status}"
     return (
         (record.status, record.stop, record.acknowledged) == (Status.STOPPED, stop, stop.mode)

@@ -1,4 +1,4 @@
-"""Conversations: a key is a second address of a run, also before there is one."""
+"""Tests of keys: the second address of a run, also before the run exists."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Keys(StoreHarness):
     """``register`` with a key, and ``request_stop`` of one."""
 
     def stop_key(self, key: str, mode: Mode = Mode.GRACEFUL, message: str = "enough", **how: Any) -> StopResult:
-        """Ask for a stop of a conversation."""
+        """Request a stop by key."""
         selector = Selector(key=key, owner=how.get("owner"))
         return self.stop(selector, mode, message, **{"if_unknown_hold": True, **how})
 
     def ids(self, wanted: Filter) -> list[str]:
-        """Return the runs that a list shows."""
+        """Return the ids of the runs that a filter finds."""
         return [record.id for record in answer(self.store.query(wanted)).runs]
 
     def test_a_record_has_its_key_and_a_list_finds_it(self) -> None:
@@ -49,7 +49,7 @@ class Keys(StoreHarness):
         assert self.ids(Filter(owner="ann", roots=True)) == ["b", "a"]
 
     def test_any_text_is_a_key(self) -> None:
-        """Quotes, patterns, upper case, nothing, NUL, half a character and very long texts are what they are."""
+        """Quotes, patterns, upper case, NUL, lone surrogates, empty and very long texts are keys like others."""
         for number, text in enumerate(ODD):
             self.start(f"run {number}", key=text)
         for number, text in enumerate(ODD):

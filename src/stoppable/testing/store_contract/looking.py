@@ -1,4 +1,4 @@
-"""Lists, trees and counts; holds, the audit, and what is forgotten."""
+"""Tests of lists, trees and counts; of holds, the audit and retention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stoppable.testing.store_contract.harness import StoreHarness, answer, inten
 
 
 class Looking(StoreHarness):
-    """``get``, ``query``, ``tree``, ``counts``, and all about holds, audit and retention."""
+    """Tests of ``get``, ``query``, ``tree``, ``counts``, holds, audit and retention."""
 
     def test_an_unknown_run_is_not_found(self) -> None:
         assert refused(RunNotFound, self.store.get, "a").run_id == "a"

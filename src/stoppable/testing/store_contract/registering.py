@@ -1,4 +1,4 @@
-"""Starts: once, with a lease, past the holds, and never behind a stop."""
+"""Tests of starts: once, with a lease, refused by holds, and stopped by a stop that came first."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Registering(StoreHarness):
         assert self.register("run 5").record.input is None
 
     def test_a_text_is_kept_as_it_is_or_refused_and_never_another_one(self) -> None:
-        """NUL and half a character: not every engine can hold them."""
+        """NUL and lone surrogates: not every engine can store them."""
         self.worker()
         for text in ("a\0b", "\0", "\ud800", "a\udfff"):
             plain = RunRecord(id=f"run {text!a}", name="agent", worker="w")

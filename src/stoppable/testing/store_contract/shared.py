@@ -1,4 +1,4 @@
-"""Races over two stores of one database: what holds though no lock of one process covers both sides."""
+"""Races over two stores of one database, where no lock of one process covers both sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shared(Durable):
         return [both[thread % 2] for thread in range(THREADS)]
 
     def test_a_stop_and_the_start_of_its_run_in_two_processes_do_not_miss_each_other(self) -> None:
-        """G14: it is marked, or born stopped."""
+        """G14: the run is stopped, or begins stopped."""
         stores = self.stores()
         for round_ in range(ROUNDS):
 
@@ -41,7 +41,7 @@ class Shared(Durable):
             assert left == [], f"round {round_}: not stopped"
 
     def test_a_stop_of_a_key_and_a_start_in_two_processes_do_not_miss_each_other(self) -> None:
-        """G14, in the first turn of a conversation and in every other."""
+        """G14, in the first run of a key and in every other."""
         stores = self.stores()
         for round_ in range(ROUNDS):
 

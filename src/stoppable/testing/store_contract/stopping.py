@@ -1,4 +1,4 @@
-"""Stops: durable, downward, only ever harder, and the same answer to the same request."""
+"""Tests of stops: durable, downward, only ever harder, and the same result for the same request."""
 
 from __future__ import annotations
 
@@ -163,6 +163,13 @@ class Stopping(StoreHarness):
         assert self.get("b").stop is None
         assert listed(self.store.holds()) == []
 
+    def test_the_same_key_is_the_same_request_whatever_it_names(self) -> None:
+        self.start("a")
+        self.start("b")
+        self.stop("a", idempotency_key="k")
+        assert answers_of(self.stop("b", idempotency_key="k")) == {"a": Answer.ACCEPTED}
+        assert self.get("b").stop is None
+
     def test_another_key_is_another_request(self) -> None:
         self.start("a")
         self.stop("a", idempotency_key="k")
@@ -235,7 +242,7 @@ class Stopping(StoreHarness):
         assert self.get("grandchild").stop == intent()
 
     def test_names_are_compared_as_they_are_whatever_is_in_them(self) -> None:
-        """Quotes, paths, patterns and upper case mean nothing; to have no owner is not to have one without a name."""
+        """Quotes, paths, patterns and upper case have no special meaning; no owner differs from an empty one."""
         odd = ('"', "'; --", "%", "a.b", "$[0]", "A", "a", "ä", "a\u0308", "", "NULL", "0")
         for number, text in enumerate(odd):
             self.start(f"run {number}", owner=text, name=text or "agent", labels={text: text})
@@ -320,5 +327,5 @@ FAMILY: dict[str, str | None] = {
 
 
 def answers_of(result: StopResult) -> dict[str, Answer]:
-    """Return what a stop answered for each run."""
+    """Return the answer of a stop for each run."""
     return {each.record.id: each.answer for each in result.answers}

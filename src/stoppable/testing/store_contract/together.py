@@ -1,4 +1,4 @@
-"""Many at once: threads, event loops, and stops that race with starts and ends."""
+"""Tests of concurrent calls: threads, event loops, and stops that race with starts and ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Together(StoreHarness):
         assert at_once(lambda _: answer(reply).id) == ["a"] * THREADS
 
     def test_whoever_stops_waiting_loses_nothing(self) -> None:
-        """The call is done all the same."""
+        """The call is made nevertheless."""
         record = self.start("a")
 
         async def give_up() -> None:
@@ -163,7 +163,7 @@ class Together(StoreHarness):
         assert (len(listed(self.store.holds())), len(listed(self.store.audit()))) == (1, 1)
 
     def test_a_child_that_is_born_while_its_tree_is_stopped_does_not_slip_through(self) -> None:
-        """I5: it is marked, or born stopped."""
+        """I5: the child is stopped, or begins stopped."""
         for round_ in range(10):
             root = self.start(f"root {round_}").id
 
@@ -198,7 +198,7 @@ class Together(StoreHarness):
             assert [record.id for record in runs if record.mode is None] == []
 
     def test_a_run_that_starts_while_its_key_is_stopped_does_not_slip_through(self) -> None:
-        """It is marked, or born stopped, in the first round of a conversation and in every other."""
+        """The run is stopped, or begins stopped, in the first round of a key and in every other."""
         self.worker()
         for round_ in range(20):
 
@@ -217,7 +217,7 @@ class Together(StoreHarness):
 
 
 def at_once(call: Callable[[int], T]) -> list[T]:
-    """Make a call on many threads that start together, and return what each got."""
+    """Make a call on many threads that start together, and return their results."""
     barrier = threading.Barrier(THREADS, timeout=ANSWERS_WITHIN)
 
     def begin(thread: int) -> T:

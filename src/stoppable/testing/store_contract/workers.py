@@ -1,4 +1,4 @@
-"""Leases: who holds one learns of every stop, who lost it has lost its runs."""
+"""Tests of leases: a worker with a lease learns of every stop; without it, its runs are ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoppable._core.state import Mode, Rung, Status
 from stoppable.errors import Fenced
 from stoppable.records import Draft, EventType, Filter, OutcomeRecord
 from stoppable.stores.base import Intent, WorkerInfo
-from stoppable.stores.reply import Reply
+from stoppable.stores.future import StoreFuture
 from stoppable.testing.store_contract.harness import (
     ANSWERS_WITHIN,
     StoreHarness,
@@ -112,7 +112,7 @@ class Workers(StoreHarness):
         assert self.reap() == {}
 
     def test_the_id_of_a_worker_that_is_gone_is_never_used_again(self) -> None:
-        """What it left behind would come alive: its runs, and its late writes."""
+        """Otherwise its old runs and late writes would count again."""
         self.start("a")
         answer(self.store.close_worker("w"))
         refused(Fenced, self.store.open_worker, WorkerInfo(id="w"), 10)
@@ -313,8 +313,8 @@ class Workers(StoreHarness):
         def look() -> None:
             self.store.heartbeat("w", 10).then(note)
 
-        def note(reply: Reply[Sequence[Intent]]) -> None:
-            found.extend(each.run_id for each in reply.result())
+        def note(future: StoreFuture[Sequence[Intent]]) -> None:
+            found.extend(each.run_id for each in future.result())
             woken.set()
 
         subscription = self.store.hints("w", look)

@@ -1,4 +1,4 @@
-"""A run as a store in this process keeps it."""
+"""A run in memory, with its children and its log."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ Answered = tuple[float, list[tuple[str, Answer]], Hold | None, float | None]
 """An answered stop: when, the answer for each run, the hold that it placed, and until when it waits."""
 
 
-class Kept:
+class StoredRun:
     """A run with what belongs to it."""
 
     __slots__ = ("children", "events", "number", "parent", "record", "request")
 
-    def __init__(self, record: RunRecord, request: str, number: int, parent: Kept | None) -> None:
+    def __init__(self, record: RunRecord, request: str, number: int, parent: StoredRun | None) -> None:
         self.record: RunRecord = record
         self.request: str = request
         self.number: int = number
-        self.parent: Kept | None = parent
-        self.children: list[Kept] = []
+        self.parent: StoredRun | None = parent
+        self.children: list[StoredRun] = []
         self.events: list[Event] = []
         if parent is not None:
             parent.children.append(self)
 
-    def told(self) -> RunRecord:
+    def current(self) -> RunRecord:
         """Return the current record."""
         if self.record.last_event != len(self.events):
             self.record = changed(self.record, last_event=len(self.events))
         return self.record
 
-    def subtree(self) -> list[Kept]:
+    def subtree(self) -> list[StoredRun]:
         """Return the run and all its descendants, parents first."""
-        nodes: list[Kept] = [self]
+        nodes: list[StoredRun] = [self]
         for node in nodes:  # grows while it is walked
             nodes += node.children
         return nodes
@@ -47,7 +47,7 @@ class Kept:
             node = node.parent
 
 
-def old_trees(runs: Mapping[str, Kept], before: float, limit: int) -> set[str]:
+def old_trees(runs: Mapping[str, StoredRun], before: float, limit: int) -> set[str]:
     """Return the runs of whole trees that ended before a time; starts no further tree after ``limit`` runs."""
     found: set[str] = set()
     for root in [kept for kept in runs.values() if kept.record.parent_id not in runs]:

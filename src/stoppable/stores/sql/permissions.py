@@ -1,4 +1,4 @@
-"""The files of a store belong to one user: results, partials and reasons are in them in plain text."""
+"""Creates files that only one user may read: results, partials and reasons are stored in plain text."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from stoppable.errors import StoreError
 
 
 def make_file(path: Path) -> None:
-    """Make the file of a store that only its user may read; one that is there keeps its permissions.
+    """Create a file that only its user may read; an existing one keeps its permissions.
 
-    SQLite gives the files beside it the same ones.
+    SQLite gives the files beside it the same permissions.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError:
-        return  # it is there, or whoever opens it says what is wrong
+        return  # it exists, or opening it will say what is wrong
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory that only its user may enter, or refuse one that is not ours.
+    """Create a directory that only its user may enter, or refuse one of another user.
 
-    Somebody who may write beside the file could have put a link there, to have files made or removed elsewhere.
+    Another user could have put a link there, so that files are created or removed elsewhere.
     """
     try:
         path.mkdir(mode=0o700)
@@ -32,7 +32,7 @@ def make_directory(path: Path) -> None:
 
 
 def check_directory(path: Path) -> bool:
-    """Return whether the directory is there; refuse one that somebody else put there."""
+    """Return whether the directory exists; refuse one of another user."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def check_directory(path: Path) -> bool:
 
 
 def _beside(path: Path) -> int:
-    """Return whose the file of the store is."""
+    """Return the id of the user who owns the file of the store."""
     try:
         return path.with_name(path.name.removesuffix("-workers")).stat().st_uid
     except OSError:

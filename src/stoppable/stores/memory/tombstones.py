@@ -1,4 +1,4 @@
-"""Stops that came before their runs, for stores that keep them in this process."""
+"""Stops that arrived before their runs, in memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _FEW = 8
 
 
 class Tombstones:
-    """Stops by what they wait for and for which owner, with the time until which they do."""
+    """Waiting stops by address and owner, each with the time until when it waits."""
 
     __slots__ = ("_most", "_waiting")
 
     def __init__(self) -> None:
-        self._most = _FEW  # of which we look for those that waited in vain
+        self._most = _FEW  # when there are so many, expired ones are removed
         self._waiting: dict[tuple[Address, str | None], tuple[float, StopIntent]] = {}
 
     def add(self, address: Address, owner: str | None, intent: StopIntent, now: float, seconds: float) -> float:
-        """Let a stop wait, and return until when; one that waits already is raised by it."""
+        """Let a stop wait, and return until when; it is combined with one that waits already."""
         if len(self._waiting) >= self._most:
             self._waiting = {key: kept for key, kept in self._waiting.items() if kept[0] > now}
             self._most = max(_FEW, 2 * len(self._waiting))
@@ -34,7 +34,7 @@ class Tombstones:
         return until
 
     def take(self, addresses: Iterable[Address], owner: str | None, now: float) -> StopIntent | None:
-        """Return the stop that waited for a run with these addresses; it does not wait for another."""
+        """Remove the stops that waited for a run with these addresses, and return them combined."""
         first: StopIntent | None = None
         for address in addresses:
             for meant in dict.fromkeys((None, owner)):

@@ -1,15 +1,14 @@
-"""The events of all runs of a memory store in order, and the open boundaries of a log."""
+"""The events of all runs in the order in which they came."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 from stoppable.records import Event, EventType
 from stoppable.stores.base import Tail
 
 
-class Arrivals:
+class AllEvents:
     """Events with their places; the place of a deleted event is not reused."""
 
     __slots__ = ("_events", "_first")
@@ -46,21 +45,3 @@ class Arrivals:
         kept = next((number for number, event in enumerate(self._events) if event is not None), len(self._events))
         self._first += kept
         del self._events[:kept]
-
-
-def open_boundaries(log: Iterable[Event]) -> tuple[str, ...] | None:
-    """Return the open boundaries of a log, in the order of their entry."""
-    count: Counter[str] = Counter()
-    for event in log:
-        if event.type is EventType.ENTERED:
-            count[label(event.data.get("kind"), event.data.get("name"))] += 1
-        elif event.type is EventType.LEFT:
-            count[label(event.data.get("kind"), event.data.get("name"))] -= 1
-        elif event.type is EventType.TRUNCATED:
-            return None
-    return tuple(count.elements())
-
-
-def label(kind: object, name: object) -> str:
-    """Return the label of a boundary, as ``Boundary.label`` does."""
-    return f"{kind}:{name}" if name else str(kind)

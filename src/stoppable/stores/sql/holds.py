@@ -1,4 +1,4 @@
-"""Holds, and the audit of who stopped, held and released what."""
+"""Holds, and the audit of stops, holds and releases."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from stoppable.errors import HoldNotFound
 from stoppable.records import AuditEntry, Hold, Selector, StopIntent
 from stoppable.stores import rules
 from stoppable.stores.sql import rows
-from stoppable.stores.sqlite.transaction import Session, Transaction
+from stoppable.stores.sql.session import SqlSession, SqlTransaction
 
 
-def make(session: Session, selector: Selector, intent: StopIntent) -> Hold:
-    """Return a hold that is not yet kept."""
-    return Hold(id=new_id(), selector=selector, reason=intent.reason, created_at=session.now())
+def make(tx: SqlTransaction, selector: Selector, intent: StopIntent) -> Hold:
+    """Return a hold that is not yet stored."""
+    return Hold(id=new_id(), selector=selector, reason=intent.reason, created_at=tx.now())
 
 
-def keep(tx: Transaction, hold: Hold) -> None:
-    """Refuse new starts."""
+def keep(tx: SqlTransaction, hold: Hold) -> None:
+    """Store a hold."""
     tx.run("INSERT INTO holds (id, hold) VALUES (?, ?)", (hold.id, rows.encode(hold)))
 
 
-def place_hold(tx: Transaction, selector: Selector, intent: StopIntent) -> Hold:
-    """Refuse new starts, and say who wanted it."""
+def place_hold(tx: SqlTransaction, selector: Selector, intent: StopIntent) -> Hold:
+    """Refuse new starts."""
+    tx.lock("holds", "")
     hold = make(tx, selector, intent)
     keep(tx, hold)
     note(tx, "hold", intent, selector, {"hold": hold.id})
     return hold
 
 
-def release(tx: Transaction, hold_id: str, actor: str | None) -> Hold:
+def release(tx: SqlTransaction, hold_id: str, actor: str | None) -> Hold:
     """Remove a hold."""
     row = tx.one("DELETE FROM holds WHERE id = ? RETURNING hold", (hold_id,))
     if row is None:
@@ -44,20 +45,27 @@ def release(tx: Transaction, hold_id: str, actor: str | None) -> Hold:
     return hold
 
 
-def holds(session: Session) -> Sequence[Hold]:
+def holds(session: SqlSession) -> Sequence[Hold]:
     """Return the holds that are in force."""
     return rows.holds(session.all("SELECT hold FROM holds ORDER BY number"))
 
 
-def note(tx: Transaction, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]) -> None:
-    """Write down who did what."""
+def note(
+    tx: SqlTransaction, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]
+) -> None:
+    """Add an entry to the audit."""
     entry = rules.audit_entry(0, tx.now(), action, intent, target, result)
-    what = (entry.actor, entry.reason, entry.target, entry.result)
-    tx.run("INSERT INTO audit (at, action, entry) VALUES (?, ?, ?)", (entry.at, action, rows.encode(what)))
+    tx.in_order()
+    tx.run("INSERT INTO audit (at, action, entry) VALUES (?, ?, ?)", (entry.at, action, entry_text(entry)))
 
 
-def audit(session: Session, after: int, limit: int) -> Sequence[AuditEntry]:
-    """Return the audit."""
+def entry_text(entry: AuditEntry) -> str:
+    """Return what is stored of an entry beside its time and action."""
+    return rows.encode((entry.actor, entry.reason, entry.target, entry.result))
+
+
+def audit(session: SqlSession, after: int, limit: int) -> Sequence[AuditEntry]:
+    """Return audit entries in order."""
     found = session.all(
         "SELECT id, at, action, entry FROM audit WHERE id > ? ORDER BY id LIMIT ?", (max(after, 0), max(limit, 0))
     )

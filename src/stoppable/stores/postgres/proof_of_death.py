@@ -1,4 +1,4 @@
-"""What this machine knows of its own workers: the directory with their locks, and which start of it this is."""
+"""Proves that a worker of this machine is dead: by its lock, or because the machine was rebooted."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from pathlib import Path
 from stoppable._core.ids import new_id
 from stoppable._engine.boot import boot_id
 from stoppable.errors import StoreError
-from stoppable.stores.sql.locks import Locks, file_name
-from stoppable.stores.sql.private import make_directory
+from stoppable.stores.sql.permissions import make_directory
+from stoppable.stores.sql.worker_locks import WorkerLocks, file_name
 
 
 class Machine:
-    """The locks of the workers of this machine in one directory, which has an id of its own.
+    """The machine of this process: its id, its current boot, and the locks of its workers in one directory.
 
-    The id of the directory and the name of the host are both part of the machine's: containers that were made from one
-    image, or that share a volume, must not pass for each other.
+    The id is made of the directory's id and the host name: containers of one image, or with one volume, must differ.
     """
 
     def __init__(self, directory: Path) -> None:
-        self.locks: Locks = Locks(directory)
+        self.locks: WorkerLocks = WorkerLocks(directory)
         self.id: str = hashlib.sha256(f"{_id_of(directory)} {socket.gethostname()}".encode()).hexdigest()[:32]
         self.boot: str = boot_id()
 
     def proves_death(self, worker: str, machine: str, boot: str) -> bool:
-        """Return whether a worker is certainly dead, and its children too."""
+        """Return whether a worker and its children are certainly dead."""
         if machine != self.id:
             return False
         return (bool(boot) and bool(self.boot) and boot != self.boot) or self.locks.is_free(worker)
@@ -41,7 +40,7 @@ class Machine:
 
 
 def default_directory() -> Path:
-    """Return where the locks are unless the URL says so."""
+    """Return the directory of the locks, if the URL names none."""
     return Path(tempfile.gettempdir()) / f"stoppable-{os.geteuid()}-workers"
 
 
@@ -53,7 +52,7 @@ def _id_of(directory: Path) -> str:
             temporary = directory / f"machine.{new_id()}"
             temporary.write_text(new_id())
             try:
-                os.link(temporary, path)  # whole, or not at all
+                os.link(temporary, path)  # atomically
             finally:
                 temporary.unlink()
         return path.read_text()

@@ -1,8 +1,8 @@
 """A locked file for each worker: while any process holds the lock, the worker or a child of it may be alive.
 
-The descriptor is inheritable on purpose. A child that is given it keeps the lock, so that a free lock proves that the
-worker is dead and its children too. ``flock`` belongs to the open file and not to the process: to test a lock is to
-open the file anew, which never releases the lock of another.
+The descriptor is inheritable on purpose: a child that has it keeps the lock, so a free lock proves that the worker and
+its children are dead. ``flock`` belongs to the open file, not to the process, so testing a lock opens the file again
+and never releases the lock of another.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stoppable.errors import StoreError
-from stoppable.stores.sql.private import check_directory, make_directory
+from stoppable.stores.sql.permissions import check_directory, make_directory
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-_held: dict[Path, int] = {}  # of this process: a store that is closed leaves them to the next one over its file
-_TRIES = 20  # of ten milliseconds: whoever tests a lock has it for a few microseconds
+_held: dict[Path, int] = {}  # of this process: they outlive a closed store, for the next one over the same file
+_TRIES = 20  # every ten milliseconds: a test holds a lock for a few microseconds
 
 
 def file_name(worker: str) -> str:
-    """Return the name of a worker's files, whatever its id is."""
+    """Return the name of a worker's files, which is safe for any id."""
     return worker if _PLAIN.fullmatch(worker) else hashlib.sha256(worker.encode(errors="replace")).hexdigest()[:32]
 
 
-class Locks:
-    """The locks of the workers of one store, and the tests of those of others."""
+class WorkerLocks:
+    """Locks the workers of one store, and tests the locks of other workers."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -38,11 +38,11 @@ class Locks:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What a child process has to be given (``pass_fds``)."""
+        """The descriptors that child processes must inherit (``pass_fds``)."""
         return tuple(_held[path] for worker in list(self._workers) if (path := self._path(worker)) in _held)
 
     def take(self, worker: str) -> bool:
-        """Lock the file of a worker of this process, and return whether it was not."""
+        """Lock the file of a worker of this process; False if it is locked already."""
         path = self._path(worker)
         is_new = path not in _held
         if is_new:
@@ -68,7 +68,7 @@ class Locks:
                     return descriptor
             except BlockingIOError:
                 self._pause.wait(0.01)
-            except FileNotFoundError:  # somebody who swept saw it before we had locked it
+            except FileNotFoundError:  # a sweep removed it before it was locked
                 pass
             except BaseException:
                 os.close(descriptor)
@@ -77,7 +77,7 @@ class Locks:
         raise StoreError(f"{path} is locked: another process is the worker {worker!r}; give each a different id")
 
     def drop(self, worker: str) -> None:
-        """Give up the lock of a worker that has said goodbye."""
+        """Release the lock of a worker that was closed."""
         if worker in self._workers:
             self._workers.remove(worker)
         descriptor = _held.pop(self._path(worker), None)
@@ -90,13 +90,13 @@ class Locks:
         return self._path(worker) not in _held and self._if_free(file_name(worker), unlink=False)
 
     def names(self) -> list[str]:
-        """Return the names of the files that are there."""
+        """Return the names of the lock files."""
         if not check_directory(self._directory):
             return []
         return [path.stem for path in self._directory.iterdir() if path.suffix == ".lock"]
 
     def sweep(self, names: Iterable[str]) -> None:
-        """Remove the files of these names, as far as they are those of workers that are dead."""
+        """Remove the files of the workers among these that are dead."""
         for name in names:
             self._if_free(name, unlink=True)
 
@@ -109,7 +109,7 @@ class Locks:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if unlink:
                 self._unlink(name)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # for a child too that was forked in between
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
         except BlockingIOError:
             return False
         finally:

@@ -2,7 +2,7 @@
 
 from stoppable import Reason
 from stoppable.records import Draft, EventType, StopIntent
-from stoppable.stores.postgres import leaf
+from stoppable.stores.postgres import single_stop
 
 from .test_wakeups import SECONDS, Heard, backends, begin, cut, followed, stores
 
@@ -22,8 +22,8 @@ def test_the_statement_alone_keeps_and_tells_a_stop(stores, monkeypatch):
     heard = Heard(here)
     followed(here)
     ways = []
-    short = leaf.stop
-    monkeypatch.setattr(leaf, "stop", lambda *given: ways.append(short(*given)) or ways[-1])
+    short = single_stop.stop
+    monkeypatch.setattr(single_stop, "stop", lambda *given: ways.append(short(*given)) or ways[-1])
     answered = stop(there, reason=Reason(message="enough", actor="ann"))
     assert [way is not None for way in ways] == [True]
     heard.wait_for("a")

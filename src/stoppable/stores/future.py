@@ -1,4 +1,7 @@
-"""The answer of a store that may still be on its way: awaited in any event loop, or waited for on a thread."""
+"""StoreFuture: the result of a call to a store, which may not have arrived yet.
+
+It can be awaited in any event loop or waited for on a thread, so a store needs to know neither.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from stoppable.errors import StoreError
 T = TypeVar("T")
 
 _logger = logging.getLogger("stoppable")
-_lock = threading.Lock()  # one for all: it is held for two lines
+_lock = threading.Lock()  # one for all futures: it is held only for a few lines
 
 
 def _after_fork() -> None:
@@ -26,8 +29,8 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Reply(Generic[T]):
-    """What one call of the store answers. Whoever stops waiting for it loses nothing: the call is done all the same."""
+class StoreFuture(Generic[T]):
+    """The result of one call. The call is made even if its caller stops waiting."""
 
     __slots__ = ("_error", "_is_settled", "_value", "_waiters")
 
@@ -39,40 +42,40 @@ class Reply(Generic[T]):
         self._waiters: list[asyncio.Future[None] | Callable[[], object]] | None = None
 
     @classmethod
-    def of(cls, call: Callable[[], T]) -> Reply[T]:
-        """Return the reply of a call that is made now."""
-        reply: Reply[T] = cls()
+    def of(cls, call: Callable[[], T]) -> StoreFuture[T]:
+        """Make a call now, and return a future with its result or error."""
+        future: StoreFuture[T] = cls()
         try:
-            reply._value = call()
+            future._value = call()
         except Exception as error:
-            reply._error = error
-        reply._is_settled = True
-        return reply
+            future._error = error
+        future._is_settled = True
+        return future
 
     @classmethod
-    def failed(cls, error: BaseException) -> Reply[T]:
-        """Return the reply of a call that could not be made."""
-        reply: Reply[T] = cls()
-        reply._error, reply._is_settled = error, True
-        return reply
+    def failed(cls, error: BaseException) -> StoreFuture[T]:
+        """Return a future that raises an error."""
+        future: StoreFuture[T] = cls()
+        future._error, future._is_settled = error, True
+        return future
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._is_settled:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            if self._add(future):
-                yield from future
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if self._add(waiter):
+                yield from waiter
         return self._get()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for it on a thread; a StoreError if it does not come in time."""
+        """Wait on this thread for the result; raises StoreError after ``timeout`` seconds."""
         if not self._is_settled:
             event = threading.Event()
             if self._add(event.set) and not event.wait(timeout):
                 raise StoreError(f"the store did not answer within {timeout} seconds")
         return self._get()
 
-    def then(self, call: Callable[[Reply[T]], object]) -> None:
-        """Call one of our own functions once it is there, on whatever thread; at once if it is there now."""
+    def then(self, call: Callable[[StoreFuture[T]], object]) -> None:
+        """Call an internal function when the result is there, on any thread; at once if it is there already."""
         if not self._add(lambda: call(self)):
             call(self)
 
@@ -91,18 +94,18 @@ class Reply(Generic[T]):
         return self._value
 
 
-Settled = tuple[Reply[Any], Any, BaseException | None]
+Settled = tuple[StoreFuture[Any], Any, BaseException | None]
 
 
 def settle(answers: Iterable[Settled]) -> None:
-    """Give many replies their value or error, and wake each event loop once for all of them."""
+    """Give each future its value or error, and wake each event loop once for all of them."""
     waiters: list[asyncio.Future[None] | Callable[[], object]] = []
     with _lock:
-        for reply, value, error in answers:
-            reply._value, reply._error, reply._is_settled = value, error, True
-            if reply._waiters is not None:
-                waiters += reply._waiters
-                reply._waiters = None
+        for future, value, error in answers:
+            future._value, future._error, future._is_settled = value, error, True
+            if future._waiters is not None:
+                waiters += future._waiters
+                future._waiters = None
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for waiter in waiters:
         if isinstance(waiter, asyncio.Future):
@@ -117,7 +120,7 @@ def settle(answers: Iterable[Settled]) -> None:
 def _call(waiter: Callable[[], object]) -> None:
     try:
         waiter()
-    except Exception:  # the others wait for their answers too
+    except Exception:  # the others must be called too
         _logger.exception("a callback that waited for the store failed")
 
 

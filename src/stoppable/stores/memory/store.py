@@ -1,4 +1,4 @@
-"""The memory store: runs are lost when the process ends."""
+"""The Store protocol over dictionaries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from stoppable.records import (
     to_json,
 )
 from stoppable.stores import rules
-from stoppable.stores.arrivals import Arrivals, open_boundaries
 from stoppable.stores.base import (
     EVENTS_KEPT,
     KEYS_KEPT,
@@ -46,33 +45,34 @@ from stoppable.stores.base import (
     WorkerInfo,
     wall_clock,
 )
-from stoppable.stores.kept import Answered, Kept, old_trees
+from stoppable.stores.future import StoreFuture
 from stoppable.stores.listeners import Listeners
-from stoppable.stores.reply import Reply
-from stoppable.stores.tombstones import Tombstones
+from stoppable.stores.memory.all_events import AllEvents
+from stoppable.stores.memory.runs import Answered, StoredRun, old_trees
+from stoppable.stores.memory.tombstones import Tombstones
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _atomic(method: Callable[Concatenate[MemoryStore, P], T]) -> Callable[Concatenate[MemoryStore, P], Reply[T]]:
+def _atomic(method: Callable[Concatenate[MemoryStore, P], T]) -> Callable[Concatenate[MemoryStore, P], StoreFuture[T]]:
     """Make a call under the lock, then notify the listeners of the runs and workers that it touched."""
 
     @functools.wraps(method)
-    def call(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> Reply[T]:
+    def call(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> StoreFuture[T]:
         with self._lock:
-            reply = Reply.of(lambda: method(self, *args, **kwargs))
+            future = StoreFuture.of(lambda: method(self, *args, **kwargs))
             touched, self._touched = self._touched, set()
             woken, self._woken = self._woken, set()
         self._watchers.tell(touched)
         self._hints.tell(woken)
-        return reply
+        return future
 
     return call
 
 
 class MemoryStore:
-    """The Store protocol over dictionaries.
+    """Keeps runs in memory.
 
     Leases can expire, but a worker is never proven dead: it lives in the same process.
     """
@@ -83,9 +83,9 @@ class MemoryStore:
         self._events_kept = events_kept
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
-        self._runs: dict[str, Kept] = {}
-        self._live: dict[str, Kept] = {}
-        self._unacknowledged: dict[str, Kept] = {}  # those whose worker has not acknowledged a stop
+        self._runs: dict[str, StoredRun] = {}
+        self._live: dict[str, StoredRun] = {}
+        self._unacknowledged: dict[str, StoredRun] = {}  # those whose worker has not acknowledged a stop
         self._leases: dict[str, float] = {}
         self._closed: set[str] = set()  # workers that released their lease
         self._silent: set[str] = set()  # workers whose lease expired: fenced
@@ -95,7 +95,7 @@ class MemoryStore:
         # By owner and key: when, and what the answer was.
         self._answered: dict[tuple[str | None, str], Answered] = {}
         self._hints, self._watchers = Listeners(), Listeners()
-        self._arrivals = Arrivals()
+        self._all_events = AllEvents()
         self._touched: set[str] = set()
         self._woken: set[str] = set()
 
@@ -170,7 +170,7 @@ class MemoryStore:
             partials = [event.data for event in kept.events if event.type is EventType.PARTIAL]
             record = rules.given_up(kept.record, self.now(), proven_dead=proven_dead, partials=partials)
             self._end(kept, record)
-        return [kept.told() for kept in found]
+        return [kept.current() for kept in found]
 
     # Runs
 
@@ -181,7 +181,7 @@ class MemoryStore:
         if known is not None:
             if known.request != request or known.record.owner != record.owner:
                 raise RunConflict(record.id)
-            return Registered(record=known.told(), created=False)
+            return Registered(record=known.current(), created=False)
         if record.worker not in self._leases:
             raise Fenced(record.worker)
         parent = None if record.parent_id is None else self._runs.get(record.parent_id)
@@ -190,7 +190,7 @@ class MemoryStore:
         now = self.now()
         root_id = record.root_id if parent is None else parent.record.root_id
         record = changed(record, created_at=now, labels=dict(record.labels), root_id=root_id)
-        kept = Kept(record, request, next(self._numbers), parent)
+        kept = StoredRun(record, request, next(self._numbers), parent)
         self._runs[record.id] = self._live[record.id] = kept
         self._touched.add(record.id)
         if record.status is Status.RUNNING:
@@ -202,9 +202,9 @@ class MemoryStore:
                 self._woken.add(record.worker)
         elif (stop := self._stop_that_came_first(kept.record, parent, now)) is not None:
             self._end(kept, rules.born_stopped(kept.record, stop, now))
-        return Registered(record=kept.told(), created=True)
+        return Registered(record=kept.current(), created=True)
 
-    def _stop_that_came_first(self, record: RunRecord, parent: Kept | None, now: float) -> StopIntent | None:
+    def _stop_that_came_first(self, record: RunRecord, parent: StoredRun | None, now: float) -> StopIntent | None:
         stop = rules.stop_of_parent(None if parent is None else parent.record, now)
         if stop is not None:
             return stop
@@ -265,7 +265,7 @@ class MemoryStore:
             self._note("stop", intent, target, {"runs": dict(answers), "hold": placed and placed.id})
         return self._result(found, placed, until)
 
-    def _chosen(self, target: str | Selector, owner: str | None) -> list[Kept] | None:
+    def _chosen(self, target: str | Selector, owner: str | None) -> list[StoredRun] | None:
         if isinstance(target, Selector):
             found = {
                 run_id: kept
@@ -292,14 +292,16 @@ class MemoryStore:
         return self._result(found, placed, until)
 
     @staticmethod
-    def _result(found: Sequence[tuple[Kept, Answer]], placed: Hold | None, until: float | None = None) -> StopResult:
+    def _result(
+        found: Sequence[tuple[StoredRun, Answer]], placed: Hold | None, until: float | None = None
+    ) -> StopResult:
         return StopResult(
-            answers=tuple(StopAnswer(record=kept.told(), answer=answer) for kept, answer in found),
+            answers=tuple(StopAnswer(record=kept.current(), answer=answer) for kept, answer in found),
             hold=placed,
             waits_until=until,
         )
 
-    def _stop(self, kept: Kept, intent: StopIntent, at: float) -> None:
+    def _stop(self, kept: StoredRun, intent: StopIntent, at: float) -> None:
         record = kept.record
         stop = rules.raised(record.stop, intent)
         if record.over or stop is record.stop:
@@ -344,9 +346,9 @@ class MemoryStore:
         else:
             self._add(kept, events)
             self._end(kept, rules.over(kept.record, outcome, receipt, self.now()))
-        return kept.told()
+        return kept.current()
 
-    def _end(self, kept: Kept, record: RunRecord) -> None:
+    def _end(self, kept: StoredRun, record: RunRecord) -> None:
         assert record.outcome is not None, "how it ended"
         kept.record = record
         self._live.pop(record.id, None)
@@ -361,7 +363,7 @@ class MemoryStore:
         rules.check_statuses(events)
         return self._add(self._fenced(run_id, epoch), events)
 
-    def _add(self, kept: Kept, drafts: Sequence[Draft]) -> int:
+    def _add(self, kept: StoredRun, drafts: Sequence[Draft]) -> int:
         log, now = kept.events, self.now()
         for draft in drafts:
             if draft.type in rules.MOVES and not kept.record.over:
@@ -372,7 +374,7 @@ class MemoryStore:
                 draft = Draft(type=EventType.TRUNCATED)  # noqa: PLW2901 - in its place
             at = now if draft.at is None else draft.at
             log.append(Event(run_id=kept.record.id, seq=len(log) + 1, at=at, type=draft.type, data=dict(draft.data)))
-            self._arrivals.add(log[-1])
+            self._all_events.add(log[-1])
         self._touched.add(kept.record.id)
         return len(log)
 
@@ -387,14 +389,14 @@ class MemoryStore:
     ) -> Tail:
         """Return events of many runs in order."""
         if below is None:
-            return self._arrivals.tail(after, limit, types, lambda _: True)
+            return self._all_events.tail(after, limit, types, lambda _: True)
         meant = {node.record.id for node in self._kept(below).subtree()}
-        return self._arrivals.tail(after, limit, types, meant.__contains__)
+        return self._all_events.tail(after, limit, types, meant.__contains__)
 
     @_atomic
     def in_flight(self, run_ids: Sequence[str]) -> Mapping[str, tuple[str, ...] | None]:
         """Return the open boundaries of live runs."""
-        return {run_id: open_boundaries(self._live[run_id].events) for run_id in run_ids if run_id in self._live}
+        return {run_id: rules.open_boundaries(self._live[run_id].events) for run_id in run_ids if run_id in self._live}
 
     def watch(self, run_id: str, wake: Callable[[], object]) -> Subscription:
         """Call a function when a run may have changed."""
@@ -405,7 +407,7 @@ class MemoryStore:
     @_atomic
     def get(self, run_id: str) -> RunRecord:
         """Return a record."""
-        return self._kept(run_id).told()
+        return self._kept(run_id).current()
 
     @_atomic
     def query(self, wanted: Filter, cursor: str | None = None, limit: int = 100) -> Summaries:
@@ -426,13 +428,13 @@ class MemoryStore:
         """Return how many runs have each status."""
         return Counter(kept.record.status.value for kept in self._runs.values())
 
-    def _kept(self, run_id: str) -> Kept:
+    def _kept(self, run_id: str) -> StoredRun:
         try:
             return self._runs[run_id]
         except KeyError:
             raise RunNotFound(run_id) from None
 
-    def _fenced(self, run_id: str, epoch: int) -> Kept:
+    def _fenced(self, run_id: str, epoch: int) -> StoredRun:
         kept = self._kept(run_id)
         if kept.record.epoch != epoch or kept.record.over:
             raise Fenced(run_id)
@@ -484,5 +486,5 @@ class MemoryStore:
         forgotten = old_trees(self._runs, before, limit)
         for run_id in forgotten:
             del self._runs[run_id]
-        self._arrivals.forget(forgotten)
+        self._all_events.forget(forgotten)
         return len(forgotten)

@@ -1,0 +1,1 @@
+"""The sections of the table about a fleet; each measures its floor in the same run."""
