@@ -47,6 +47,13 @@ class Server:
     async def record(self, run_id):
         return await self.supervisor.get(run_id)
 
+    async def over(self, run_id):
+        """Wait for the end of a run, and return its record."""
+        async with asyncio.timeout(DEADLINE):
+            while not (record := await self.record(run_id)).over:
+                await asyncio.sleep(0.01)
+        return record
+
     async def runs(self, client):
         """Return the runs of a session, without their children."""
         return await self.supervisor.list(stoppable.Filter(labels={"adk.session": client.session}, roots=True))

@@ -20,6 +20,7 @@ async def test_nothing_runs_before_and_after_a_run(server):
     async with Client(server, "quick_tool") as client:
         assert (await client.cancel()).status_code == 404
         await client.say("go")
+        await server.over(client.run_id)  # which is a moment after the last event
         response = await client.cancel()
         assert response.status_code == 404
         assert response.json() == {"detail": f"Nothing runs in session {client.session}."}

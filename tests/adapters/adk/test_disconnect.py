@@ -22,20 +22,12 @@ async def left(client, path, held):
     return run.id
 
 
-async def over(client, run_id):
-    """Wait for the end of a run, and return its status."""
-    async with asyncio.timeout(DEADLINE):
-        while not (record := await client.server.record(run_id)).over:
-            await asyncio.sleep(0.01)
-    return record
-
-
 @pytest.mark.parametrize("path", ["/run", "/run_sse"])
 async def test_a_run_that_is_kept_goes_on_without_its_client_and_its_answer_is_in_the_session(server, path):
     async with Client(server, "async_tool") as client:
         run_id = await left(client, path, "async_tool")
         server.world.release("async_tool")
-        assert (await over(client, run_id)).status == "completed"
+        assert (await client.server.over(run_id)).status == "completed"
         assert "cancelled async_tool" not in server.world.notes
         assert "all done" in str(await client.events())
 
@@ -94,7 +86,7 @@ async def test_with_the_policy_stop_nothing_works_on_for_a_client_that_left(stop
             while (await server.record(run_id)).status == "running":
                 await asyncio.sleep(0.01)
         world.release_all()  # the stop is graceful: what is in flight may finish
-        record = await over(client, run_id)
+        record = await client.server.over(run_id)
         assert (record.status, record.outcome.reason.kind) == ("stopped", "disconnect")
         assert "model of inner_agent" not in world.notes[world.notes.index("enter async_tool") :]
         assert await client.server.live() == []
@@ -106,7 +98,7 @@ async def test_an_answer_that_arrived_is_not_a_client_that_left(stopping_server)
         for path in ("/run", "/run_sse"):
             events = await client.say("go", path)
             assert "all done" in str(events)
-            assert (await over(client, client.run_id)).status == "completed"
+            assert (await client.server.over(client.run_id)).status == "completed"
 
 
 async def test_the_id_of_the_run_is_a_header_and_one_session_may_have_two_runs(server):
