@@ -19,7 +19,7 @@ from stoppable._core.policy import seconds
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.receipt import write
 from stoppable._core.state import Mode, Status
-from stoppable._core.stop import CHANGES, Answer, Receipt, Stop
+from stoppable._core.stop import Answer, Receipt, Stop
 from stoppable._engine import control
 from stoppable._engine.isolation.values import Values
 from stoppable._engine.processes import inherited_fds
@@ -355,10 +355,10 @@ class SupervisorCore:
         self._tell([(log, intent)])
         self.recorder.acknowledge(log.run, intent.mode)
         self.recorder.outbox.ring(asyncio._get_running_loop())
-        # The run may have finished on its own meanwhile: then it has no trace of the stop.
-        answer = answered.answer if log.run.token.stopped else Answer.ALREADY_FINISHED
-        receipt = shifted(write(log.run, answer), log.offset)
-        return so_far(receipt) if receipt.final and answer in CHANGES else receipt
+        if not log.run.token.stopped:  # it ended on its own first; its record, which is about to be stored, says so
+            return self.receipt(record, answered.answer)
+        receipt = shifted(write(log.run, answered.answer), log.offset)
+        return so_far(receipt) if receipt.final else receipt  # final once the end is stored
 
     def _log_of(self, record: RunRecord, told: Mapping[str, RunLog]) -> RunLog | None:
         """Return the log of a stored run if this worker executes it; otherwise its own worker answers for it."""
