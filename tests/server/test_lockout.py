@@ -174,6 +174,15 @@ def test_an_address_that_holds_more_than_its_share_loses_its_own_oldest_connecti
     assert not connections.make_room(100), "nobody is left who waits"
 
 
+@pytest.mark.parametrize("files", [300, 1024, 4096, 65_536])
+def test_what_is_set_aside_for_stops_is_within_the_open_files_too(files, monkeypatch):
+    monkeypatch.setattr("stoppable.server.http_protocol.open_file_limit", lambda: files)
+    connections = Connections(8192, per_address=2)
+    backlog = connections.fit_into_open_files()
+    assert connections.most + connections.for_stops + backlog < files
+    assert connections.most >= min(8192, files // 8)
+
+
 def test_the_limit_of_open_files_is_raised_for_a_server():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with served([waiting]):

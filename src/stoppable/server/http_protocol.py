@@ -22,6 +22,7 @@ _MOST_FILES = 65_536  # processes of runs inherit the limit, and some programs l
 _SPARE_FILES = 128  # for the store, the agents and the loop
 _LOG_SECONDS = 10.0
 _BACKLOG = 512
+_FOR_STOPS = 256  # connections beyond the limit that only a stop may use
 
 
 class Connection(Protocol):
@@ -42,6 +43,7 @@ class Connections:
 
     def __init__(self, most: int, per_address: int) -> None:
         self.most = most
+        self.for_stops = _FOR_STOPS
         self._per_address = per_address
         self._owing: dict[Connection, str] = {}
         self._by_address: dict[str, dict[Connection, None]] = {}
@@ -67,6 +69,19 @@ class Connections:
     def make_room(self, count: int) -> bool:
         """Return whether another connection may be used besides ``count``; closes one that waits if necessary."""
         return count < self.most or self._cut_first(self._owing, "the server has all the connections that it may have")
+
+    def fit_into_open_files(self) -> int:
+        """Lower the limits to what this process may open, and return how many connections to accept in one go."""
+        files = open_file_limit()
+        backlog = max(16, min(_BACKLOG, files // 4))
+        self.for_stops = max(16, min(_FOR_STOPS, files // 8))
+        most = max(files - _SPARE_FILES - backlog - self.for_stops, 16)
+        if most < self.most:
+            _logger.warning(
+                "only %d connections instead of %d: this process may open %d files (ulimit -n)", most, self.most, files
+            )
+            self.most = most
+        return backlog
 
     def _cut_first(self, among: dict[Connection, None] | dict[Connection, str], why: str) -> bool:
         first = next(iter(among), None)
@@ -95,18 +110,6 @@ def open_file_limit() -> int:
     return wanted
 
 
-def affordable(wanted: int) -> tuple[int, int]:
-    """Return how many connections the limit of open files allows, and how many to accept in one go."""
-    files = open_file_limit()
-    backlog = max(16, min(_BACKLOG, files // 4))
-    most = max(files - _SPARE_FILES - backlog, 16)
-    if most < wanted:
-        _logger.warning(
-            "only %d connections instead of %d: this process may open %d files (ulimit -n)", most, wanted, files
-        )
-    return min(wanted, most), backlog
-
-
 _REFUSAL = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
 _TOO_LARGE = b'{"error":{"code":"head_too_large","message":"the headers are too large"}}'
 _TOO_SLOW = b'{"error":{"code":"too_slow","message":"the request did not arrive in time"}}'
@@ -114,7 +117,6 @@ _NO_HTTP = b'{"error":{"code":"bad_request","message":"this is not an HTTP reque
 _BODY = frozenset({b"content-length", b"transfer-encoding"})
 _MARGIN = 1.0  # a request that reads a body has its own timeout, which comes first
 _LAST_READ_SECONDS = 2.0  # uvicorn cancels what is left after three, and logs it as an error
-_FOR_STOPS = 256  # connections beyond the limit that only a stop may use
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -144,7 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
         there = len(self.connections)
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
-        if not self.waiting.make_room(there) and there >= self.waiting.most + _FOR_STOPS:
+        if not self.waiting.make_room(there) and there >= self.waiting.most + self.waiting.for_stops:
             transport.abort()
             return
         self._wait(self.limits.head_seconds)

@@ -28,7 +28,7 @@ from stoppable.server.agent_loop import CLOSE_SECONDS, AgentLoop, Lifespan
 from stoppable.server.agents import Agents
 from stoppable.server.app import PrincipalDependency, create_app, living
 from stoppable.server.backend import Backend, Routers, Services
-from stoppable.server.http_protocol import Connections, affordable, bounded_protocol
+from stoppable.server.http_protocol import Connections, bounded_protocol
 from stoppable.server.limits import ServerLimits
 from stoppable.stores.base import Store
 from stoppable.supervisor import SHUTDOWN_MARGIN, Supervisor
@@ -122,7 +122,7 @@ class Service:
             logs.configured(as_json=self._log_json),
             _listener(self._host, self._port) as listener,
         ):
-            self._waiting.most, self._config.backlog = affordable(self._waiting.most)
+            self._config.backlog = self._waiting.fit_into_open_files()
             host, port = listener.getsockname()[:2]
             self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             self._server.run(sockets=[listener])
