@@ -83,7 +83,7 @@ async def _steps(turn: Turn, agent: Any, iterate: Callable[[], Any]) -> AsyncIte
     try:
         async with contextlib.aclosing(iterate()) as events:
             while True:
-                await turn.meet(unit)
+                await turn.check(unit)
                 try:
                     with at(unit):
                         event = await anext(events)
@@ -105,7 +105,7 @@ def _node(real: Callable[..., Any]) -> Callable[..., Any]:
         unit, node = here(), self._node
         if unit is None or isinstance(node, BaseAgent):  # an agent has its own wrapper
             return await real(self, *args, **kwargs)
-        await unit.turn.meet(unit)
+        await unit.turn.check(unit)
         with unit.turn.inside(node):
             async with _around(node, is_below=_is_below(unit)):
                 return await real(self, *args, **kwargs)
@@ -144,7 +144,7 @@ def _generate(real: Callable[..., Any]) -> Callable[..., Any]:
                     yield chunk
             return
         turn = unit.turn
-        await turn.meet(unit)
+        await turn.check(unit)
         call = turn.begin(self)
         try:
             with contextlib.ExitStack() as flight:
@@ -183,7 +183,7 @@ def _before_tool(real: Callable[..., Any]) -> Callable[..., Any]:
     async def run_before_tool_callback(self: Any, *, tool: Any, tool_args: Any, tool_context: Any) -> Any:
         _wrap(type(tool), "run_async", _tool)
         if (unit := here()) is not None:
-            await unit.turn.meet(unit)
+            await unit.turn.check(unit)
         return await real(self, tool=tool, tool_args=tool_args, tool_context=tool_context)
 
     return run_before_tool_callback
@@ -194,7 +194,7 @@ def _tool(real: Callable[..., Any]) -> Callable[..., Any]:
         unit = here()
         if unit is None or unit.target is self:
             return await real(self, args=args, tool_context=tool_context)
-        await unit.turn.meet(unit)
+        await unit.turn.check(unit)
         calls, call_id = unit.turn.calls, tool_context.function_call_id
         with unit.turn.inside(self):
             async with _flight(self):

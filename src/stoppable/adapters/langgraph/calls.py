@@ -10,10 +10,10 @@ from typing import Any
 from langgraph.types import Command
 
 import stoppable
-from stoppable.adapters.langgraph.branches import Turn, Unit, at, here
 from stoppable.adapters.langgraph.sealing import amend, aroll_back, aseal, mend, roll_back, seal
 from stoppable.adapters.langgraph.settings import DEFAULT, Settings, key_of, settings_of
 from stoppable.adapters.langgraph.threads import thread_of
+from stoppable.adapters.langgraph.turn import Turn, Unit, at, here
 
 _logger = logging.getLogger("stoppable.adapters.langgraph")
 

@@ -14,8 +14,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 
 import stoppable
-from stoppable.adapters.langgraph.branches import Unit, here
 from stoppable.adapters.langgraph.threads import UNFINISHED
+from stoppable.adapters.langgraph.turn import Unit, here
 from stoppable.adapters.langgraph.wrapping import wrap
 
 
@@ -75,7 +75,7 @@ def _agenerate(real: Callable[..., Any]) -> Callable[..., Any]:
         if unit is None or _is_inner(unit, self):
             return await real(self, *args, **kwargs)
         _watch_chunks(self)
-        await unit.turn.meet(unit)
+        await unit.turn.check(unit)
         with stoppable.boundary("llm", _name(self)), unit.turn.inside(self, unit):
             try:
                 return await real(self, *args, **kwargs)
@@ -123,7 +123,7 @@ def _astream(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _astreamed(unit: Unit, model: Any, begin: Callable[[], Any]) -> AsyncIterator[Any]:
-    await unit.turn.meet(unit)
+    await unit.turn.check(unit)
     call = unit.turn.begin(model, unit)
     try:
         with stoppable.boundary("llm", _name(model)):
@@ -202,7 +202,7 @@ def _arun(real: Callable[..., Any]) -> Callable[..., Any]:
         if unit is None or _is_inner(unit, self):
             return await real(self, *args, **kwargs)
         calls, call_id = unit.thread, kwargs.get("tool_call_id")
-        await unit.turn.meet(unit)
+        await unit.turn.check(unit)
         with stoppable.boundary("tool", self.name), unit.turn.inside(self, unit):
             calls.note(call_id, UNFINISHED)
             result = await real(self, *args, **kwargs)

@@ -8,7 +8,7 @@ from typing import Any
 
 import stoppable
 from stoppable.adapters.langgraph import names
-from stoppable.adapters.langgraph.branches import Unit, here
+from stoppable.adapters.langgraph.turn import Unit, here
 from stoppable.adapters.langgraph.wrapping import wrap
 
 
@@ -35,7 +35,7 @@ def _arun(real: Callable[..., Any]) -> Callable[..., Any]:
         unit = here()
         if unit is None or _is_hidden(task):
             return await real(task, *args, **kwargs)
-        await unit.turn.meet(unit)
+        await unit.turn.check(unit)
         with _inside(task, unit):
             return await real(task, *args, **kwargs)
 
