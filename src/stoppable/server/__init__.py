@@ -6,7 +6,7 @@ try:
     import fastapi as _fastapi  # noqa: F401
     import orjson as _orjson  # noqa: F401
     import uvicorn as _uvicorn  # noqa: F401
-except ImportError as _error:
+except ModuleNotFoundError as _error:  # one that is there and fails says why itself
     raise ImportError(
         f'the server needs {_error.name}, which is not installed: pip install "stoppable[server]"', name=_error.name
     ) from _error

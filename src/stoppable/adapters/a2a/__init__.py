@@ -9,7 +9,7 @@ from __future__ import annotations
 
 try:
     import a2a.server.routes as _a2a  # noqa: F401
-except ImportError as _error:
+except ModuleNotFoundError as _error:  # one that is there and fails says why itself
     raise ImportError('a2a-sdk is not installed: pip install "stoppable[a2a]"', name=_error.name) from _error
 
 from stoppable.adapters.a2a.client import client

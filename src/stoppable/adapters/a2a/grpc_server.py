@@ -8,7 +8,7 @@ from typing import Any
 
 try:
     import grpc
-except ImportError as _error:
+except ModuleNotFoundError as _error:  # one that is there and fails says why itself
     raise ImportError('grpcio is not installed: pip install "stoppable[a2a]" "a2a-sdk[grpc]"', name="grpc") from _error
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import GrpcHandler

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 try:
     import google.adk as _adk  # noqa: F401
-except ImportError as _error:
+except ModuleNotFoundError as _error:  # one that is there and fails says why itself
     raise ImportError('google-adk is not installed: pip install "stoppable[adk]"', name=_error.name) from _error
 
 from stoppable.adapters.adk.apps import install

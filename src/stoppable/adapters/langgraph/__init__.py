@@ -8,7 +8,7 @@ from __future__ import annotations
 
 try:
     import langgraph as _langgraph  # noqa: F401
-except ImportError as _error:
+except ModuleNotFoundError as _error:  # one that is there and fails says why itself
     raise ImportError('langgraph is not installed: pip install "stoppable[langgraph]"', name=_error.name) from _error
 
 from stoppable.adapters.langgraph.agents import as_agent, stoppable_graph

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 try:
     import openhands.sdk as _sdk  # noqa: F401
-except ImportError as _error:
+except ModuleNotFoundError as _error:  # one that is there and fails says why itself
     raise ImportError(
         'openhands-sdk is not installed: pip install "stoppable[openhands]", with Python 3.12 or newer',
         name=_error.name,
