@@ -18,8 +18,8 @@ from .world import DEADLINE, answers, asks, call, converse, says, status
 KINDS = ["subprocess", "tmux"]
 
 
-def command(text, _id=None):
-    return call("terminal", _id, command=text)
+def command(text, _id=None, **more):
+    return call("terminal", _id, command=text, **more)
 
 
 def alive(pid):
@@ -147,6 +147,26 @@ async def test_one_command_is_ended_alone_and_the_agent_goes_on(talk, tmp_path):
     said = answers(conversation)
     assert "stopped (too slow)" in said["slow"]
     assert "still here" in said["look"]
+
+
+async def test_a_command_that_outlives_its_call_between_ctrl_c_and_force_dies_too(talk, tmp_path):
+    """OpenHands returns at its own time-out, with the command still in front."""
+    conversation = talk(
+        asks(
+            command(
+                f"sh -c 'trap \"\" INT; echo $$ > {tmp_path}/started; while :; do sleep 1; done'", "slow", timeout=2
+            )
+        ),
+        asks(command("echo still here", "look")),
+        says("done"),
+        policy=stoppable.Policy(interrupt=4),
+    )
+    running = asyncio.create_task(conversation.arun())
+    pid = await written(tmp_path / "started")
+    tool_calls(conversation)["slow"].stop("immediate", "too slow")
+    await running
+    assert not alive(pid)
+    assert "still here" in answers(conversation)["look"]
 
 
 def test_a_sync_run_ends_its_commands_too(tmp_path, world):

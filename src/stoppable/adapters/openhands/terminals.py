@@ -20,6 +20,7 @@ from stoppable.adapters.openhands.processes import ProcessInfo, in_front, jobs, 
 _logger = logging.getLogger("stoppable.adapters.openhands")
 
 _STEP_SECONDS = 0.05
+_FORCED = float("inf")
 
 
 class Shells:
@@ -64,6 +65,7 @@ class Call:
         self._run, self._shells, self._executor = run, shells, executor
         self._waits_for: set[int] = set()
         self._over = threading.Event()
+        self._ending = threading.Lock()  # held while its command is being ended
         self._context = contextvars.copy_context()  # where the current run is the tool call
 
     @contextlib.contextmanager
@@ -75,6 +77,8 @@ class Call:
                 yield
         finally:
             self._over.set()
+            with self._ending:  # a call that OpenHands returns from at a time-out of its own leaves a command
+                pass
             current_call.reset(token)
 
     @contextlib.contextmanager
@@ -95,23 +99,29 @@ class Call:
                 self._executor.interrupt()
             except Exception:
                 _logger.exception("interrupting a tool failed")
-        told: dict[int, float] = {}  # by group, when it was sent a Ctrl-C
-        while True:  # the command may not have begun yet, and another one may follow it
-            for shell in self._waits_for.copy():
+        with self._ending:
+            self._end_commands()
+
+    def _end_commands(self) -> None:
+        told: dict[tuple[int, int], float] = {}  # by shell and group, when it was sent a Ctrl-C
+        while self._run.outcome is None and not self._over.is_set():
+            for shell in self._waits_for.copy():  # the command may not have begun yet, and another one may follow it
                 group = in_front(shell)
                 if group is not None:
-                    self._end_group(group, told)
-            if self._over.wait(_STEP_SECONDS) or self._run.outcome is not None:
-                return
+                    self._end_group(shell, group, told)
+            self._over.wait(_STEP_SECONDS)
+        for (shell, group), at in told.items():  # the call may have returned without its command
+            if at != _FORCED and in_front(shell) == group:
+                self._context.copy().run(_end, group)
 
-    def _end_group(self, group: int, told: dict[int, float]) -> None:
-        now = time.monotonic()
-        if group not in told:
-            told[group] = now
+    def _end_group(self, shell: int, group: int, told: dict[tuple[int, int], float]) -> None:
+        now, which = time.monotonic(), (shell, group)
+        if which not in told:
+            told[which] = now
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGINT)
-        elif now - told[group] >= self._run.policy.interrupt:
-            told[group] = float("inf")
+        elif now - told[which] >= self._run.policy.interrupt:
+            told[which] = _FORCED
             self._context.copy().run(_end, group)
 
 
