@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import stoppable
 
@@ -15,14 +15,14 @@ class Unit:
 
     __slots__ = ("outer", "waiters")
 
-    def __init__(self, outer: Self | None) -> None:
-        self.outer: Self | None = outer
+    def __init__(self, outer: Unit | None) -> None:
+        self.outer: Unit | None = outer
         self.waiters: int = 0
         """How many tasks inside it have noticed the stop and wait for the others."""
 
     def chain(self) -> Iterator[Self]:
         """Yield it and the units around it."""
-        unit: Self | None = self
+        unit: Any = self  # an adapter nests units of one class
         while unit is not None:
             yield unit
             unit = unit.outer

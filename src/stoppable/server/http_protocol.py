@@ -42,8 +42,8 @@ class Connections:
     """
 
     def __init__(self, most: int, per_address: int) -> None:
-        self.most = most
-        self.for_stops = _FOR_STOPS
+        self.most: int = most
+        self.for_stops: int = _FOR_STOPS
         self._per_address = per_address
         self._owing: dict[Connection, str] = {}
         self._by_address: dict[str, dict[Connection, None]] = {}
