@@ -71,6 +71,11 @@ def fails():
     raise ValueError("broken")
 
 
+async def fails_late():
+    await asyncio.sleep(0.3)
+    raise ValueError("broken")
+
+
 def many():
     for _ in range(12):
         subprocess.run(["true"], check=False)
@@ -145,10 +150,15 @@ def test_clean_up_is_no_effect_after_the_stop(check):
     assert "note outside any boundary: open 'saved'" in done.stdout
 
 
-def test_one_that_fails_by_itself_is_told_and_many_boundaries_are_not_all_tried(check):
-    done = check("checked:fails")
+@pytest.mark.parametrize("agent", ["fails", "fails_late"])
+def test_one_that_fails_by_itself_fails_also_if_every_stop_comes_first(check, agent):
+    done = check(f"checked:{agent}")
+    assert "FAIL unstopped at its own end: failed" in done.stdout
     assert "it failed by itself: ValueError('broken')" in done.stdout
     assert done.returncode == 1
+
+
+def test_many_boundaries_are_not_all_tried(check):
     done = check("checked:many", "--most", "2")
     assert "of 12 boundaries, the first 2 were tried" in done.stdout
 

@@ -35,7 +35,7 @@ _TICK = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One stopped run of the agent, and what was wrong with its end."""
+    """One stopped run of the agent, or one that failed by itself, and what was wrong with its end."""
 
     at: str
     mode: str
@@ -94,6 +94,9 @@ def report_card(
     instrument()
     checked = _Checked(functools.partial(body_of(agent), *args, **(kwargs or {})), root_run(agent).name, within)
     dry = checked.run(None, "cooperative", after=None)
+    if dry.has_failed:
+        # Not left to the others, which may be stopped before they fail.
+        checked.trials.append(dry.trial("its own end", "unstopped"))
     places: list[tuple[str, int | None]] = [(label, number) for number, label in enumerate(dry.seen[:most], 1)]
     for mode in MODES:
         for label, number in places or [("no boundary", None)]:
@@ -157,6 +160,11 @@ class _Attempt:
         self._stopped_in = 0.0
         self._problems: list[str] = []
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error."""
+        return self._run.status is Status.FAILED
+
     def note(self, rounds: Rounds) -> None:
         """Report its effects after the stop as problems, except clean-up."""
         self._problems += [f"effect after the stop: {effect}" for effect in rounds.after]
@@ -179,7 +187,7 @@ class _Attempt:
         if stopped_at is not None:
             self._stopped_in = time.monotonic() - stopped_at
         if not run.token.stopped and run.outcome.status is Status.FAILED:
-            self.notes.append(f"it failed by itself: {run.outcome.error!r}")
+            self._problems.append(f"it failed by itself: {run.outcome.error!r}")
 
     def look_for_leftovers(self, before: set[threading.Thread], processes: Callable[[], list[str]]) -> None:
         """Name the threads and processes that are still there after a moment, and kill the processes."""
@@ -205,7 +213,7 @@ class _Attempt:
         problems = list(self._problems)
         if outcome.status is Status.LOST and receipt is not None:
             problems += [f"could not be ended: {node.name}" for node in receipt.nodes if node.kind == "participant"]
-        elif outcome.status is Status.FAILED:
+        elif outcome.status is Status.FAILED and self._run.token.stopped:
             problems.append(f"failed: {outcome.error!r}")
         elif mode == "graceful" and outcome.rung is not None and outcome.rung > Rung.CANCEL:
             problems.append("had to be killed")
