@@ -81,6 +81,15 @@ def test_a_stop_pressed_while_the_server_is_away_says_so_and_works_when_it_is_ba
         page.goto("about:blank")
 
 
+def test_a_list_that_cannot_be_loaded_says_so_and_leaves_no_error_uncaught(shared, watched):
+    page = watched.page
+    watched.allow("Failed to load resource")
+    page.route("**/runs?*", lambda route: route.abort())
+    page.goto(shared.url)
+    expect(page.get_by_text("the server cannot be reached")).to_be_visible()
+    page.wait_for_timeout(200)  # an error that is not caught is reported a moment later
+
+
 def test_the_list_goes_on_after_a_restart_without_a_gap(own, watched):
     page = watched.page
     watched.allow(REFUSED)

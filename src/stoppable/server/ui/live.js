@@ -88,11 +88,9 @@ class Live extends EventTarget {
 		this.#newer.clear();
 		this.error = null;
 		try {
-			const live = get("runs?status=pending&status=running&status=stopping&limit=1000");
-			const newest = get(`runs?limit=${FIRST}`);
-			for (const run of (await live).runs) this.#put(run);
-			const part = await newest;
-			for (const run of part.runs) this.#put(run);
+			// together: if one were awaited first, the other could fail uncaught
+			const [live, part] = await Promise.all([get("runs?status=pending&status=running&status=stopping&limit=1000"), get(`runs?limit=${FIRST}`)]);
+			for (const run of [...live.runs, ...part.runs]) this.#put(run);
 			this.cursor = part.cursor;
 			this.isLoaded = true;
 		} catch (error) {
