@@ -68,7 +68,7 @@ async def test_a_call_that_ends_on_a_thread_just_before_the_wait_begins_is_notic
             monkeypatch.undo()
             thread = threading.Thread(target=units.end, args=(call,))
             thread.start()
-            thread.join()
+            thread.join(DEADLINE)
             return plain()
 
         monkeypatch.setattr(loop, "create_future", create_future)

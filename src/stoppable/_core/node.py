@@ -235,7 +235,7 @@ class RunNode(Awaited, Run):
     def _reach_members(self, stop: Stop, due: Due) -> None:
         # The role identifies the class, which type checkers do not know; isinstance would be slower.
         for member in list(self.members or ()):
-            role = member.role
+            role = member.role  # type checkers do not know that the role implies the class
             if role is _BOUNDARY:
                 stop.note_in_flight(self, member)  # type: ignore[arg-type]
             elif role is _HOOK:
