@@ -19,7 +19,8 @@ def fate_of(run: RunNode, error: BaseException | None) -> Fate:
     cause = _cause(error)
     if isinstance(cause, AgentStopped):
         return Fate.INTERRUPTED if cause.by_force else Fate.CLOSED
-    if cause is not None:
+    is_forced = run.rung is not None and run.rung >= Rung.CANCEL
+    if cause is not None and (cause is error or is_forced):  # else a cancel of its own, such as that of a timeout
         return Fate.KILLED if run.rung is not None and run.rung >= Rung.KILL else Fate.CANCELLED
     if isinstance(error, GeneratorExit):
         return Fate.CLOSED  # its consumer left it

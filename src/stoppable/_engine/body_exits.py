@@ -23,7 +23,7 @@ _KINDS: dict[type[BaseException], ReasonKind] = {
 def is_ours(error: BaseException | None) -> bool:
     """Return whether an exception is a cancel that stoppable issued, or was raised while one was handled."""
     while error is not None:
-        if isinstance(error, CancelledError) and error.args and error.args[0] is tasks.OURS:
+        if isinstance(error, CancelledError) and tasks.is_marked_ours(error):
             return True
         error = error.__context__
     return False
@@ -32,7 +32,7 @@ def is_ours(error: BaseException | None) -> bool:
 def others_cancel(error: BaseException | None) -> CancelledError | None:
     """Return the foreign cancel that caused an exception, or during whose handling it was raised."""
     while error is not None:
-        if isinstance(error, CancelledError) and not (error.args and error.args[0] is tasks.OURS):
+        if isinstance(error, CancelledError) and not tasks.is_marked_ours(error):
             return error
         error = error.__cause__ if error.__suppress_context__ else error.__context__
     return None

@@ -381,6 +381,11 @@ def _by_run(loop: AbstractEventLoop) -> dict[RunNode, list[Task[Any]]]:
     return found
 
 
+def is_marked_ours(cancel: asyncio.CancelledError) -> bool:
+    """Return whether an exception is a cancel that stoppable issued."""
+    return bool(cancel.args) and cancel.args[0] is OURS
+
+
 def is_our_cancel() -> bool:
     """Return whether stoppable issued the cancel of the current task, and no other code cancelled it as well."""
     participant = current()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from contextvars import Token
+from types import FrameType
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import Boundary, boundary, check
 from stoppable._core.context import RunContext
 from stoppable._core.node import RunNode
 from stoppable._core.shield import shielded
+from stoppable._core.state import Rung
+from stoppable._engine import tasks
+from stoppable.errors import AgentStopped
 
 _get, _set = context.current.get, context.current.set
 
@@ -44,7 +49,7 @@ def _cleanup_of(run: RunNode) -> shielded | None:
     cleanup = _here.cleanup
     if cleanup is not None and cleanup._run is run and not cleanup.closed:
         return cleanup
-    if run.outcome is not None or not _is_unwinding():
+    if run.outcome is not None or not _is_unwinding(run):
         return None
     region = shielded(0.0)
     region._run = run
@@ -52,22 +57,55 @@ def _cleanup_of(run: RunNode) -> shielded | None:
     return region
 
 
-def _is_unwinding() -> bool:
-    """Return whether a BaseException such as AgentStopped is unwinding the calling code.
+def _is_unwinding(run: RunNode) -> bool:
+    """Return whether a stop of this run unwinds the calling code.
 
-    Code that has swallowed it is not unwinding: the interpreter forgets an exception at the end of its ``except``.
+    A stop somewhere in the chain of the handled exception is not enough: a TimeoutError has the cancel of its timeout
+    in its chain, and a framework may turn a stop into an error of a tool, which the agent answers with more work. The
+    stop must be one of this run, the frame that handles it must still be executing, and it must not be the declared
+    cause of another error, which took its place.
     """
-    error = sys.exception()
+    error, replaced = sys.exception(), None
     while error is not None:
-        if not isinstance(error, Exception):
+        if error is not replaced and _is_stop_of(run, error) and _is_handled_above(error):
             return True
-        error = error.__context__
+        error, replaced = error.__context__, error.__cause__
     return False
+
+
+def _is_stop_of(run: RunNode, error: BaseException) -> bool:
+    match error:
+        case AgentStopped():
+            return any(error.target == each.id for each in run.lineage())
+        case asyncio.CancelledError():
+            return tasks.is_marked_ours(error) or _is_passed_down(run)
+        case BaseExceptionGroup():
+            return any(_is_stop_of(run, inner) for inner in error.exceptions)
+        case _:
+            return isinstance(error, GeneratorExit)  # a generator that is closed only cleans up
+
+
+def _is_passed_down(run: RunNode) -> bool:
+    """Return whether a cancel without our mark comes from the stop: a task group cancels its tasks with its own."""
+    was_raised = run.noticed or (run.rung is not None and run.rung >= Rung.CANCEL)
+    task = asyncio.current_task() if was_raised and asyncio._get_running_loop() is not None else None
+    return task is not None and task.cancelling() > 0
+
+
+def _is_handled_above(error: BaseException) -> bool:
+    """Return whether the frame that an exception has reached, and which handles it, is on the calling stack."""
+    handler = None if error.__traceback__ is None else error.__traceback__.tb_frame
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not handler:
+        frame = frame.f_back
+    return frame is not None
 
 
 def is_cleaning_up() -> bool:
     """Return whether the calling code is cleaning up: it is in a shield, or a stop unwinds it."""
-    return not _get().closed or _is_unwinding()
+    scope = _get()
+    run = scope.run_here()
+    return not scope.closed or (run is not None and _is_unwinding(run))
 
 
 def is_cleanup(scope: RunContext) -> bool:
