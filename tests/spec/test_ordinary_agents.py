@@ -449,7 +449,6 @@ async def test_a_timeout_around_a_body_that_took_our_cancel_back_is_a_timeout(bl
 # Tasks that were left behind
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="before 3.12 a task does not tell its context")
 @pytest.mark.parametrize("others", [0, 300])
 async def test_a_task_that_was_left_behind_takes_part(others):
     kept, log = [], []
@@ -477,6 +476,59 @@ async def test_a_task_that_was_left_behind_takes_part(others):
     assert (outcome.status, outcome.clean, log) == ("stopped", None, ["ended"])
     for task in crowd:
         task.cancel()
+
+
+async def test_a_task_that_was_left_behind_is_cancelled_with_its_run():
+    """It met no boundary, so CANCEL did not know it: it gets its cancel when the body has ended, and not at KILL."""
+    log = []
+
+    async def background():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            log.append("cancelled")
+            await asyncio.sleep(0.01)  # a clean-up that a second cancel would cut
+            log.append("cleaned up")
+
+    async def agent():
+        await asyncio.gather(background(), asyncio.create_task(background()), asyncio.sleep(60))
+
+    async def fire_and_forget():
+        asyncio.current_task().leftover = asyncio.create_task(background())
+        await asyncio.sleep(60)
+
+    for body, count in ((agent, 2), (fire_and_forget, 1)):
+        log.clear()
+        handle = await stoppable.spawn(body)
+        await asyncio.sleep(0.01)
+        await handle.stop("immediate")
+        outcome = await handle.outcome()
+        assert (outcome.status, outcome.rung) == ("stopped", "cancel")
+        assert sorted(log) == sorted(["cancelled", "cleaned up"] * count)
+
+
+async def test_a_sibling_that_only_asks_now_and_then_holds_the_end_of_its_run():
+    asks, effects = asyncio.Event(), []
+
+    async def sibling():
+        while True:
+            await asks.wait()
+            if stoppable.should_stop():
+                return
+            effects.append(1)
+            asks.clear()
+
+    async def agent():
+        await asyncio.gather(sibling(), stoppable.sleep(60))
+
+    handle = await stoppable.spawn(agent)
+    asks.set()
+    await until(lambda: effects)
+    await handle.stop()
+    await until(lambda: handle.run.body_end)
+    assert handle.status == "stopping", "the sibling is alive"
+    asks.set()
+    assert ((await handle.outcome()).status, len(effects)) == ("stopped", 1)
 
 
 async def test_the_tasks_of_children_are_their_own():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import sys
 import threading
 import weakref
@@ -313,11 +314,12 @@ def _new_participant(task: Task[Any], loop: AbstractEventLoop, *, is_current: bo
     return participant
 
 
-def join_task(run: RunNode, task: Task[Any], loop: AbstractEventLoop) -> None:
+def join_task(run: RunNode, task: Task[Any], loop: AbstractEventLoop) -> TaskParticipant:
     """Make a task a participant of a run; call it on the thread of the task's loop."""
     participant = _by_task.get(task) or _new_participant(task, loop, is_current=False)
     if participant is not run.main and participant not in (run.members or ()):
         participant.join(run)
+    return participant
 
 
 def join(run: RunNode) -> Participant | None:
@@ -355,13 +357,16 @@ _looks: dict[AbstractEventLoop, dict[RunNode, list[Task[Any]]]] = {}
 def join_leftover(run: RunNode, loop: AbstractEventLoop) -> None:
     """Make the tasks that were created in the context of a stopped run its participants, now that its body has ended.
 
-    Before 3.12, the context of a task cannot be read, and they are not found.
+    Those that nothing has cancelled yet catch up with the rung that the run has reached.
     """
-    if sys.version_info < (3, 12):
-        return
+    targets: dict[Participant, RunNode] = {}
     for task in _by_run(loop).get(run, ()):
         if not task.done() and task is not current_task(loop):
-            join_task(run, task, loop)
+            participant = join_task(run, task, loop)
+            if not task.cancelling():
+                targets[participant] = run
+    if targets and run.rung is not None and run.rung >= Rung.CANCEL:
+        TaskParticipant.climb(Rung.CANCEL, targets)
 
 
 def _by_run(loop: AbstractEventLoop) -> dict[RunNode, list[Task[Any]]]:
@@ -371,7 +376,7 @@ def _by_run(loop: AbstractEventLoop) -> dict[RunNode, list[Task[Any]]]:
         found = {}
         everybody = asyncio.all_tasks(loop)
         for task in everybody:
-            scope = task.get_context().get(context.current)  # type: ignore[attr-defined,unused-ignore]
+            scope = _context_of(task).get(context.current)
             run = None if scope is None else scope.run_here()
             if run is not None and run.closed:
                 found.setdefault(run, []).append(task)
@@ -379,6 +384,21 @@ def _by_run(loop: AbstractEventLoop) -> dict[RunNode, list[Task[Any]]]:
             _looks[loop] = found
             loop.call_soon(_looks.pop, loop, None)
     return found
+
+
+if sys.version_info >= (3, 12):
+
+    def _context_of(task: Task[Any]) -> contextvars.Context:
+        return task.get_context()
+else:
+
+    def _context_of(task: Task[Any]) -> contextvars.Context:
+        # There is no method for it yet; the garbage collector visits the context before those of the callbacks.
+        contexts = (each for each in gc.get_referents(task) if isinstance(each, contextvars.Context))
+        return next(contexts, _NO_CONTEXT)
+
+
+_NO_CONTEXT = contextvars.Context()
 
 
 def is_marked_ours(cancel: asyncio.CancelledError) -> bool:
