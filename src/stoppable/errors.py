@@ -43,10 +43,15 @@ class AgentStopped(BaseException):
     by_force = False
     """Whether INTERRUPT raised it inside an effect; otherwise a check or boundary raised it."""
 
-    def __init__(self, target: str, reason: Reason) -> None:
+    def __init__(self, target: str | None = None, reason: Reason | None = None) -> None:
+        if target is None or reason is None:
+            raise InvalidArgument(
+                "AgentStopped is raised by stoppable after a stop: to stop the current run, call "
+                "stoppable.current_run().stop(); to end it early, return"
+            )
         super().__init__(target, reason)
-        self.target = target
-        self.reason = reason
+        self.target: str = target
+        self.reason: Reason = reason
 
     def __str__(self) -> str:
         return f"run {self.target} was told to stop: {self.reason}"

@@ -274,7 +274,7 @@ async def test_an_agent_that_exits_ends_its_own_run_alone(leave):
     with served([leaver, sleeper]) as service:
         async with client_of(service) as client:
             before = await started(client, "sleeper")
-            assert (await ended(client, await asked_for(client, "leaver")))["status"] == "stopped"
+            assert (await ended(client, await asked_for(client, "leaver")))["status"] == "failed"
             after = await started(client, "sleeper")
             for run_id in (before, after):
                 assert (await client.get(f"/runs/{run_id}")).json()["status"] == "running"

@@ -274,3 +274,96 @@ async def test_a_process_that_its_group_left_behind_keeps_the_run_stopping(clock
     clock.advance(5)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "kill", False)
+
+
+# `stopped` needs a stop
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_block_that_raises_an_exit_of_its_own_has_failed(error):
+    with pytest.raises(error):
+        with stoppable.open_run("work") as run:
+            raise error
+    assert (run.status, run.outcome.reason, type(run.outcome.error)) == ("failed", None, error)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+async def test_a_blocking_agent_that_raises_an_exit_of_its_own_has_failed(error):
+    def agent():
+        raise error
+
+    handle = await stoppable.spawn(agent)
+    assert (await handle.outcome()).status == "failed"
+    with pytest.raises(stoppable.RunFailed) as caught:
+        await handle.result()
+    assert isinstance(caught.value.__cause__, error)
+
+
+async def _cancelled_future():
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def _cancelled_task():
+    task = asyncio.create_task(asyncio.sleep(60))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+async def _raised():
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("agent", [_cancelled_future, _cancelled_task, _raised])
+async def test_an_agent_that_nobody_cancelled_and_that_ends_in_a_cancelled_error_has_failed(agent):
+    handle = await stoppable.spawn(agent)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.reason, type(outcome.error)) == ("failed", None, asyncio.CancelledError)
+    async with stoppable.open_run("outer") as outer:
+        with pytest.raises(asyncio.CancelledError):
+            async with stoppable.open_run("inner") as inner:
+                await agent()
+    assert (inner.status, outer.status) == ("failed", "completed")
+
+
+async def test_an_exit_of_its_own_stops_what_the_body_started():
+    async def child():
+        await stoppable.sleep(60)
+
+    with pytest.raises(asyncio.CancelledError):
+        async with stoppable.open_run("work") as run:
+            handle = await stoppable.spawn(child)
+            await asyncio.sleep(0)
+            raise asyncio.CancelledError
+    outcome = await handle.outcome()
+    assert (run.status, outcome.status, outcome.reason.kind) == ("failed", "stopped", "parent")
+
+
+async def test_an_exit_after_a_delivered_stop_is_attached_to_the_stop():
+    async def agent():
+        try:
+            await stoppable.sleep(60)
+        except stoppable.AgentStopped:
+            raise asyncio.CancelledError from None
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.status == "running")
+    await handle.stop()
+    outcome = await handle.outcome()
+    assert (outcome.status, type(outcome.error)) == ("stopped", asyncio.CancelledError)
+
+
+async def test_a_stop_that_nobody_asked_for_is_a_clear_error():
+    async def nameless():
+        raise stoppable.AgentStopped
+
+    async def forged():
+        run = stoppable.current_run()
+        raise stoppable.AgentStopped(run.id, stoppable.Reason())
+
+    outcome = await (await stoppable.spawn(nameless)).outcome()
+    assert (outcome.status, type(outcome.error)) == ("failed", stoppable.InvalidArgument)
+    assert "current_run().stop()" in str(outcome.error)
+    assert (await (await stoppable.spawn(forged)).outcome()).status == "failed"

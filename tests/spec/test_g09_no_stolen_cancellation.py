@@ -1,6 +1,8 @@
 """G9: we consume only the cancels we issued, on every way out; every way out leads to a terminal status."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 from tests.waiting import until
@@ -255,23 +257,39 @@ async def test_a_task_cancelled_before_its_first_step_ends_its_run():
     assert not ran
 
 
-async def test_a_cancelled_error_of_an_awaited_future_is_somebody_elses():
-    async def agent():
-        future = asyncio.get_running_loop().create_future()
-        future.cancel()
-        await future
+async def test_a_task_that_is_cancelled_as_its_run_opens_was_cancelled_from_outside():
+    async def caller():
+        asyncio.current_task().cancel()  # arrives at the first await, inside the run
+        async with stoppable.open_run("work") as run:
+            runs.append(run)
+            await asyncio.sleep(60)
 
-    handle = await stoppable.spawn(agent)
-    assert (await handle.outcome()).reason.kind == "external"
+    runs = []
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(caller())
+    assert (runs[0].status, runs[0].outcome.reason.kind) == ("stopped", "external")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_exits_of_the_interpreter_pass_through_a_blocking_run(error):
-    with pytest.raises(error):
+def test_a_generator_that_is_closed_was_stopped_by_its_consumer():
+    with pytest.raises(GeneratorExit):
         with stoppable.open_run("work") as run:
-            raise error
-    assert run.status == "stopped"
-    assert run.outcome.reason.kind in {"shutdown", "disconnect"}
+            raise GeneratorExit
+    assert (run.status, run.outcome.reason.kind) == ("stopped", "disconnect")
+
+
+def test_ctrl_c_passes_through_a_blocking_run_and_stops_it():
+    """In a process of its own: the tests' own handler may be another one."""
+    script = """
+import signal, stoppable
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    with stoppable.open_run("work") as run:
+        signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print(run.status, run.outcome.reason.kind)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["stopped", "shutdown"]
 
 
 async def test_a_cancelled_waiter_does_not_stop_what_it_waits_for():

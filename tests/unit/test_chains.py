@@ -226,7 +226,7 @@ async def test_a_group_with_an_exit_in_it_lets_the_exit_out():
     with pytest.raises(SystemExit):
         async with stoppable.open_run("work") as run:
             raise BaseExceptionGroup("several", [SystemExit(3), ValueError("one")])
-    assert run.status == "stopped"
+    assert run.status == "failed"
     assert isinstance(run.outcome.error, ExceptionGroup)
 
 

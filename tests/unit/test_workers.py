@@ -312,11 +312,10 @@ async def test_a_crash_of_the_worker_is_failed_with_a_clear_error(agents, name, 
     "name",
     ["leaves", "leaves_async", "leaves_between_items", "leaves_between_items_async", "interrupted"],
 )
-async def test_an_exit_of_the_interpreter_in_the_worker_is_a_shutdown_as_in_a_thread(agents, name):
+async def test_an_exit_of_the_interpreter_in_the_worker_is_failed_as_in_a_thread(agents, name):
     outcome = await run(getattr(agents, name))
-    error = "KeyboardInterrupt" if name == "interrupted" else "SystemExit"
-    assert (outcome.status, outcome.reason.kind, outcome.error) == ("stopped", "shutdown", None)
-    assert (outcome.reason.message, outcome.clean) == (f"{error} from outside", True)
+    error = KeyboardInterrupt if name == "interrupted" else SystemExit
+    assert (outcome.status, outcome.reason, type(outcome.error)) == ("failed", None, error)
 
 
 async def test_an_interrupt_that_hits_the_event_loop_of_the_worker_is_stopped(agents):
@@ -324,10 +323,9 @@ async def test_an_interrupt_that_hits_the_event_loop_of_the_worker_is_stopped(ag
     assert (outcome.status, outcome.error) == ("stopped", None)
 
 
-async def test_an_exit_in_the_worker_beside_a_thread_that_hangs_is_bounded_by_the_ladder(agents):
-    async with stoppable.open_run("quick", policy=stoppable.Policy(grace=0.1, interrupt=0.1, cancel=0.1, kill=5.0)):
-        outcome = await run(agents.leaves_a_thread_behind)
-    assert (outcome.status, outcome.reason.kind, outcome.rung) == ("stopped", "shutdown", "kill")
+async def test_an_exit_in_the_worker_beside_a_thread_that_hangs_ends_both(agents):
+    outcome = await run(agents.leaves_a_thread_behind)
+    assert (outcome.status, type(outcome.error)) == ("failed", SystemExit)
 
 
 async def test_a_worker_that_is_killed_from_outside_is_failed(agents, tmp_path):

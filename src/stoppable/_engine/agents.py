@@ -383,7 +383,8 @@ def in_thread(run: RunNode, call: Callable[[], object]) -> threading.Thread:
     A daemon thread, not the default executor, for which ``asyncio.run`` would wait at its end.
     """
     copied = contextvars.copy_context()
-    thread = threading.Thread(target=copied.run, args=(call,), name=f"stoppable {run.name}", daemon=True)
+    target = functools.partial(copied.run, _execute, run, call)
+    thread = threading.Thread(target=target, name=f"stoppable {run.name}", daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
@@ -391,6 +392,14 @@ def in_thread(run: RunNode, call: Callable[[], object]) -> threading.Thread:
         run.skip()
         raise
     return thread
+
+
+def _execute(run: RunNode, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except BaseException:
+        if run.status is not _FAILED:  # a failed run has the error in its outcome, and nothing is above it
+            raise
 
 
 def run_blocking(run: RunNode, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+from asyncio import CancelledError, Runner
+from opcode import opmap
 from typing import Any
 
 from stoppable._core.outcome import Outcome
@@ -36,6 +37,20 @@ def others_cancel(error: BaseException | None) -> CancelledError | None:
             return error
         error = error.__cause__ if error.__suppress_context__ else error.__context__
     return None
+
+
+_RAISE = opmap["RAISE_VARARGS"]
+_HANDLERS = (Runner._on_sigint.__code__,)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_raised_by_code(error: BaseException) -> bool:
+    """Return whether a ``raise`` statement raised an exception; Python's handler of Ctrl-C raises without one."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_code in _HANDLERS:
+        return False
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
 
 
 Sorted = tuple[AgentStopped | None, BaseException | None, BaseException | None]

@@ -17,7 +17,7 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung, Status
 from stoppable._engine import control, tasks, threads
-from stoppable._engine.body_exits import OUTSIDERS, is_ours, kind, others_cancel, sort, stray
+from stoppable._engine.body_exits import OUTSIDERS, is_ours, is_raised_by_code, kind, others_cancel, sort, stray
 from stoppable._engine.loops import give_executor
 from stoppable._engine.tasks import join_leftover
 from stoppable._engine.waits import ended, wait_for_end
@@ -34,11 +34,12 @@ class _Edge:
     GeneratorExit. ``answer`` returns or raises what the caller of the run gets.
     """
 
-    __slots__ = ("_issued", "_others", "_passing", "_reset", "participant", "run")
+    __slots__ = ("_is_due", "_issued", "_others", "_passing", "_reset", "participant", "run")
 
-    participant: tasks.TaskParticipant  # only in a task, like the two below
+    participant: tasks.TaskParticipant  # only in a task, like the three below
     _issued: int  # our cancels that were pending when the run was opened: those of an outer run
     _others: int  # foreign cancels at that time
+    _is_due: bool  # whether one of the cancels at that time had not arrived yet
 
     def __init__(self, run: RunNode) -> None:
         self.run = run
@@ -55,6 +56,7 @@ class _Edge:
         self.participant = participant
         self._issued = issued = participant.issued
         self._others = participant.task.cancelling() - issued
+        self._is_due = bool(getattr(participant.task, "_must_cancel", False))
 
     def _without_ours(self, outsider: BaseException | None) -> BaseException | None:
         """Return the foreign exception that remains after our cancels were taken back (G9)."""
@@ -96,15 +98,38 @@ class _Edge:
     ) -> None:
         """End the run according to how its body ended."""
         run = self.run
-        if stop is not None and not any(stop.target == ancestor.id for ancestor in run.lineage()):
+        if stop is not None and (run.first_stop is None or all(stop.target != each.id for each in run.lineage())):
             rest = rest or stray(stop)
             stop = None
-        if outsider is not None:
+        if outsider is not None and self._is_own(outsider):
+            rest = rest or outsider
+            for child in _live_below(run):
+                child.stop(reason=_reason_of_failure(outsider))
+        elif outsider is not None:
             run.stop(reason=Reason.of(f"{type(outsider).__name__} from outside", kind=kind(outsider)))
-        if stop is not None or outsider is not None:
+            run.deliver(raised=True)
+        if stop is not None:
             run.deliver(raised=True)
         self._passing = stop
         run.end(result, rest)
+
+    def _is_own(self, outsider: BaseException) -> bool:
+        """Return whether the body itself raised an exception that usually comes from outside: the run has failed.
+
+        ``stopped`` needs a stop: a cancel that other code issued, Ctrl-C, or a generator whose consumer left it.
+        """
+        match outsider:
+            case CancelledError():
+                return not is_ours(outsider) and not self._was_cancelled_since_it_opened()
+            case KeyboardInterrupt():
+                return is_raised_by_code(outsider)
+            case _:
+                return isinstance(outsider, SystemExit)
+
+    def _was_cancelled_since_it_opened(self) -> bool:
+        """Return whether any code has cancelled the task of the run; a thread cannot be cancelled."""
+        participant = getattr(self, "participant", None)
+        return participant is not None and participant.task.cancelling() > self._issued + self._others - self._is_due
 
     def _left_behind(self, error: BaseException | None) -> Iterator[RunNode]:
         """Yield the children to wait for, one after the other; after an error, stop them first.
@@ -118,7 +143,7 @@ class _Edge:
             return  # a stop reaches them anyway, and the ladder waits for them
         while children := _live_below(self.run):
             for child in children if error is not None else ():
-                child.stop(reason=Reason.of(f"its parent failed: {error!r}", kind=ReasonKind.PARENT))
+                child.stop(reason=_reason_of_failure(error))
             yield children[0]
 
     def _leave(self) -> None:
@@ -182,6 +207,7 @@ class Edge(_Edge):
         edge = cls(run)
         edge.participant = participant
         edge._issued = edge._others = 0
+        edge._is_due = False
         return edge
 
     async def close(self, result: object, error: BaseException | None) -> None:
@@ -303,6 +329,10 @@ class BlockingEdge(_Edge):
 
     def _was_cancelled(self) -> bool:
         return self.run.rung is not None and self.run.rung >= Rung.CANCEL
+
+
+def _reason_of_failure(error: BaseException) -> Reason:
+    return Reason.of(f"its parent failed: {error!r}", kind=ReasonKind.PARENT)
 
 
 def _begin(run: RunNode, participant: Participant) -> contextvars.Token[RunContext] | None:
