@@ -1,6 +1,7 @@
 """open_run: a block of existing code as a run, and starts that come to nothing."""
 
 import asyncio
+import contextvars
 import threading
 
 import pytest
@@ -188,3 +189,74 @@ def test_a_child_of_a_given_parent_that_was_stopped_does_not_begin():
     with pytest.raises(stoppable.RunStopped, match="enough"), stoppable.open_run("late", parent=parent):
         raise AssertionError("never begun")
     parent.skip()
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "nap"),
+    [("graceful", stoppable.sleep), ("immediate", stoppable.sleep), ("immediate", asyncio.sleep)],
+)
+async def test_a_run_that_a_helper_opened_for_the_task_that_awaits_it_ends_at_once(mode, nap, gathered):
+    """As Pydantic AI does: the task that does the work entered the context of the run, and awaits the helper."""
+    inside = asyncio.Event()
+
+    async def agent():
+        entered, done, contexts = asyncio.Event(), asyncio.Event(), []
+
+        async def helper():
+            async with stoppable.open_run("inner"):
+                contexts.append(contextvars.copy_context())
+                entered.set()
+                await done.wait()
+
+        task = asyncio.create_task(helper())
+        await entered.wait()
+        for variable, value in contexts[0].items():
+            variable.set(value)
+        try:
+            async with stoppable.boundary("llm", "model"):
+                inside.set()
+                await nap(60)
+        finally:
+            done.set()
+            await (asyncio.gather(task) if gathered else task)
+
+    handle = await stoppable.spawn(agent)
+    await inside.wait()
+    await handle.stop(mode)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung <= stoppable.Rung.CANCEL) == ("stopped", True)
+
+
+async def test_a_task_that_left_its_run_does_not_hold_the_run_of_its_helper():
+    """The cancel comes while it awaits the helper, and ends both: the helper cannot wait for it any more."""
+    inside, leaving = asyncio.Event(), asyncio.Event()
+
+    async def agent():
+        entered, done, contexts = asyncio.Event(), asyncio.Event(), []
+
+        async def helper():
+            async with stoppable.open_run("inner"):
+                contexts.append(contextvars.copy_context())
+                entered.set()
+                await done.wait()
+
+        task = asyncio.create_task(helper())
+        await entered.wait()
+        for variable, value in contexts[0].items():
+            variable.set(value)
+        try:
+            async with stoppable.boundary("llm", "model"):
+                inside.set()
+                await stoppable.sleep(60)
+        finally:
+            leaving.set()
+            await task
+
+    handle = await stoppable.spawn(agent)
+    await inside.wait()
+    await handle.stop()
+    await leaving.wait()
+    await handle.stop("immediate")
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung) == ("stopped", "cancel")

@@ -24,6 +24,7 @@ from stoppable._engine.waits import ended, wait_for_end
 from stoppable.errors import AgentStopped, RunLost, RunStopped, StoppableError
 
 _COMPLETED = Status.COMPLETED
+_LOOK_SECONDS = 0.02
 
 
 class _Edge:
@@ -255,12 +256,29 @@ class Edge(_Edge):
 
     async def _stragglers_gone(self) -> None:
         """Wait for the terminal status: other tasks, threads or children of the run are still alive."""
+        self._release_awaiting()
         try:
             await ended(self.run)
         except CancelledError as cancel:
             if await self._own_cancels_taken_out(cancel) is not None:
                 raise
             # Our cancel, on behalf of an outer run: answer() passes the stop of that run on.
+
+    def _release_awaiting(self) -> None:
+        """Let runs end though tasks that took part in them are alive, if those only wait for the end of the runs.
+
+        A framework may open a run in a helper task, and work in its context in the task that awaits the helper: each
+        would wait for the other. So would this task, if it took part in a run below its own, whose body has ended.
+        """
+        run, own = self.run, self.participant
+        for other in run.members_of(tasks.TaskParticipant):
+            if other.awaits(own.task) and run.withdraw(other):
+                run.settle()
+        for below in _live_below(run):
+            if below.withdraw(own):
+                below.settle()
+        if run.outcome is None:  # polls, because asyncio does not tell when a task begins to await another
+            own.loop.call_later(_LOOK_SECONDS, self._release_awaiting)
 
 
 class BlockingEdge(_Edge):

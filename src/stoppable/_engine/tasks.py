@@ -105,6 +105,11 @@ class TaskParticipant(Participant):
         task = None if self._started_by is None else self._started_by()
         return None if task is None else _by_task.get(task)
 
+    def awaits(self, task: Task[Any]) -> bool:
+        """Return whether the task waits for another one, alone or in a gather."""
+        waiter = getattr(self.task, "_fut_waiter", None)
+        return waiter is task or task in getattr(waiter, "_children", ())
+
     def alive(self) -> bool:
         """Return whether the task can still take a step."""
         return not self.task.done() and not self.loop.is_closed()
