@@ -1,5 +1,6 @@
 """What must hold of a tree of runs: the contract in plain dicts, written without a look at how the core does it."""
 
+import math
 from typing import Any
 
 MODES = ("cooperative", "graceful", "immediate", "kill")
@@ -11,8 +12,9 @@ LADDER: dict[str, dict[str, float]] = {
     "kill": {"interrupt": 0, "cancel": 0, "kill": 0, "lost": 2},
 }
 BLIND_GRACE = 2
+COARSE = 0.25  # how exactly it is known when a run last looked
 BLIND = {"interrupt": BLIND_GRACE, "cancel": BLIND_GRACE, "kill": 7, "lost": 9}
-"""Of a graceful stop of a run that never looked."""
+"""Of a graceful stop of a run that has not looked for longer than its blind grace."""
 TERMINAL = {"completed", "failed", "stopped", "lost"}
 TABLE = {
     "pending": {"running", "stopped", "lost"},
@@ -65,7 +67,7 @@ class Model:
             "status": "pending",
             "outcome": None,
             "begun": False,
-            "looked": False,
+            "looked_at": -math.inf,
             "stops": list(self.runs[parent]["stops"]) if is_born_stopped else [],  # the first one first
             "reasons": (),
             "is_target": False,
@@ -118,9 +120,9 @@ class Model:
 
     def look(self, name: str) -> None:
         """Note that a run met a boundary, check, shield or hook, or started a child: it gets its grace."""
-        self.runs[name]["looked"] = True
+        self.runs[name]["looked_at"] = self.now
         for stop in self.runs[name]["stops"]:
-            if stop["target"] == name and self.now < stop["at"] + BLIND_GRACE and not self.terminal(name):
+            if self.now < stop["at"] + BLIND_GRACE and not self.terminal(stop["target"]):
                 stop["is_blind"] = False
 
     def stop(self, name: str, mode: str, reason: tuple[str, str, str | None]) -> None:
@@ -130,14 +132,32 @@ class Model:
         self.runs[name]["is_target"] = True
         self.runs[name]["seen_in_flight"] |= self.open_in(name, vanished=True)
         if answer != "already_stopping":
-            run = self.runs[name]
-            is_blind = mode == "graceful" and run["begun"] and not run["looked"]
+            must, may = self.is_blind(name, mode, surely=True), self.is_blind(name, mode, surely=False)
             stop = {"at": self.now, "mode": mode, "reason": reason, "target": name}
-            stop |= {"is_blind": is_blind, "was_blind": is_blind}
+            stop |= {"is_blind": must, "was_blind": may}
             for member in self.family(name):
                 if not self.terminal(member):
                     self.runs[member]["stops"].append(stop)
                     self.runs[member]["seen_in_flight"] |= self.open_in(member, vanished=True)
+
+    def is_blind(self, name: str, mode: str, *, surely: bool) -> bool:
+        """Return whether nothing below a run would notice a stop that waits for it.
+
+        ``surely`` counts what a stop may find or not: what a vanished actor was inside, and runs that have ended.
+        """
+        if mode != "graceful" or not self.runs[name]["begun"] or self.open_in(name, vanished=surely):
+            return False
+        live = [member for member in self.family(name) if not self.terminal(member)]
+        if any(hook["run"] in live and hook["moment"] != "end" and not hook["calls"] for hook in self.hooks):
+            return False
+        lookers = self.family(name) if surely else live
+        return all(self.runs[member]["looked_at"] < self.now - BLIND_GRACE - COARSE for member in lookers)
+
+    def settle_blindness(self, name: str, is_blind: bool) -> None:
+        """Take over what the last stop found: whether it saw what a vanished actor was inside is not known."""
+        stop = self.runs[name]["stops"][-1]
+        assert stop["is_blind"] <= is_blind <= stop["was_blind"], "a run is blind if it would not notice the stop"
+        stop["is_blind"] = stop["was_blind"] = is_blind
 
     def deliver(self, name: str) -> None:
         run = self.runs[name]

@@ -419,10 +419,10 @@ def test_a_run_that_was_started_in_a_shield_and_looked_gets_its_grace(clock, loo
         with stoppable.shielded(5):
             edge = _Edge(RunNode("child", run))
             edge._open(Undead())
-            return edge.run, look(), context.current.get().has_checked
+            return edge.run, look(), context.current.get().checked_at
 
     child, _, looked = in_run(run, clean_up)
-    assert looked
+    assert looked == clock.now()
     assert not child.stop().blind
     child.stop("kill")
     clock.advance(2)

@@ -274,6 +274,8 @@ class TreeMachine(World):
         with no_hook_interferes():
             receipt = real.stop(mode, Reason.of("why", kind=kind, actor=by))
         assert receipt.answer == expected, "G10"
+        if expected in {"accepted", "escalated"}:
+            self.model.settle_blindness(run, real.stops()[-1].is_blind)
         self.model.climb(names)
         self._force_reached(crews)
         if expected == "already_stopping" and was_target:

@@ -82,6 +82,15 @@ class Actor(Participant):
         self._let_through()
 
 
+class _CancelledEdge(_Edge):
+    """The edge of a run whose task other code can cancel: the actors here are no tasks."""
+
+    __slots__ = ()
+
+    def _was_cancelled_since_it_opened(self) -> bool:
+        return True
+
+
 class World(RuleBasedStateMachine):
     """What is real, beside the model of it. The rules are in test_tree_machine.py."""
 
@@ -179,7 +188,7 @@ class World(RuleBasedStateMachine):
         outer = self.model.scope(actor)
         is_shielded = outer is not None and self.model.is_shielded(outer)
         was_over = self.model.terminal(name)
-        edge = _Edge(self.runs[name])
+        edge = _CancelledEdge(self.runs[name])
         begun = self.inside(actor, edge._open, self.actors[actor])
         assert begun == (not was_over and (is_shielded or not self.model.stopped(name))), "stopped before it began"
         if begun:
@@ -196,6 +205,8 @@ class World(RuleBasedStateMachine):
         self.model.left_shields.add(frame["id"])
         try:
             assert not self.inside(actor, thing.__exit__, type(error) if error else None, error, None)
+            if frame["kind"] == "boundary":
+                self.model.look(frame["run"])
         except AgentStopped as stopped:
             raise AssertionError("G11: raised on the way out") from stopped
         if frame["kind"] == "boundary":
@@ -216,6 +227,7 @@ class World(RuleBasedStateMachine):
         frame = self.model.actors[actor]["stack"].pop()
         name = frame["run"]
         edge = self.things.pop(frame["id"])
+        is_stopped = outsider is not None and self.model.answer(name, "graceful") in {"accepted", "escalated"}
         if outsider is not None:
             self.model.stop(name, "graceful", ("external", "CancelledError from outside", None))
         if stop is not None or outsider is not None:
@@ -223,6 +235,8 @@ class World(RuleBasedStateMachine):
         self.model.end(name, result, rest)
         self.inside(actor, edge._leave)
         self.inside(actor, edge._close, result, stop, outsider, rest)
+        if is_stopped:
+            self.model.settle_blindness(name, self.runs[name].stops()[-1].is_blind)
         if self.model.actors[actor]["made_for"] == name:
             self.end_actor(actor)
         else:

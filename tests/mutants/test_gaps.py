@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import math
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_two_ladders_send_one_cancel(clock):
     run = RunNode("stopped twice")
     undead = Undead()
     run.begin(undead)
-    run.has_checked = True  # or it would be cancelled after the blind grace
+    run.checked_at = math.inf  # or it would be cancelled after the blind grace
     run.stop("graceful")
     clock.advance(8)
     run.stop("immediate")

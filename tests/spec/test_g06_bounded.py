@@ -1,6 +1,7 @@
 """G6: modes only rise, time only shrinks; a terminal status comes within the policy's total."""
 
 import asyncio
+import math
 import threading
 
 import pytest
@@ -174,7 +175,7 @@ LOOKS = [_looks_by_checking, _looks_by_asking, _looks_by_a_boundary, _looks_by_a
 @pytest.mark.parametrize("agent", [*LOOKS, _looks_by_a_shield])
 async def test_a_run_that_has_looked_gets_its_grace(agent, clock):
     handle = await stoppable.spawn(agent)
-    await wait(lambda: handle.run.has_checked or handle.run.members is not None)
+    await wait(lambda: handle.run.checked_at > -math.inf or handle.run.members is not None)
     await _ticks()
     receipt = await handle.stop()
     assert not receipt.blind
@@ -197,7 +198,7 @@ async def test_a_grace_that_the_stop_names_is_kept(clock):
 
 def test_a_blind_grace_never_prolongs_the_policy():
     policy = Policy(grace=0.5, interrupt=0.1, blind_grace=30)
-    steps = dict(policy.schedule(stoppable.Mode.GRACEFUL, is_blind=True))
+    steps = dict(policy.schedule(stoppable.Mode.GRACEFUL, blind_after=policy.blind_wait))
     assert steps[stoppable.Rung.CANCEL] == 0.6
 
 
@@ -227,3 +228,60 @@ async def test_a_run_that_looks_after_the_stop_gets_its_grace_after_all(clock):
     outcome = await handle.outcome()
     assert (outcome.status, outcome.clean, steps) == ("stopped", True, ["cleaning", "saved"])
     assert not handle.run.receipt.blind
+
+
+@pytest.mark.parametrize("agent", [_looks_by_checking, _looks_by_asking, _looks_by_a_boundary, _looks_by_a_child])
+async def test_a_run_that_has_not_looked_for_longer_than_its_blind_grace_is_blind_again(agent, clock):
+    handle = await stoppable.spawn(agent)
+    await wait(lambda: handle.run.checked_at > -math.inf)
+    await _ticks()
+    clock.advance(3)
+    receipt = await handle.stop()
+    assert (receipt.blind, receipt.ladder[0].after) == (True, 2)
+    clock.advance(2)
+    assert (await handle.outcome()).rung == "cancel"
+
+
+async def _inside_a_boundary():
+    with stoppable.boundary("llm", "model"):
+        await asyncio.sleep(60)
+
+
+async def _in_a_wait():
+    await stoppable.sleep(60)
+
+
+@pytest.mark.parametrize("agent", [_inside_a_boundary, _in_a_wait, _looks_by_a_hook])
+@pytest.mark.parametrize("is_child", [False, True])
+async def test_a_run_in_which_something_would_notice_the_stop_is_not_blind(agent, is_child, clock):
+    """However long ago it began, and also if only a child would notice it."""
+
+    async def parent():
+        await asyncio.gather(stoppable.call(agent), asyncio.sleep(60))
+
+    handle = await stoppable.spawn(parent if is_child else agent)
+    await wait(lambda: handle.run.checked_at > -math.inf)
+    await _ticks()
+    clock.advance(30)
+    assert not (await handle.stop()).blind
+    await handle.stop("kill")
+    await handle.outcome()
+
+
+async def test_a_run_that_leaves_a_long_call_has_just_looked(clock):
+    done, left = asyncio.Event(), asyncio.Event()
+
+    async def agent():
+        with stoppable.boundary("llm", "model"):
+            await done.wait()
+        left.set()
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await _ticks()
+    clock.advance(30)
+    done.set()
+    await left.wait()
+    assert not (await handle.stop()).blind
+    await handle.stop("kill")
+    await handle.outcome()

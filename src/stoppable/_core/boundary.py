@@ -8,9 +8,9 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
-from stoppable._core import context, participants
+from stoppable._core import clock, context, participants
 from stoppable._core.callables import behind, code_of
 from stoppable._core.context import FORKED, OUTSIDE, RunContext
 from stoppable._core.fate import fate_of
@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _LOOKED_AT = 64  # members to search at most: the innermost boundary is among the last that entered
 _get = context.current.get  # bound once, because every check calls it
+_coarse = clock.coarse
 
 
 def should_stop() -> bool:
@@ -31,7 +32,7 @@ def should_stop() -> bool:
     scope = _get()
     if scope is OUTSIDE or scope is FORKED:
         _look_outside(scope, "should_stop()")
-    scope.has_checked = True
+    scope.checked_at = _coarse.now
     return scope.closed and scope.answer_should_stop()
 
 
@@ -39,7 +40,7 @@ def check() -> None:
     """Raise AgentStopped if the current run was stopped, at every call (G5)."""
     scope = _get()
     if type(scope) is RunNode:
-        scope.has_checked = True
+        scope.checked_at = _coarse.now
         participants.join(scope)
     elif (run := scope.run_here()) is not None:
         _join_in_shield(scope, run)
@@ -50,7 +51,7 @@ def check() -> None:
 
 
 def _join_in_shield(scope: RunContext, run: RunNode) -> participants.Participant | None:
-    run.has_checked = True
+    run.checked_at = _coarse.now
     holder = participants.join(run)
     if holder is not None and isinstance(scope, shielded):
         scope._protect(holder)  # CANCEL also waits for a task that was started in the shield
@@ -78,6 +79,8 @@ class Boundary(Member):
     __slots__ = ("_fate", "_run", "holder", "kind", "name")
 
     role = Role.BOUNDARY
+    is_look: ClassVar[bool] = True
+    """Whether the run's own code entered it, and so would notice a stop; not if an executor did on its behalf."""
 
     kind: str
     name: str | None
@@ -118,6 +121,8 @@ class Boundary(Member):
         if members is None:
             members = run.make_members()
         members[self] = True  # published first, then checked
+        if self.is_look:
+            run.checked_at = _coarse.now
         if run.closed or run.budget is not None or run.sink is not None:
             self._published(run, run)
         return self
@@ -126,6 +131,8 @@ class Boundary(Member):
         run = self._run
         if run is not None:
             self._run = None
+            if self.is_look:
+                run.checked_at = _coarse.now
             if run.closed:
                 if error is not None and self._goes_on(run):
                     return
@@ -152,6 +159,8 @@ class Boundary(Member):
         if members is None:
             members = run.make_members()
         members[self] = True
+        if self.is_look:
+            run.checked_at = _coarse.now
         if run.closed or run.budget is not None or run.sink is not None:
             try:
                 self._published(run, run)
@@ -166,6 +175,8 @@ class Boundary(Member):
         run = self._run
         if run is not None:
             self._run = None
+            if self.is_look:
+                run.checked_at = _coarse.now
             if run.closed:
                 if error is not None and self._goes_on(run):
                     return

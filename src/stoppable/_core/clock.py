@@ -9,8 +9,27 @@ now: Callable[[], float] = time.monotonic
 """Seconds on a monotonic clock. Call it as ``clock.now()``, so that tests can replace it."""
 
 
+class Coarse:
+    """The time of the control thread's last turn: at most ``COARSE_SECONDS`` old, and free to read."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.update()
+
+    def update(self) -> float:
+        """Read the clock, and return the exact time."""
+        self.now: float = now()
+        return self.now
+
+
+COARSE_SECONDS = 0.25
+coarse = Coarse()
+
+
 def use(tell: Callable[[], float]) -> Callable[[], float]:
     """Replace the clock and return the previous one."""
     global now
     previous, now = now, tell
+    coarse.update()
     return previous

@@ -20,12 +20,12 @@ class RunContext(Protocol):
     """
 
     @property
-    def has_checked(self) -> bool:
-        """Set by every check, so that a stop knows whether the run has ever checked."""
+    def checked_at(self) -> float:
+        """Set by every check to the coarse time, so that a stop knows whether the run would notice it."""
         ...
 
-    @has_checked.setter
-    def has_checked(self, checked: bool) -> None: ...
+    @checked_at.setter
+    def checked_at(self, at: float) -> None: ...
 
     @property
     def closed(self) -> bool: ...
@@ -40,13 +40,13 @@ class RunContext(Protocol):
 class Outside:
     """Outside any run: never stopped, everything is harmless."""
 
-    __slots__ = ("_name", "has_checked")
+    __slots__ = ("_name", "checked_at")
 
     closed = False
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.has_checked = False
+        self.checked_at = 0.0
 
     def __repr__(self) -> str:
         return f"<{self._name}>"

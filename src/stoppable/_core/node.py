@@ -7,6 +7,7 @@ Names without an underscore are for the rest of the library; users see those of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Never
 
@@ -36,6 +37,7 @@ _DEFAULT_POLICY = Policy()
 _NO_LABELS: Mapping[str, str] = {}
 _LATER_STOPS_KEPT = 64
 _BOUNDARY, _HOOK, _REMOTE, _AT_STOP = Role.BOUNDARY, Role.HOOK, Role.REMOTE, Moment.STOP
+_LISTENING = (Moment.STOP, Moment.INTERRUPT)
 _ACCEPTED = Answer.ACCEPTED
 
 
@@ -48,9 +50,9 @@ class RunNode(Awaited, Run):
         "_later",
         "body_end",
         "budget",
+        "checked_at",
         "climbs",
         "delivered_at",
-        "has_checked",
         "id",
         "labels",
         "library_threads",
@@ -90,7 +92,7 @@ class RunNode(Awaited, Run):
         self._metadata = None
         self._later: list[Stop] | None = None
         self.delivered_at: float | None = None
-        self.has_checked: bool = False  # set by a check, ``should_stop()`` or a child; boundaries show in the members
+        self.checked_at: float = -math.inf  # when its code last reached a boundary, a check, ``should_stop()`` or a child
         self.noticed: bool = (
             False  # its code has noticed the stop, by AgentStopped or should_stop(), and may be unwinding
         )
@@ -204,7 +206,6 @@ class RunNode(Awaited, Run):
     def _mark(self, stop: Stop, due: Due) -> None:
         """Close the gates of the whole subtree; collect hooks and remotes to notify later, outside the lock (G12)."""
         told = len(due.remotes)
-        stop.look_at_target()
         self._note(stop)
         self.closed = True
         if self.members:
@@ -230,6 +231,7 @@ class RunNode(Awaited, Run):
                     run = run.first_child
         if len(due.remotes) > told:
             stop.expect(len(due.remotes) - told)
+        stop.mark_blind()
         stop.acknowledge()
 
     def _reach_members(self, stop: Stop, due: Due) -> None:
@@ -239,9 +241,13 @@ class RunNode(Awaited, Run):
             if role is _BOUNDARY:
                 stop.note_in_flight(self, member)  # type: ignore[arg-type]
             elif role is _HOOK:
-                if member.moment is _AT_STOP and self.outcome is None and self.withdraw(member):  # type: ignore[attr-defined]
+                if self.outcome is not None:
+                    continue
+                stop.has_listener = stop.has_listener or member.moment in _LISTENING  # type: ignore[attr-defined]
+                if member.moment is _AT_STOP and self.withdraw(member):  # type: ignore[attr-defined]
                     due.hooks.append(member)  # type: ignore[arg-type]
             elif role is _REMOTE:
+                stop.has_listener = True
                 due.remotes.append((member, stop))  # type: ignore[arg-type]
 
     def _mark_in_flight(self, stop: Stop) -> None:
@@ -333,6 +339,7 @@ class RunNode(Awaited, Run):
 
     def add_hook(self, hook: Hook) -> None:
         """Call the hook at its moment, or at once if that has passed."""
+        self.checked_at = clock.coarse.now
         self.admit(hook)
         if self._is_past(hook.moment) and self.withdraw(hook):
             call_hooks([hook])
@@ -454,7 +461,7 @@ class RunNode(Awaited, Run):
 
     def _adopt(self, child: RunNode) -> None:
         """Add a child; if this run was stopped, the child is stopped before it begins (G4)."""
-        self.has_checked = True
+        self.checked_at = clock.coarse.now
         with lock:
             self._append(child)
             if self.closed:

@@ -33,24 +33,28 @@ class Policy:
             seconds(getattr(self, name), name)
 
     def schedule(
-        self, mode: Mode, grace: float | None = None, *, is_blind: bool = False
+        self, mode: Mode, grace: float | None = None, blind_after: float | None = None
     ) -> Iterator[tuple[Rung, float]]:
-        """Yield the rungs above SIGNAL, each with the seconds after the request at which it begins."""
+        """Yield the rungs above SIGNAL, each with the seconds after the request at which it begins.
+
+        A blind run, which has nothing to interrupt, is cancelled ``blind_after`` seconds after the request.
+        """
         if mode is Mode.COOPERATIVE:
             return
         gentle = mode is Mode.GRACEFUL
-        at = self._gentle_wait(grace, is_blind=is_blind) if gentle else 0.0
+        is_blind = gentle and grace is None and blind_after is not None
+        at = next(wait for wait in (grace, blind_after, self.grace) if wait is not None) if gentle else 0.0
         yield Rung.INTERRUPT, at
-        at += self.interrupt if gentle and not is_blind else 0.0  # a blind run has nothing to interrupt
+        at += self.interrupt if gentle and not is_blind else 0.0
         yield Rung.CANCEL, at
         at += 0.0 if mode is Mode.KILL else self.cancel
         yield Rung.KILL, at
         yield Rung.LOST, at + self.kill
 
-    def _gentle_wait(self, grace: float | None, *, is_blind: bool) -> float:
-        if grace is not None:
-            return grace
-        return min(self.blind_grace, self.grace + self.interrupt) if is_blind else self.grace
+    @property
+    def blind_wait(self) -> float:
+        """How many seconds a graceful stop waits for a blind run."""
+        return min(self.blind_grace, self.grace + self.interrupt)
 
     def total(self, mode: Mode, grace: float | None = None) -> float:
         """Return the seconds after which a stop in this mode has a terminal status (G6)."""

@@ -50,7 +50,7 @@ def write(run: RunNode, answer: Answer) -> Receipt:
 def _ladder(run: RunNode, stops: list[Stop], *, is_final: bool) -> tuple[Step, ...]:
     first, climbed = stops[0], run.climbs
     if not climbed and len(stops) == 1 and not is_final:  # the usual case, and the same for many runs
-        return _plan(first.target.policy, first.mode, first.grace, is_blind=first.is_blind)
+        return _plan(first.target.policy, first.mode, first.grace, first.blind_after)
     steps = tuple(Step(rung=rung, after=at - first.requested_at) for rung, at in climbed)
     if is_final:
         return steps
@@ -64,8 +64,8 @@ def _ladder(run: RunNode, stops: list[Stop], *, is_final: bool) -> tuple[Step, .
 
 
 @lru_cache(64)
-def _plan(policy: Policy, mode: Mode, grace: float | None, *, is_blind: bool) -> tuple[Step, ...]:
-    steps = policy.schedule(mode, grace, is_blind=is_blind)
+def _plan(policy: Policy, mode: Mode, grace: float | None, blind_after: float | None) -> tuple[Step, ...]:
+    steps = policy.schedule(mode, grace, blind_after)
     return tuple(Step(rung=rung, after=after) for rung, after in steps)
 
 

@@ -39,7 +39,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
         outer = context.current.get()
         self._run = outer.run_here()
         if self._run is not None:
-            self._run.has_checked = True
+            self._run.checked_at = clock.coarse.now
             self._until = clock.now() + self._seconds
             self._outer = outer._region if isinstance(outer, shielded) else None
             participant = participants.participant()
@@ -100,14 +100,14 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
     # As the context of the code inside it
 
     @property
-    def has_checked(self) -> bool:
+    def checked_at(self) -> float:
         assert self._run is not None, "outside a run, a shield is never the context"
-        return self._run.has_checked
+        return self._run.checked_at
 
-    @has_checked.setter
-    def has_checked(self, checked: bool) -> None:
+    @checked_at.setter
+    def checked_at(self, at: float) -> None:
         assert self._run is not None, "outside a run, a shield is never the context"
-        self._run.has_checked = checked
+        self._run.checked_at = at
 
     @property
     def closed(self) -> bool:

@@ -105,10 +105,12 @@ class Stop:
         "abandoned",
         "acknowledged_at",
         "after",
+        "blind_after",
         "grace",
         "idle",
+        "has_listener",
         "in_flight",
-        "is_blind",
+        "is_call_awaited",
         "mode",
         "nodes",
         "reason",
@@ -121,8 +123,10 @@ class Stop:
         self.mode: Mode = mode
         self.reason: Reason = reason
         self.grace: float | None = grace
-        self.is_blind: bool = False  # its target is blind, and the mode would wait for a check
-        self.requested_at: float = clock.now()
+        self.blind_after: float | None = None  # seconds after the request at which force begins, if its target is blind
+        self.is_call_awaited: bool = False  # whether it is blind shows when the call of an executor is over
+        self.has_listener: bool = False  # a hook or a remote is told
+        self.requested_at: float = clock.coarse.update()  # checks from now on are seen to be later
         self.acknowledged_at: float | None = None
         self._waiters: tuple[Callable[[], None], ...] = ()
         self._unacknowledged = 1  # this process, and every notified remote
@@ -175,24 +179,48 @@ class Stop:
                 return
         wake()
 
-    def look_at_target(self) -> None:
-        """Find out whether the target is blind: it has reached no boundary or check, and has no child or hook."""
-        is_waiting = self.mode is Mode.GRACEFUL and self.grace is None and self.target.started_at is not None
-        self.is_blind = is_waiting and not self._has_looked()
+    def mark_blind(self) -> None:
+        """Find out whether the subtree is blind: nothing in it would notice the stop.
 
-    def look_again(self) -> bool:
+        It has no hook and no remote, is inside no boundary, and has reached no check for longer than ``blind_grace``.
+        While a call that an executor makes for it is in flight, that is not known yet.
+        """
+        is_waiting = self.mode is Mode.GRACEFUL and self.grace is None and self.target.started_at is not None
+        if is_waiting and not self.has_listener and not any(boundary.is_look for _, boundary in self.in_flight):
+            since = self.requested_at - self.target.policy.blind_grace - clock.COARSE_SECONDS
+            if not self._has_checked_since(since):
+                self.is_call_awaited = bool(self.in_flight)
+                self.blind_after = None if self.in_flight else self.target.policy.blind_wait
+
+    def recheck_blind(self) -> bool:
         """Return whether a blind target has reached a check since: then it gets the full grace."""
         # Not after its end: the receipt is final, and the check was made by leftovers of the run.
-        is_news = self.is_blind and self.target.outcome is None and self._has_looked()
-        self.is_blind = self.is_blind and not is_news
+        is_news = self.is_blind and self.target.outcome is None and self._has_checked_since(self.requested_at)
+        if is_news:
+            self.blind_after = None
         return is_news
 
-    def _has_looked(self) -> bool:
-        return self.target.has_checked or self.target.members is not None
+    def recheck_call(self) -> bool:
+        """Return whether the target is blind after all: the call of an executor is over, and it reached no check."""
+        if not self.is_call_awaited or any(boundary in (run.members or ()) for run, boundary in self.in_flight):
+            return False
+        self.is_call_awaited = False
+        if not self._has_checked_since(self.requested_at):
+            policy = self.target.policy
+            self.blind_after = min(clock.now() - self.requested_at + policy.blind_wait, policy.grace + policy.interrupt)
+        return self.is_blind
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether its target is blind, so that waiting for a check is in vain."""
+        return self.blind_after is not None
+
+    def _has_checked_since(self, at: float) -> bool:
+        return any(run.checked_at >= at for run in self.nodes)
 
     def schedule(self) -> Iterator[tuple[Rung, float]]:
         """Yield the rungs above SIGNAL, each with the seconds after the request at which it begins."""
-        return self.target.policy.schedule(self.mode, self.grace, is_blind=self.is_blind)
+        return self.target.policy.schedule(self.mode, self.grace, self.blind_after)
 
     @property
     def kill_at(self) -> float | None:

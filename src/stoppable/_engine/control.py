@@ -22,7 +22,7 @@ _logger = logging.getLogger("stoppable")
 
 _CROWD = 1024
 _PATIENCE_SECONDS = 0.02  # seconds with one hook, before another thread calls the waiting ones
-TICK_SECONDS = 0.25
+TICK_SECONDS = clock.COARSE_SECONDS
 """The longest sleep of the control thread; timers that were added without waking it are seen by then."""
 
 
@@ -124,6 +124,7 @@ class Control:
         if self._is_running_due:  # a callback set a timer that is due at once: the loop below will fire it
             return
         self._is_running_due = True
+        clock.coarse.update()
         try:
             while (due := self.next_due()) is not None and due <= clock.now():
                 timer = heapq.heappop(self._heap)[2]

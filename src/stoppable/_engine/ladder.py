@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from itertools import islice
 
-from stoppable._core import participants
+from stoppable._core import clock, participants
 from stoppable._core.hooks import Moment, call_hooks
 from stoppable._core.node import RunNode
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
 from stoppable._engine import control
+
+
+_LOOKS = 4  # in the blind grace, for the end of a call that an executor makes
 
 
 class Ladder(control.Timer):
@@ -32,6 +35,8 @@ class Ladder(control.Timer):
             self._climbed += 1
             self._rung, after = step
             self.when = stop.requested_at + after
+            if self._rung is Rung.INTERRUPT and stop.is_call_awaited:
+                self.when = min(self.when, clock.now() + stop.target.policy.blind_wait / _LOOKS)
             control.get().add(self)
 
     def collected(self) -> bool:
@@ -53,11 +58,18 @@ class Ladder(control.Timer):
         """Climb a rung, unless nothing is alive any more."""
         if self._stop is None:
             return
-        if self._rung is Rung.INTERRUPT and self._stop.look_again():
+        if self._rung is Rung.INTERRUPT and self._is_replanned(self._stop):
             self._climbed = 0
             self.start()
         else:
             self._climb(self._stop, self._rung)
+
+    def _is_replanned(self, stop: Stop) -> bool:
+        """Return whether INTERRUPT is due at another time by now: the run turned out to be blind, or not to be."""
+        if stop.recheck_blind() or stop.recheck_call():
+            return True
+        rung, after = next(stop.schedule())
+        return stop.is_call_awaited and rung is Rung.INTERRUPT and clock.now() < stop.requested_at + after
 
     def _let_go(self) -> None:
         # Releases the tree at once, instead of when the next rung would be due.

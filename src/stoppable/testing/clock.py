@@ -33,6 +33,7 @@ class FakeClock:
             self._now = max(self._now, due)
             self._control.run_due()
         self._now = end
+        clock.coarse.update()
 
     def __enter__(self) -> Self:
         self._previous = clock.use(self.now), control.use(self._control)
