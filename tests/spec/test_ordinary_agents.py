@@ -6,7 +6,6 @@ import gc
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor

@@ -169,3 +169,43 @@ async def test_an_error_of_the_task_is_still_reported_by_asyncio():
         del task
     await until(lambda: seen)
     assert "never retrieved" in seen[0]
+
+
+@pytest.mark.parametrize("until_end", ["task", "run"])
+async def test_a_callback_in_a_task_of_its_own_enters_for_the_call_after_it(until_end):
+    """As openai-agents calls its hooks: with gather, before the tool."""
+    entered, begun, proceed = [], asyncio.Event(), asyncio.Event()
+
+    async def before():
+        entered.append(stoppable.enter("tool", "search", until=until_end))
+
+    async def body():
+        await asyncio.gather(before(), asyncio.sleep(0))
+        begun.set()
+        await proceed.wait()
+        entered[0].leave()
+        stoppable.check()
+
+    handle = await stoppable.spawn(body)
+    await begun.wait()
+    assert (await handle.stop()).in_flight == ("tool:search",)
+    proceed.set()
+    assert (await handle.outcome()).status == "stopped"
+    assert fates(handle.run) == {"search": "finished"}
+
+
+@pytest.mark.parametrize(("until_end", "in_flight"), [("task", ()), ("run", ("tool:search",))])
+async def test_a_failed_callback_leaves_what_it_entered_unless_it_is_for_the_run(until_end, in_flight):
+    async def before():
+        stoppable.enter("tool", "search", until=until_end)
+        raise ValueError
+
+    async with stoppable.open_run("job") as run:
+        await asyncio.gather(before(), return_exceptions=True)
+        await asyncio.sleep(0)
+        assert run.in_flight == in_flight
+
+
+async def test_an_unknown_end_is_refused():
+    with pytest.raises(stoppable.InvalidArgument, match="use task or run"):
+        stoppable.enter("tool", "search", until="end")

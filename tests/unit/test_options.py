@@ -5,6 +5,7 @@ import functools
 import threading
 
 import pytest
+from tests import worker_agents
 
 import stoppable
 from stoppable import EventType, InvalidArgument, Policy, Supervisor, sync
@@ -193,3 +194,47 @@ async def test_facts_about_a_run_are_events_of_its_log():
         await handle.outcome()
         told = [event.data async for event in handle.events() if event.type is EventType.ANNOTATED]
     assert told == [{"metadata": {"task": "t-1", "odd": [3]}}]
+
+
+# Keyword arguments of the agent
+
+
+async def _echo(question, *, session=None, name="its own"):
+    return question, session, name
+
+
+def _echo_blocking(question, *, session=None):
+    return question, session
+
+
+def _count(*, to):
+    yield from range(to)
+
+
+@pytest.mark.parametrize("isolation", ["auto", "process"])
+async def test_spawn_passes_keyword_arguments_on(isolation):
+    handle = await stoppable.spawn(worker_agents.echoes, "why", session="ann", isolation=isolation)
+    assert await handle.result() == ("why", "ann")
+
+
+async def test_every_way_to_start_passes_keyword_arguments_on():
+    assert await stoppable.call(_echo, "why", session="ann") == ("why", "ann", "its own")
+    async with stoppable.open_run("parent"):
+        assert await stoppable.call(_echo, "why", session="ann", name="of the run") == ("why", "ann", "its own")
+        assert await stoppable.call(_echo_blocking, "why", session="ann") == ("why", "ann")
+    handle = await stoppable.spawn(_count, to=3)
+    assert [item async for item in handle.stream()] == [0, 1, 2]
+    async with stoppable.Supervisor() as supervisor:
+        assert await (await supervisor.start(_echo_blocking, "why", session="ann")).result() == ("why", "ann")
+
+
+def test_the_blocking_ways_pass_keyword_arguments_on():
+    assert stoppable.sync.call(_echo_blocking, "why", session="ann") == ("why", "ann")
+    assert stoppable.sync.spawn(_echo, "why", session="ann").result() == ("why", "ann", "its own")
+    with stoppable.sync.Supervisor() as supervisor:
+        assert supervisor.start(_echo_blocking, "why", session="ann").result() == ("why", "ann")
+
+
+async def test_an_argument_that_the_agent_does_not_take_is_refused_at_once():
+    with pytest.raises(TypeError, match=r"_echo cannot be started .*polcy"):
+        await stoppable.spawn(_echo, "why", polcy=None)

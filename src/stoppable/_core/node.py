@@ -92,7 +92,9 @@ class RunNode(Awaited, Run):
         self._metadata = None
         self._later: list[Stop] | None = None
         self.delivered_at: float | None = None
-        self.checked_at: float = -math.inf  # when its code last reached a boundary, a check, ``should_stop()`` or a child
+        self.checked_at: float = (
+            -math.inf
+        )  # when its code last reached a boundary, a check, ``should_stop()`` or a child
         self.noticed: bool = (
             False  # its code has noticed the stop, by AgentStopped or should_stop(), and may be unwinding
         )

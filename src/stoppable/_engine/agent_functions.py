@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -104,6 +105,18 @@ def asked(
     if name is None and labels is None and policy is None:
         return own
     return RunOptions(name=name, labels=labels, policy=policy).over(own)
+
+
+def with_keywords(agent: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[..., Any]:
+    """Return an agent with its keyword arguments; raise TypeError now, for the caller, if it does not take them."""
+    if not keywords:
+        return agent
+    with suppress(ValueError):  # some functions in C do not tell their parameters
+        try:
+            inspect.signature(agent).bind(*args, **keywords)
+        except TypeError as error:
+            raise TypeError(f"{name_of(agent)} cannot be started with these arguments: {error}") from None
+    return partial(agent, **keywords)
 
 
 def options_of(agent: Callable[..., Any]) -> RunOptions:

@@ -30,6 +30,7 @@ from stoppable._engine.agent_functions import (
     kind_of,
     name_of,
     options_of,
+    with_keywords,
 )
 from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
 from stoppable._engine.edge import BlockingEdge, Edge, drive, in_task
@@ -199,6 +200,7 @@ async def spawn(
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
     isolation: Isolation = ...,
+    **kwargs: Any,
 ) -> RunHandle[None]: ...
 @overload
 async def spawn(
@@ -208,6 +210,7 @@ async def spawn(
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
     isolation: Isolation = ...,
+    **kwargs: Any,
 ) -> RunHandle[T]: ...
 @overload
 async def spawn(  # type: ignore[overload-overlap]  # a Generator is an Iterator that says what it returns
@@ -217,6 +220,7 @@ async def spawn(  # type: ignore[overload-overlap]  # a Generator is an Iterator
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
     isolation: Isolation = ...,
+    **kwargs: Any,
 ) -> RunHandle[T]: ...
 @overload
 async def spawn(
@@ -226,6 +230,7 @@ async def spawn(
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
     isolation: Isolation = ...,
+    **kwargs: Any,
 ) -> RunHandle[None]: ...
 @overload
 async def spawn(
@@ -235,6 +240,7 @@ async def spawn(
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
     isolation: Isolation = ...,
+    **kwargs: Any,
 ) -> RunHandle[T]: ...
 async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     agent: Callable[..., Any],
@@ -243,14 +249,17 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     labels: Mapping[str, str] | None = None,
     policy: Policy | None = None,
     isolation: Isolation = "auto",
+    **kwargs: Any,
 ) -> RunHandle[Any]:
     """Start an agent as a child of the current run, or as a new root, and return its handle at once.
 
-    Pass keyword arguments with ``functools.partial``. An async agent runs as a task and a blocking one on a new thread;
+    Other keyword arguments are the agent's; pass those that have the name of an option with ``functools.partial``. An
+    async agent runs as a task and a blocking one on a new thread;
     with ``isolation="process"`` either runs in a separate process, which can always be ended. The items of a generator
     come from the handle's ``stream()``; the generator does not wait for its consumer. ``labels`` are added to the
     parent's; the default ``policy`` is the parent's.
     """
+    agent = with_keywords(agent, args, kwargs)
     body = body_of(agent)
     options = asked(agent, name, labels, policy)
     if isolation != "auto":
@@ -269,6 +278,7 @@ async def call(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> None: ...
 @overload
 async def call(
@@ -277,6 +287,7 @@ async def call(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> T: ...
 @overload
 async def call(  # type: ignore[overload-overlap]
@@ -285,6 +296,7 @@ async def call(  # type: ignore[overload-overlap]
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> T: ...
 @overload
 async def call(
@@ -293,6 +305,7 @@ async def call(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> None: ...
 @overload
 async def call(
@@ -301,6 +314,7 @@ async def call(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> T: ...
 async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     agent: Callable[..., Any],
@@ -308,12 +322,14 @@ async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     name: str | None = None,
     labels: Mapping[str, str] | None = None,
     policy: Policy | None = None,
+    **kwargs: Any,
 ) -> Any:
     """Run an agent as a child of the current run and return its value; raises as ``RunHandle.result()`` does.
 
     Outside a run it is a plain call, for a blocking agent on a thread. If other code cancels the call, the child is
     stopped.
     """
+    agent = with_keywords(agent, args, kwargs)
     body = body_of(agent)
     if kind_of(body) is not _ASYNC:
         handle = await spawn(agent, *args, name=name, labels=labels, policy=policy)

@@ -17,7 +17,7 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
-from stoppable._engine.agent_functions import Kind, asked, body_of, kind_of
+from stoppable._engine.agent_functions import Kind, asked, body_of, kind_of, with_keywords
 from stoppable._engine.agents import channel_for, child_run, fed, in_thread, perform, start
 from stoppable._engine.alarms import Alarm
 from stoppable._engine.channel import Channel
@@ -101,6 +101,7 @@ def spawn(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> BlockingHandle[None]: ...
 @overload
 def spawn(
@@ -109,6 +110,7 @@ def spawn(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> BlockingHandle[T]: ...
 @overload
 def spawn(  # type: ignore[overload-overlap]
@@ -117,6 +119,7 @@ def spawn(  # type: ignore[overload-overlap]
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> BlockingHandle[T]: ...
 @overload
 def spawn(
@@ -125,6 +128,7 @@ def spawn(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> BlockingHandle[None]: ...
 @overload
 def spawn(
@@ -133,6 +137,7 @@ def spawn(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> BlockingHandle[T]: ...
 def spawn(  # type: ignore[misc]  # as in agents.py
     agent: Callable[..., Any],
@@ -140,11 +145,13 @@ def spawn(  # type: ignore[misc]  # as in agents.py
     name: str | None = None,
     labels: Mapping[str, str] | None = None,
     policy: Policy | None = None,
+    **kwargs: Any,
 ) -> BlockingHandle[Any]:
     """Start an agent on a new thread, as a child of the current run or as a new root.
 
     An async agent gets a new event loop there. The items of a generator come from the handle's ``stream()``.
     """
+    agent = with_keywords(agent, args, kwargs)
     body = body_of(agent)
     held = start_on_thread(child_run(body, asked(agent, name, labels, policy)), body, args)
     return BlockingHandle(held._run, held._channel)
@@ -171,6 +178,7 @@ def call(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> None: ...
 @overload
 def call(
@@ -179,6 +187,7 @@ def call(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> T: ...
 @overload
 def call(  # type: ignore[overload-overlap]
@@ -187,6 +196,7 @@ def call(  # type: ignore[overload-overlap]
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> T: ...
 @overload
 def call(
@@ -195,6 +205,7 @@ def call(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> None: ...
 @overload
 def call(
@@ -203,6 +214,7 @@ def call(
     name: str | None = ...,
     labels: Mapping[str, str] | None = ...,
     policy: Policy | None = ...,
+    **kwargs: Any,
 ) -> T: ...
 def call(  # type: ignore[misc]  # as in agents.py
     agent: Callable[..., Any],
@@ -210,8 +222,10 @@ def call(  # type: ignore[misc]  # as in agents.py
     name: str | None = None,
     labels: Mapping[str, str] | None = None,
     policy: Policy | None = None,
+    **kwargs: Any,
 ) -> Any:
     """Run an agent as a child of the current run and return its value; outside a run a plain call."""
+    agent = with_keywords(agent, args, kwargs)
     body = body_of(agent)
     if context.current_node() is None and kind_of(body) is Kind.BLOCKING:
         return body(*args)

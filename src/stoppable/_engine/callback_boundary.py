@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError, Task
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from stoppable._core.boundary import Boundary
 from stoppable._core.node import RunNode
@@ -11,20 +11,25 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.participants import Participant
 from stoppable._core.state import Fate, Rung, Status
 from stoppable._engine.tasks import TaskParticipant
+from stoppable.errors import InvalidArgument
 
+UntilEnd: TypeAlias = Literal["task", "run"]
 _BY_RUNG = {Rung.INTERRUPT: Fate.INTERRUPTED, Rung.CANCEL: Fate.CANCELLED, Rung.KILL: Fate.KILLED}
 
 
-def enter(kind: str, name: str | None = None) -> Entered:
+def enter(kind: str, name: str | None = None, *, until: UntilEnd = "task") -> Entered:
     """Enter a boundary; ``leave()`` on the result leaves it, from any callback, task or thread.
 
     Use it where the framework has only callbacks; otherwise use ``boundary``. It raises AgentStopped as ``boundary``
-    does. The boundary is left automatically when the task that entered it, or the run, ends, because many frameworks
-    have no callback for a cancelled call.
+    does. Many frameworks have no callback for a call that was cancelled or failed. So the boundary is left
+    automatically when the task that entered it is cancelled or fails, and when the run ends; with ``until="run"`` only
+    when the run ends, for callbacks that the framework executes in tasks of their own.
     """
+    if until not in get_args(UntilEnd):
+        raise InvalidArgument(f"until is {until!r:.40}: use {' or '.join(get_args(UntilEnd))}")
     entry = Entered(kind, name)
     entry.__enter__()
-    entry.begin()
+    entry.begin(with_task=until == "task")
     return entry
 
 
@@ -40,14 +45,14 @@ class Entered(Boundary):
         self._entered: RunNode | None = None
         self._task: Task[Any] | None = None
 
-    def begin(self) -> None:
-        """Arrange that the boundary is left when the current task or run ends, at the latest."""
+    def begin(self, *, with_task: bool) -> None:
+        """Arrange that the boundary is left when the run ends, and when the current task does not end on its own."""
         run = self._entered = self._run
         if run is None:
             return
         holder = self.holder
         self.holder: Participant | None = None  # the run waits for its tasks, not for a callback
-        if isinstance(holder, TaskParticipant):
+        if with_task and isinstance(holder, TaskParticipant):
             task: Task[Any] = holder.task
             self._task = task
             task.add_done_callback(self._with_task)
@@ -71,7 +76,9 @@ class Entered(Boundary):
 
     def _with_task(self, task: Task[Any]) -> None:
         # Reading a task's exception would mark it as retrieved.
-        self.leave(CancelledError() if task.cancelled() else task._exception)
+        error = CancelledError() if task.cancelled() else task._exception
+        if error is not None:  # otherwise the task was that of the callback, and the call goes on
+            self.leave(error)
 
     def _with_run(self) -> None:
         _ = self.fate  # a final receipt does not change

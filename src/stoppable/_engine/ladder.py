@@ -11,7 +11,6 @@ from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
 from stoppable._engine import control
 
-
 _LOOKS = 4  # in the blind grace, for the end of a call that an executor makes
 
 

@@ -17,6 +17,7 @@ from stoppable._core.reason import Reason
 from stoppable._core.run import Run
 from stoppable._core.state import Mode
 from stoppable._core.stop import Receipt
+from stoppable._engine.agent_functions import with_keywords
 from stoppable._engine.open_run import edge_around
 from stoppable._engine.threads import to_thread
 from stoppable.records import (
@@ -168,6 +169,7 @@ class Supervisor:
         policy: Policy | None = ...,
         isolation: Isolation = ...,
         on_disconnect: OnDisconnect = ...,
+        **kwargs: Any,
     ) -> KeptHandle[T]: ...
     @overload
     async def start(
@@ -183,6 +185,7 @@ class Supervisor:
         policy: Policy | None = ...,
         isolation: Isolation = ...,
         on_disconnect: OnDisconnect = ...,
+        **kwargs: Any,
     ) -> KeptHandle[T]: ...
     async def start(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
         self,
@@ -197,9 +200,11 @@ class Supervisor:
         policy: Policy | None = None,
         isolation: Isolation = "auto",
         on_disconnect: OnDisconnect = "keep",
+        **kwargs: Any,
     ) -> KeptHandle[Any]:
         """Start an agent as a run; when this returns, the run is in the store.
 
+        Other keyword arguments are the agent's; pass those that have the name of an option with ``functools.partial``.
         An async agent runs as a task and a blocking one on a thread, unless ``isolation`` says otherwise. The same
         ``run_id`` with the same request is the same run, so a start can be repeated. Raises RunHeld while a hold
         matches it.
@@ -215,7 +220,7 @@ class Supervisor:
             isolation=isolation,
             on_disconnect=on_disconnect,
         )
-        return (await self._prepare(agent, args, options)).launch()
+        return (await self._prepare(with_keywords(agent, args, kwargs), args, options)).launch()
 
     async def prepare(self, agent: Callable[..., Any], *args: Any, **options: Unpack[StartOptions]) -> Prepared[Any]:
         """Put a run into the store without starting it; ``launch`` on the result starts it.

@@ -14,6 +14,7 @@ from stoppable._core.reason import Reason
 from stoppable._core.run import Run
 from stoppable._core.state import Mode
 from stoppable._core.stop import Receipt
+from stoppable._engine.agent_functions import with_keywords
 from stoppable._engine.blocking import BlockingHandle
 from stoppable._engine.handle import RunHandle, Until
 from stoppable._engine.open_run import edge_around
@@ -93,6 +94,7 @@ class Supervisor:
         policy: Policy | None = ...,
         isolation: Isolation = ...,
         on_disconnect: OnDisconnect = ...,
+        **kwargs: Any,
     ) -> KeptHandle[T]: ...
     @overload
     def start(
@@ -108,6 +110,7 @@ class Supervisor:
         policy: Policy | None = ...,
         isolation: Isolation = ...,
         on_disconnect: OnDisconnect = ...,
+        **kwargs: Any,
     ) -> KeptHandle[T]: ...
     def start(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
         self,
@@ -122,6 +125,7 @@ class Supervisor:
         policy: Policy | None = None,
         isolation: Isolation = "auto",
         on_disconnect: OnDisconnect = "keep",
+        **kwargs: Any,
     ) -> KeptHandle[Any]:
         """Start an agent as a run on a new thread; when this returns, the run is in the store."""
         options = Options(
@@ -135,7 +139,7 @@ class Supervisor:
             isolation=isolation,
             on_disconnect=on_disconnect,
         )
-        job = self._core.job(agent, args, options, in_loop=False)
+        job = self._core.job(with_keywords(agent, args, kwargs), args, options, in_loop=False)
         log = self._register(job)
         if log is None:
             return self.handle(job.run.id)
