@@ -213,7 +213,7 @@ async def spawn(
     **kwargs: Any,
 ) -> RunHandle[T]: ...
 @overload
-async def spawn(  # type: ignore[overload-overlap]  # a Generator is an Iterator that says what it returns
+async def spawn(
     agent: Callable[[*Ts], Generator[Any, Any, T]],
     *args: *Ts,
     name: str | None = ...,
@@ -290,7 +290,7 @@ async def call(
     **kwargs: Any,
 ) -> T: ...
 @overload
-async def call(  # type: ignore[overload-overlap]
+async def call(
     agent: Callable[[*Ts], Generator[Any, Any, T]],
     *args: *Ts,
     name: str | None = ...,
@@ -399,8 +399,7 @@ def in_thread(run: RunNode, call: Callable[[], object]) -> threading.Thread:
     A daemon thread, not the default executor, for which ``asyncio.run`` would wait at its end.
     """
     copied = contextvars.copy_context()
-    target = functools.partial(copied.run, _execute, run, call)
-    thread = threading.Thread(target=target, name=f"stoppable {run.name}", daemon=True)
+    thread = threading.Thread(target=copied.run, args=(_execute, run, call), name=f"stoppable {run.name}", daemon=True)
     try:
         thread.start()
     except RuntimeError as error:

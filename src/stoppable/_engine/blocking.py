@@ -113,7 +113,7 @@ def spawn(
     **kwargs: Any,
 ) -> BlockingHandle[T]: ...
 @overload
-def spawn(  # type: ignore[overload-overlap]
+def spawn(
     agent: Callable[[*Ts], Generator[Any, Any, T]],
     *args: *Ts,
     name: str | None = ...,
@@ -190,7 +190,7 @@ def call(
     **kwargs: Any,
 ) -> T: ...
 @overload
-def call(  # type: ignore[overload-overlap]
+def call(
     agent: Callable[[*Ts], Generator[Any, Any, T]],
     *args: *Ts,
     name: str | None = ...,

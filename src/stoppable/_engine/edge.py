@@ -143,8 +143,9 @@ class _Edge:
         if isinstance(error, (AgentStopped, *OUTSIDERS)):
             return  # a stop reaches them anyway, and the ladder waits for them
         while children := _live_below(self.run):
-            for child in children if error is not None else ():
-                child.stop(reason=_reason_of_failure(error))
+            if error is not None:
+                for child in children:
+                    child.stop(reason=_reason_of_failure(error))
             yield children[0]
 
     def _leave(self) -> None:

@@ -127,7 +127,7 @@ class AgentProcess(ChildProcess):
         run, stop = self._told.pop(number, (None, None))
         if stop is not None:
             if is_blind and stop.target is run:
-                stop.blind_after = run.policy.blind_wait  # for the receipt: the agent process climbs the ladder
+                stop.blind_after = stop.target.policy.blind_wait  # for the receipt: the agent process climbs the ladder
             stop.acknowledge()
 
     def has_ended(self, run: RunNode) -> None:

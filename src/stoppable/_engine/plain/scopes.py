@@ -65,11 +65,13 @@ def _is_unwinding(run: RunNode) -> bool:
     stop must be one of this run, the frame that handles it must still be executing, and it must not be the declared
     cause of another error, which took its place.
     """
-    error, replaced = sys.exception(), None
+    error = sys.exception()
+    replaced: BaseException | None = None
     while error is not None:
         if error is not replaced and _is_stop_of(run, error) and _is_handled_above(error):
             return True
-        error, replaced = error.__context__, error.__cause__
+        replaced = error.__cause__
+        error = error.__context__
     return False
 
 
