@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import queue
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -15,27 +15,32 @@ _LOOK_SECONDS = 60.0
 
 
 class Alarm:
-    """Wakes the one thread that waits on it.
+    """Wakes the one thread that waits on it; rings that nobody waited for count once.
 
-    Unlike ``threading.Event`` it is re-entrant: a signal handler may set it on the thread that waits.
+    A lock that is free while it rings. Unlike ``threading.Event`` it is re-entrant: a signal handler may ring on the
+    thread that waits. Unlike ``SimpleQueue.get``, which before 3.13 waits for ever if a signal arrives at its deadline,
+    a lock keeps its deadline.
     """
 
-    __slots__ = ("_rings",)
+    __slots__ = ("_silence",)
 
     def __init__(self) -> None:
-        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._silence = threading.Lock()
+        self._silence.acquire()
 
     def ring(self) -> None:
         """Wake the thread, now or when it waits next; from any thread and from a signal handler."""
-        self._rings.put(None)
+        with contextlib.suppress(RuntimeError):  # it rings already
+            self._silence.release()
 
-    def wait(self) -> bool:
-        """Wait until it rings; return False after a minute without a ring."""
-        try:
-            self._rings.get(timeout=_LOOK_SECONDS)
-        except queue.Empty:
-            return False
-        return True
+    @property
+    def is_ringing(self) -> bool:
+        """Whether the next wait returns at once."""
+        return not self._silence.locked()
+
+    def wait(self, seconds: float = _LOOK_SECONDS) -> bool:
+        """Wait until it rings; return False after a minute, or the given time, without a ring."""
+        return self._silence.acquire(timeout=max(0.0, seconds))
 
 
 class Bell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingModuleSource]
 import asyncio
 import collections
 import contextlib
@@ -10,12 +11,17 @@ import itertools
 import logging
 import math
 import os
-import queue
+import signal
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from stoppable._core import clock
 from stoppable._core.hooks import Hook
+from stoppable._engine.alarms import Alarm
 
 _logger = logging.getLogger("stoppable")
 
@@ -24,6 +30,9 @@ _CROWD = 1024
 _PATIENCE_SECONDS = 0.02  # seconds with one hook, before another thread calls the waiting ones
 TICK_SECONDS = clock.COARSE_SECONDS
 """The longest sleep of the control thread; timers that were added without waking it are seen by then."""
+_LATE_SECONDS = 0.1  # a thread that wakes later than that was kept from running, and so was every other
+_CHECK_SECONDS = 1.0
+_MISSES = 5  # checks without a step of the thread, after which another one takes over
 
 
 class Timer:
@@ -67,12 +76,17 @@ class Control:
         self._starting = threading.RLock()
         # Both are reentrant: a signal handler may set a timer while its thread is setting one.
         self._inbox: collections.deque[Timer] = collections.deque()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._bell = Alarm()
         self._wakes_at = math.inf  # infinite while the thread looks for timers, so that every new timer rings
         self._heap: list[tuple[float, int, Timer]] = []
         self._crowd = _CROWD
         self._order = itertools.count()
         self._is_running_due = False
+        self._steps = 0  # grows while the thread works
+        self._steps_seen = 0
+        self._misses = 0
+        self.starved_seconds: float = 0.0
+        """How much later than it asked for the thread has been woken, in real time: so long no thread could run."""
 
     @property
     def is_driven(self) -> bool:
@@ -84,9 +98,40 @@ class Control:
         if self._threaded and self._thread is None:
             with self._starting:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._work, name="stoppable-control", daemon=True)
-                    thread.start()
-                    self._thread = thread
+                    self._start()
+                    _ensure_watched()
+
+    def _start(self) -> None:
+        """Start a thread that fires the timers from now on; a previous one leaves them alone."""
+        previous = self._thread
+        self._thread = thread = threading.Thread(target=self._work, name="stoppable-control", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            self._thread = previous
+            raise
+
+    def check(self) -> None:
+        """Let another thread take over if the thread is dead, or has made no step between several calls of this.
+
+        Calls count, and not time: a process that was suspended, or could not run, is not stalled.
+        """
+        with self._starting:
+            thread = self._thread
+            if thread is None:
+                return
+            is_alive = thread.is_alive()
+            self._misses = 0 if self._steps != self._steps_seen else self._misses + 1
+            self._steps_seen = self._steps
+            if is_alive and self._misses < _MISSES:
+                return
+            self._misses = 0
+            frame = sys._current_frames().get(thread.ident or 0)
+            stack = "".join(traceback.format_stack(frame)) if is_alive else "it is dead\n"
+            self._start()
+        # On a separate thread: writing to the log may be what the stalled one waits for.
+        report = (_logger.critical, "the control thread was stalled; another one takes over. It was here:\n%s", stack)
+        threading.Thread(target=report[0], args=report[1:], name="stoppable-report", daemon=True).start()
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` at a time of the clock; from any thread and from a signal handler."""
@@ -102,8 +147,7 @@ class Control:
                 self.run_due()
         elif timer.when < self._wakes_at:
             # Added first, checked afterwards: a thread that is already being woken will see this timer too.
-            if self._bell.empty():
-                self._bell.put(None)
+            self._bell.ring()
             self.ensure_started()
 
     def call_later_in(
@@ -126,14 +170,19 @@ class Control:
         self._is_running_due = True
         clock.coarse.update()
         try:
-            while (due := self.next_due()) is not None and due <= clock.now():
-                timer = heapq.heappop(self._heap)[2]
-                try:
-                    timer.fire()
-                except BaseException:  # any error: no stop would work without this thread
-                    _logger.exception("a callback of the control thread failed")
+            self._fire_due(None)
         finally:
             self._is_running_due = False
+
+    def _fire_due(self, thread: threading.Thread | None) -> None:
+        # Asked before every timer: while one was fired, another thread may have taken over.
+        while self._thread is thread and (due := self.next_due()) is not None and due <= clock.now():
+            self._steps += 1
+            timer = heapq.heappop(self._heap)[2]
+            try:
+                timer.fire()
+            except BaseException:  # any error: no stop would work without this thread
+                _logger.exception("a callback of the control thread failed")
 
     def _collect(self) -> None:
         while self._inbox:
@@ -150,14 +199,47 @@ class Control:
         self._crowd = max(_CROWD, 2 * len(self._heap))
 
     def _work(self) -> None:
-        while True:
-            self._wakes_at = math.inf
-            due = self.next_due()
-            tick = clock.now() + TICK_SECONDS
-            self._wakes_at = tick if due is None else min(due, tick)
-            with contextlib.suppress(queue.Empty):
-                self._bell.get(timeout=max(0.0, self._wakes_at - clock.now()))
-            self.run_due()
+        thread = threading.current_thread()
+        while self._thread is thread:
+            try:
+                self._steps += 1
+                self._wakes_at = math.inf
+                due = self.next_due()
+                tick = clock.now() + TICK_SECONDS
+                self._wakes_at = tick if due is None else min(due, tick)
+                self._sleep(max(0.0, self._wakes_at - clock.now()))
+                self._fire_due(thread)
+            except BaseException:  # raised into this thread from outside, for example
+                _logger.exception("the control thread goes on")
+
+    def _sleep(self, seconds: float) -> None:
+        began = time.monotonic()
+        # Signals are left to other threads, but only during the wait: threads and processes inherit what is blocked,
+        # and callbacks may start some.
+        blocked = _block_signals()
+        try:
+            self._bell.wait(seconds)
+        finally:
+            _restore_signals(blocked)
+        late = time.monotonic() - began - seconds
+        if late > _LATE_SECONDS:
+            self.starved_seconds += late
+
+
+# Of the C module: the public function makes an enum member of each of sixty signals, which takes half a millisecond.
+_sigmask = getattr(_signal, "pthread_sigmask", None)
+# Those are about the thread itself, and a handler (faulthandler) must still be called for them.
+_FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
+_OTHERS = [int(each) for each in signal.valid_signals() if getattr(each, "name", "") not in _FAULTS]
+
+
+def _block_signals() -> Any:
+    return () if _sigmask is None else _sigmask(signal.SIG_BLOCK, _OTHERS)
+
+
+def _restore_signals(blocked: Any) -> None:
+    if _sigmask is not None:
+        _sigmask(signal.SIG_SETMASK, blocked)
 
 
 _control = Control()
@@ -172,6 +254,28 @@ def ensure_started() -> None:
     """Start the thread of this process; called when a run begins, so that a signal handler never has to."""
     if _control._thread is None:
         _control.ensure_started()
+
+
+_watchdog: threading.Thread | None = None
+
+
+def _ensure_watched() -> None:
+    global _watchdog
+    if _watchdog is None:
+        _watchdog = threading.Thread(target=_watch, name="stoppable-watchdog", daemon=True)
+        with contextlib.suppress(RuntimeError):  # the system has no more threads: the run begins all the same
+            _watchdog.start()
+
+
+def _watch() -> None:
+    """Check the control thread every second: a ladder that waits for it would wait in vain, and nobody would say so."""
+    alarm = Alarm()
+    while True:
+        try:
+            alarm.wait(_CHECK_SECONDS)
+            _control.check()
+        except BaseException:
+            _logger.exception("the control thread could not be checked")
 
 
 def use(control: Control) -> Control:
@@ -225,4 +329,11 @@ class _Crew:
             hook.call()
 
 
-os.register_at_fork(after_in_child=lambda: use(Control()))  # threads do not cross a fork
+def _start_over() -> None:
+    """Start over after a fork, which no thread survives."""
+    global _watchdog
+    _watchdog = None
+    use(Control())
+
+
+os.register_at_fork(after_in_child=_start_over)
