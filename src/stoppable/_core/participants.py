@@ -52,6 +52,10 @@ class Participant(Member):
         """Return whether it can still execute anything."""
         raise NotImplementedError
 
+    def has_looked(self) -> bool:
+        """Return whether ``alive()`` tells what was seen after KILL; one that searches for processes may not yet."""
+        return True
+
     def describe(self) -> str:
         """Return one line with its name and current position, for the receipt of a lost run."""
         raise NotImplementedError

@@ -49,7 +49,7 @@ def write(run: RunNode, answer: Answer) -> Receipt:
 
 def _ladder(run: RunNode, stops: list[Stop], *, is_final: bool) -> tuple[Step, ...]:
     first, climbed = stops[0], run.climbs
-    if not climbed and len(stops) == 1 and not is_final:  # the usual case, and the same for many runs
+    if not (climbed or is_final or first.is_delayed) and len(stops) == 1:  # the usual case, and the same for many runs
         return _plan(first.target.policy, first.mode, first.grace, first.blind_after)
     steps = tuple(Step(rung=rung, after=at - first.requested_at) for rung, at in climbed)
     if is_final:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from stoppable._core import clock
@@ -100,6 +101,7 @@ class Stop:
     """A stop request, and what it reached."""
 
     __slots__ = (
+        "_delays",
         "_unacknowledged",
         "_waiters",
         "abandoned",
@@ -128,6 +130,7 @@ class Stop:
         self.has_listener: bool = False  # a hook or a remote is told
         self.requested_at: float = clock.coarse.update()  # checks from now on are seen to be later
         self.acknowledged_at: float | None = None
+        self._delays: dict[Rung, float] | None = None
         self._waiters: tuple[Callable[[], None], ...] = ()
         self._unacknowledged = 1  # this process, and every notified remote
         self.nodes: list[RunNode] = [target]
@@ -220,7 +223,31 @@ class Stop:
 
     def schedule(self) -> Iterator[tuple[Rung, float]]:
         """Yield the rungs above SIGNAL, each with the seconds after the request at which it begins."""
+        return self.plan() if self._delays is None else self._delayed(self._delays)
+
+    def _delayed(self, delays: Mapping[Rung, float]) -> Iterator[tuple[Rung, float]]:
+        delay = 0.0
+        for rung, seconds in self.plan():
+            delay += delays.get(rung, 0.0)
+            yield rung, seconds + delay
+
+    def plan(self) -> Iterator[tuple[Rung, float]]:
+        """Yield what ``schedule()`` would be if time had always counted."""
         return self.target.policy.schedule(self.mode, self.grace, self.blind_after)
+
+    def seconds_before(self, rung: Rung) -> float:
+        """Return how long the rung below lasts, by the policy."""
+        steps = [(Rung.SIGNAL, 0.0), *self.plan()]
+        return next(at - before for (_, before), (each, at) in pairwise(steps) if each is rung)
+
+    def delay(self, rung: Rung, seconds: float) -> None:
+        """Postpone a rung, and with it those above: for so long, what has to act on the one below could not."""
+        self._delays = {**(self._delays or {}), rung: seconds}
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether a rung was postponed."""
+        return self._delays is not None
 
     @property
     def kill_at(self) -> float | None:

@@ -14,13 +14,13 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from stoppable._core import clock
 from stoppable._core.hooks import Hook
+from stoppable._engine import pulse
 from stoppable._engine.alarms import Alarm
 
 _logger = logging.getLogger("stoppable")
@@ -30,7 +30,6 @@ _CROWD = 1024
 _PATIENCE_SECONDS = 0.02  # seconds with one hook, before another thread calls the waiting ones
 TICK_SECONDS = clock.COARSE_SECONDS
 """The longest sleep of the control thread; timers that were added without waking it are seen by then."""
-_LATE_SECONDS = 0.1  # a thread that wakes later than that was kept from running, and so was every other
 _CHECK_SECONDS = 1.0
 _MISSES = 5  # checks without a step of the thread, after which another one takes over
 
@@ -85,8 +84,10 @@ class Control:
         self._steps = 0  # grows while the thread works
         self._steps_seen = 0
         self._misses = 0
-        self.starved_seconds: float = 0.0
-        """How much later than it asked for the thread has been woken, in real time: so long no thread could run."""
+        self.starved: pulse.Times = pulse.new_times()
+        """When the thread was to be woken, and when it was, if that was much later: no thread could run."""
+        self.waiting: set[Timer] = set()
+        """The timers that wait for code to act: while there are any, event loops are pinged."""
 
     @property
     def is_driven(self) -> bool:
@@ -205,6 +206,8 @@ class Control:
                 self._steps += 1
                 self._wakes_at = math.inf
                 due = self.next_due()
+                if self.waiting:
+                    pulse.beat(TICK_SECONDS)
                 tick = clock.now() + TICK_SECONDS
                 self._wakes_at = tick if due is None else min(due, tick)
                 self._sleep(max(0.0, self._wakes_at - clock.now()))
@@ -213,7 +216,7 @@ class Control:
                 _logger.exception("the control thread goes on")
 
     def _sleep(self, seconds: float) -> None:
-        began = time.monotonic()
+        until = clock.now() + seconds
         # Signals are left to other threads, but only during the wait: threads and processes inherit what is blocked,
         # and callbacks may start some.
         blocked = _block_signals()
@@ -221,9 +224,8 @@ class Control:
             self._bell.wait(seconds)
         finally:
             _restore_signals(blocked)
-        late = time.monotonic() - began - seconds
-        if late > _LATE_SECONDS:
-            self.starved_seconds += late
+        if (now := clock.now()) - until > pulse.LATE_SECONDS:
+            self.starved.append((until, now))
 
 
 # Of the C module: the public function makes an enum member of each of sixty signals, which takes half a millisecond.

@@ -16,7 +16,7 @@ from stoppable._core.participants import Participant
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung, Status
-from stoppable._engine import control, tasks, threads
+from stoppable._engine import control, pulse, tasks, threads
 from stoppable._engine.body_exits import OUTSIDERS, is_ours, is_raised_by_code, kind, others_cancel, sort, stray
 from stoppable._engine.loops import give_executor
 from stoppable._engine.tasks import join_leftover
@@ -438,6 +438,7 @@ def in_task(
 ) -> Task[Any]:
     """Execute a body as a run, in a new task."""
     loop = asyncio.get_running_loop()
+    pulse.follow(loop)
     give_executor(loop)
     body = _drive_own(run, loop, function, args, kwargs)
     if loop.get_task_factory() is not None:

@@ -1,7 +1,28 @@
-"""The ladder: climbs the rungs of a stop while anything that it reached is alive."""
+"""The ladder: climbs the rungs of a stop while anything that it reached is alive.
+
+The time of a rung counts only while what has to act on it can act. An event loop that another task blocks delivers no
+cancel and resumes no clean-up; if the rungs went on meanwhile, a run that obeys would be killed, or given up as
+``lost``. So, while a ladder waits, the control thread pings the loops (pulse.py). A rung that is due waits until the
+loops that execute the run have turned since the rung below, and as much longer as they were held up, or as the control
+thread itself could not run. Two exceptions:
+
+- A loop that the run itself holds is no excuse, except from being ``lost``: its code can act, and INTERRUPT, or TERM to
+  the process that it waits for, may be what frees the loop.
+- Not longer than the bound: three times the rung, and at least ten seconds (G6).
+
+Before LOST the loops must have turned once more after the time was over, and participants that search for processes
+must have searched once since KILL.
+
+Trees may have tens of thousands of runs, and the control thread serves all stops of the process. So a rung is climbed
+by a generator, a few milliseconds at a time, and the timers of other stops fire in between. Force is still applied to
+all participants at once: a task group that is cancelled passes the cancel on, and a task that got it already must not
+get a second one (G7).
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Generator, Iterator
 from itertools import islice
 
 from stoppable._core import clock, participants
@@ -9,7 +30,15 @@ from stoppable._core.hooks import Moment, call_hooks
 from stoppable._core.node import RunNode
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
-from stoppable._engine import control
+from stoppable._engine import control, pulse, tasks
+
+_logger = logging.getLogger("stoppable")
+
+_SLICE_SECONDS = 0.002
+_BOUND_FACTOR, _LEAST_BOUND_SECONDS = 3, 10.0
+_FIRST_PAUSE = 0.01
+
+_NOW = 0.0  # as the time of the next step
 
 _LOOKS = 4  # in the blind grace, for the end of a call that an executor makes
 
@@ -17,11 +46,13 @@ _LOOKS = 4  # in the blind grace, for the end of a call that an executor makes
 class Ladder(control.Timer):
     """The ladder of one stop. Several may climb the same run; each rung is climbed once, at the earliest time."""
 
-    __slots__ = ("_climbed", "_rung", "_stop")
+    __slots__ = ("_began_at", "_climbed", "_rung", "_steps", "_stop")
 
     def __init__(self, stop: Stop) -> None:
         self._stop: Stop | None = stop
         self._climbed = 0
+        self._began_at = stop.requested_at  # when the time of the current rung began
+        self._steps: Iterator[float] | None = None  # the climb that is in progress
 
     def start(self) -> None:
         """Wait for the next rung, if there is one."""
@@ -30,19 +61,25 @@ class Ladder(control.Timer):
             return
         # No generator is kept for the next rung: it would be one more object for the garbage collector, mostly unused.
         step = next(islice(stop.schedule(), self._climbed, None), None)
-        if step is not None:
-            self._climbed += 1
-            self._rung, after = step
-            self.when = stop.requested_at + after
-            if self._rung is Rung.INTERRUPT and stop.is_call_awaited:
-                self.when = min(self.when, clock.now() + stop.target.policy.blind_wait / _LOOKS)
-            control.get().add(self)
+        if step is None:
+            self.cancel()
+            return
+        self._climbed += 1
+        self._rung, after = step
+        self.when = stop.requested_at + after
+        if self._rung is Rung.INTERRUPT and stop.is_call_awaited:
+            self.when = min(self.when, clock.now() + stop.target.policy.blind_wait / _LOOKS)
+        control.get().add(self)
 
     def collected(self) -> bool:
         """Return whether anything is still alive; usually everything that the stop reached has ended by then."""
         if self._stop is None or not self._stop.target.is_alive():
+            self.cancel()
             return False
-        self._stop.target.when_ended(self._let_go)
+        waiting = control.get().waiting
+        if self not in waiting:
+            waiting.add(self)
+            self._stop.target.when_ended(self._let_go)
         return True
 
     def is_cancelled(self) -> bool:
@@ -51,60 +88,146 @@ class Ladder(control.Timer):
 
     def cancel(self) -> None:
         """End the ladder."""
-        self._stop = None
+        self._stop = self._steps = None
+        control.get().waiting.discard(self)
 
     def fire(self) -> None:
-        """Climb a rung, unless nothing is alive any more."""
-        if self._stop is None:
+        """Climb a rung, or go on with it, unless nothing is alive any more."""
+        stop = self._stop
+        if stop is None:
             return
-        if self._rung is Rung.INTERRUPT and self._is_replanned(self._stop):
-            self._climbed = 0
-            self.start()
-        else:
-            self._climb(self._stop, self._rung)
+        if self._steps is None:
+            self._steps = self._climb(stop, self._rung)
+        try:
+            if self._is_interrupted(self._steps):
+                return
+        except Exception:  # the next rung may do what this one could not
+            _logger.exception("run %s: the rung %s failed", stop.target.id, self._rung)
+        self._steps = None
+        self.start()
 
-    def _is_replanned(self, stop: Stop) -> bool:
-        """Return whether INTERRUPT is due at another time by now: the run turned out to be blind, or not to be."""
-        if stop.recheck_blind() or stop.recheck_call():
-            return True
-        rung, after = next(stop.schedule())
-        return stop.is_call_awaited and rung is Rung.INTERRUPT and clock.now() < stop.requested_at + after
+    def _is_interrupted(self, steps: Iterator[float]) -> bool:
+        """Take the steps that are due; return whether to go on later, so that other timers get their turn."""
+        keeper, slice_end = control.get(), clock.now() + _SLICE_SECONDS
+        for when in steps:
+            if not keeper.is_driven and max(when, clock.now()) >= slice_end:
+                self.when = max(when, clock.now())  # behind the timers that are due by now
+                keeper.add(self)
+                return True
+        return False
+
+    def _is_too_early(self, stop: Stop, rung: Rung) -> bool:
+        """Return whether it only had to look whether the call that an executor makes for the run is over."""
+        if rung is not Rung.INTERRUPT or not stop.is_call_awaited:
+            return False
+        return stop.recheck_call() or clock.now() < stop.requested_at + next(stop.schedule())[1]
 
     def _let_go(self) -> None:
         # Releases the tree at once, instead of when the next rung would be due.
         if self._stop is not None and not self._stop.target.is_alive():
             self.cancel()
 
-    def _climb(self, stop: Stop, rung: Rung) -> None:
-        # A run that has ended may also have left a task, a thread or a child behind.
-        alive = [run for run in dict.fromkeys(stop.nodes) if run.outcome is None or run.is_alive()]
-        if not alive:
+    def _climb(self, stop: Stop, rung: Rung) -> Iterator[float]:
+        """Climb a rung in small steps; yield when the next step is due."""
+        if self._is_too_early(stop, rung):
+            self._climbed = 0
             return
-        climbed = [run for run in alive if run.climb(rung)]
+        if not control.get().is_driven:  # a test that drives the clock decides itself what happens in between
+            yield from self._wait(stop, rung)
+        if rung is Rung.INTERRUPT and stop.recheck_blind():
+            self._climbed = 0
+            return
+        climbed: list[RunNode] = []
+        for run in (yield from _alive(stop, rung)):
+            if run.climb(rung):
+                climbed.append(run)
+            yield _NOW
         match rung:
             case Rung.INTERRUPT:
                 due = [run for run in climbed if run.outcome is None]
                 call_hooks([hook for run in due for hook in run.take_hooks(Moment.INTERRUPT)])
             case Rung.CANCEL | Rung.KILL:
-                self._force(rung, climbed)
+                yield from self._force(rung, climbed)
             case Rung.LOST:
                 for run in reversed(climbed):
                     run.lose()
+                    yield _NOW
             case Rung.SIGNAL:
                 raise AssertionError("SIGNAL is the stop itself")
-        self.start()
+        self._began_at = clock.now()
 
-    def _force(self, rung: Rung, runs: list[RunNode]) -> None:
+    def _force(self, rung: Rung, runs: list[RunNode]) -> Iterator[float]:
         # A task that executes several nested runs gets one cancel, for the outermost of them (G7).
         outermost: dict[type[participants.Participant], dict[participants.Participant, RunNode]] = {}
         for run in runs:
             for participant in run.participants():
                 outermost.setdefault(type(participant), {}).setdefault(participant, run)
+            yield _NOW
         for kind, targets in outermost.items():
             kind.climb(rung, targets)
         # A participant whose event loop was closed can no longer report its end.
         for run in runs:
             run.settle()
+            yield _NOW
+
+    # The time of a rung
+
+    def _wait(self, stop: Stop, rung: Rung) -> Iterator[float]:
+        """Yield until the time of the rung below is over, not counting that in which nothing could act on it."""
+        seconds = stop.seconds_before(rung)
+        if not seconds and rung is not Rung.LOST:
+            return
+        due_at, began_at, pause = self.when, self._began_at, _FIRST_PAUSE
+        bound = max(_BOUND_FACTOR * seconds, _LEAST_BOUND_SECONDS)
+        while True:
+            starved = list(control.get().starved)
+            frozen = pulse.covered(starved, began_at)
+            if rung is not Rung.LOST and not frozen and all(loop.is_steady(began_at) for loop in pulse.every()):
+                return  # the usual case, however many runs there are
+            loops, is_searching = yield from self._survey(stop, rung)
+            stalled = [pulse.covered([*starved, *loop.stalls()], began_at) for loop in loops]
+            over_at, latest = due_at + max(stalled, default=frozen), began_at + bound + frozen
+            now = clock.now()
+            # For LOST once more, after the time is over: what was about to end has ended then.
+            behind = [loop for loop in loops if loop.turned_at < (over_at if rung is Rung.LOST else began_at)]
+            if now >= latest or (now >= over_at and not behind and not is_searching):
+                return
+            for loop in behind:
+                loop.ping()
+            again_at = min(latest, max(over_at, now + pause))
+            stop.delay(rung, again_at - due_at)
+            yield again_at
+            pause = min(2 * pause, control.TICK_SECONDS)
+
+    def _survey(self, stop: Stop, rung: Rung) -> Generator[float, None, tuple[set[pulse.Pulse], bool]]:
+        """Return the loops that have to turn, and whether a participant has yet to search for its processes."""
+        loops: set[pulse.Pulse] = set()
+        own: set[pulse.Pulse] = set()
+        is_searching = False
+        for run in (yield from _alive(stop, rung)):
+            yield _NOW
+            seats = run.participants()
+            if not seats and run.started_at is None:
+                loops.update(pulse.every())  # it waits for its first step, in any of them
+            for seat in seats:
+                is_searching = is_searching or (rung is Rung.LOST and not seat.has_looked())
+                loop = None if seat.loop is None else pulse.of(seat.loop)
+                if loop is not None and seat.alive():
+                    is_own = rung is not Rung.LOST and tasks.current_task(seat.loop) is seat.task
+                    (own if is_own else loops).add(loop)
+        return loops - own, is_searching
+
+
+def _alive(stop: Stop, rung: Rung) -> Generator[float, None, list[RunNode]]:
+    """Return the runs that a stop reached and that are alive, or have left a task, a thread or a child behind."""
+    alive = []
+    for run in dict.fromkeys(stop.nodes):
+        if rung is Rung.LOST:
+            run.settle()  # its end may not have been noticed
+        if run.outcome is None or run.is_alive():
+            alive.append(run)
+        yield _NOW
+    return alive
 
 
 def climb(stop: Stop) -> None:

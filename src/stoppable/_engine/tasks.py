@@ -22,7 +22,7 @@ from stoppable._core.participants import Participant
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.shield import shielded
 from stoppable._core.state import Mode, Rung
-from stoppable._engine import control, threads
+from stoppable._engine import control, pulse, threads
 from stoppable._engine.source_lines import lines, place
 from stoppable.errors import AgentStopped
 
@@ -313,6 +313,7 @@ def _current_in(loop: AbstractEventLoop) -> TaskParticipant | None:
 
 
 def _new_participant(task: Task[Any], loop: AbstractEventLoop, *, is_current: bool = True) -> TaskParticipant:
+    pulse.follow(loop)
     participant = TaskParticipant(task, loop, is_current=is_current)
     task.add_done_callback(participant._done)
     participant._joined = []

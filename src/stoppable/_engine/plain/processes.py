@@ -82,6 +82,10 @@ class Processes(Participant):
         watcher.call(self._look)  # it settles the run when no process is left
         return True
 
+    def has_looked(self) -> bool:
+        """Return whether they were searched again after the search that killed them."""
+        return self._force is not Force.KILL or self._family.kills > 1
+
     def describe(self) -> str:
         """Name the processes."""
         found = ", ".join(f"{pid} ({table.name(pid)})" for pid in self._family.find())

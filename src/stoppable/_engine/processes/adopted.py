@@ -162,6 +162,10 @@ class _Adopted(Participant):
         """Return whether any of its processes may be alive."""
         return not self._is_over
 
+    def has_looked(self) -> bool:
+        """Return whether its processes were searched again after the search that killed them."""
+        return self._force is not Force.KILL or self._family.kills > 1
+
     def describe(self) -> str:
         """Name the process."""
         return f"adopted process {self._name}"

@@ -55,6 +55,7 @@ class ProcessGroup(Participant):
         self.pid: int | None = None
         self.returncode: int | None = None
         self.error: Exception | None = None  # why it was not started
+        self.kills: int = 0  # how often all processes were killed and searched
         self.cut = False  # it was told to end before the leader had ended
         self.settled: bool = False  # the group is gone, or cannot be ended
         self._gone = False
@@ -110,6 +111,10 @@ class ProcessGroup(Participant):
     def alive(self) -> bool:
         """Return whether any process may be alive; the keeper reports when none is."""
         return not self._gone
+
+    def has_looked(self) -> bool:
+        """Return whether its processes were searched again after the search that killed them."""
+        return self.force is not Force.KILL or self.kills > 1
 
     def describe(self) -> str:
         """Name the group and its program."""

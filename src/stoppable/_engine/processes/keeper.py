@@ -176,6 +176,7 @@ class Keeper:
         if group.force is Force.KILL:
             self._drain_soon()
             self._strike(signal.SIGKILL)
+            group.kills += 1
         elif group.force is Force.TERM and not self._is_told:
             self._is_told = True
             self._strike(signal.SIGTERM)

@@ -32,13 +32,14 @@ Look: TypeAlias = Callable[[], float | None]
 class Family(table.Members):
     """Processes that were added by pid, those with the cookie, and everything that they started."""
 
-    __slots__ = ("_added", "_spared")
+    __slots__ = ("_added", "_spared", "kills")
 
     def __init__(self, cookie: str, spared: tuple[str, ...] = ()) -> None:
         super().__init__(cookie, session=-1)
         self.forget_session()
         self._spared = spared  # prefixes of the names of programs that are left alone, unless they were added
         self._added: set[int] = set()
+        self.kills: int = 0  # how often all processes were searched and killed
 
     def add(self, pid: int) -> bool:
         """Add a process; return False if there is none with that pid."""
@@ -72,6 +73,7 @@ class Family(table.Members):
             self.signal(pid, signum)
             if signum is signal.SIGTERM:
                 self.signal(pid, signal.SIGCONT)  # a suspended process would not handle TERM
+        self.kills += signum is signal.SIGKILL
         return found
 
 

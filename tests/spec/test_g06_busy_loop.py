@@ -1,0 +1,306 @@
+"""G6: the time of a rung counts only while what has to act on it can act, up to a bound."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.waiting import until, wait_until
+
+import stoppable
+from stoppable import Policy
+from stoppable._engine import control, ladder, pulse
+from stoppable._engine.control import Control
+from stoppable._engine.processes.watch import Family
+
+SHORT = Policy(grace=0.2, interrupt=0.1, cancel=0.3, kill=0.3, blind_grace=0.2)
+BLOCKED_SECONDS = 1.5  # longer than all rungs of that policy
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A bound that a test can wait for."""
+    monkeypatch.setattr(ladder, "_LEAST_BOUND_SECONDS", 1.0)
+
+
+class Loop:
+    """A loop on a thread of its own, which a test blocks and releases."""
+
+    def __init__(self):
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+        self.released = threading.Event()
+
+    def _work(self):
+        self.loop.run_forever()
+        self.loop.close()
+
+    def run(self, steps):
+        return asyncio.run_coroutine_threadsafe(steps, self.loop).result(30)
+
+    def block(self):
+        """Keep the loop from turning; return once it does not."""
+        blocked = threading.Event()
+        self.loop.call_soon_threadsafe(lambda: (blocked.set(), self.released.wait(120)))
+        assert blocked.wait(30)
+
+    def close(self):
+        self.released.set()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(30)
+
+
+@pytest.fixture
+def aside():
+    made = Loop()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("mode", ["graceful", "immediate", "kill"])
+@pytest.mark.parametrize("looks", [True, False], ids=["looks", "blind"])
+async def test_a_loop_that_other_code_blocks_makes_no_run_lost(mode, looks):
+    saved = []
+
+    async def agent():
+        if looks:
+            stoppable.check()
+        try:
+            with stoppable.boundary("tool", "wait"):
+                await asyncio.sleep(60)
+        finally:
+            for _ in range(3):
+                await asyncio.sleep(0.01)
+            saved.append(True)
+
+    handle = await stoppable.spawn(agent, policy=SHORT)
+    await asyncio.sleep(0)
+    await handle.stop(mode)
+    time.sleep(BLOCKED_SECONDS)  # another agent, in the same loop
+    outcome = await handle.outcome()
+    assert outcome.status == "stopped"
+    if mode != "kill":
+        assert (outcome.rung, saved) == ("cancel", [True]), "its clean-up has the time that the policy gives it"
+
+
+async def test_a_run_that_was_stopped_before_its_first_step_is_not_lost():
+    handle = await stoppable.spawn(asyncio.sleep, 60, policy=SHORT)
+    handle.run.stop("kill")
+    time.sleep(BLOCKED_SECONDS)
+    assert (await handle.outcome()).status == "stopped"
+
+
+async def test_a_run_that_blocks_its_own_loop_for_longer_than_the_rungs_is_not_lost():
+    blocked = threading.Event()
+
+    async def agent():
+        stoppable.check()
+        blocked.set()
+        time.sleep(BLOCKED_SECONDS)
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent, policy=SHORT)
+    threading.Thread(target=lambda: (blocked.wait(30), handle.run.stop("kill"))).start()
+    assert (await handle.outcome()).status == "stopped"
+
+
+@pytest.mark.parametrize("policy", [Policy(kill=0.1), Policy(kill=0.5), Policy(kill=0)])
+def test_a_loop_that_is_blocked_for_ever_does_not_hold_a_stop_for_ever(policy, aside, impatient):
+    handle = aside.run(stoppable.spawn(asyncio.sleep, 60, policy=policy))
+    aside.run(asyncio.sleep(0))
+    aside.block()
+    began = time.monotonic()
+    handle.run.stop("kill")
+    outcome = wait_until(lambda: handle.run.outcome)
+    assert outcome.status == "lost"
+    assert time.monotonic() - began >= max(1.0, 3 * policy.kill), "not before the bound"
+    assert [step.rung for step in handle.run.receipt.ladder] == ["interrupt", "cancel", "kill", "lost"]
+
+
+def test_a_loop_that_executes_no_part_of_the_run_delays_nothing(aside):
+    """A policy with long rungs: what was postponed would be seen."""
+    other = Loop()
+    try:
+        idle = other.run(stoppable.spawn(asyncio.sleep, 60))
+        stubborn = aside.run(stoppable.spawn(_stubborn, policy=Policy(kill=0.5)))
+        other.block()
+        stubborn.run.stop("kill")
+        assert wait_until(lambda: stubborn.run.outcome).status == "lost"
+        lost_after = stubborn.run.receipt.ladder[-1].after
+        assert lost_after < 9, "the bound is ten seconds"
+        other.released.set()
+        idle.run.stop("kill")
+        assert wait_until(lambda: idle.run.outcome).status == "stopped"
+    finally:
+        other.close()
+
+
+async def _stubborn():
+    until_released = time.monotonic() + 60
+    stoppable.check()
+    while time.monotonic() < until_released and not asyncio.get_running_loop().is_closed():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            run = stoppable.current_run()
+            if run is None or run.outcome is not None:
+                raise
+
+
+async def test_while_a_rung_is_postponed_the_receipt_says_when_it_will_be(aside):
+    handle = aside.run(stoppable.spawn(asyncio.sleep, 60, policy=Policy(kill=0.2)))
+    aside.run(asyncio.sleep(0))
+    aside.block()
+    receipt = handle.run.stop("kill")
+    assert receipt.ladder[-1].after == 0.2
+    await until(lambda: handle.run.receipt.ladder[-1].after > 0.4)
+    assert handle.run.receipt.ladder[-1].rung == "lost"
+    assert handle.run.kill_at() <= handle.run.receipt.requested_at + 0.1, "KILL itself was not postponed"
+    aside.released.set()
+    outcome = await until(lambda: handle.run.outcome)
+    assert outcome.status == "stopped"
+    assert [step.rung for step in handle.run.receipt.ladder] == ["interrupt", "cancel", "kill"]
+
+
+def test_what_was_about_to_end_when_the_time_was_over_has_ended(aside, monkeypatch):
+    """No stall counts in this test: only the last look is left."""
+    monkeypatch.setattr(pulse, "LATE_SECONDS", 60.0)
+    handle = aside.run(stoppable.spawn(asyncio.sleep, 60, policy=Policy(kill=0.3)))
+    aside.run(asyncio.sleep(0))
+    aside.block()
+    handle.run.stop("kill")
+    wait_until(lambda: handle.run.first_stop.is_delayed)
+    aside.released.set()
+    assert wait_until(lambda: handle.run.outcome).status == "stopped"
+
+
+async def test_processes_are_searched_once_more_before_they_are_given_up(monkeypatch):
+    """Busy threads make a search take seconds; the process was dead long before."""
+    stoppable.instrument()
+    searching, may_search, started = threading.Event(), threading.Event(), []
+    find = Family.find
+
+    def slow_find(self):
+        found = find(self)
+        searching.set()
+        may_search.wait(60)
+        return found
+
+    async def agent():
+        started.append(subprocess.Popen(["sleep", "60"]))
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent, policy=Policy(kill=0.1))
+    await until(lambda: handle.run.in_flight)
+    monkeypatch.setattr(Family, "find", slow_find)
+    await handle.stop("kill")
+    assert await asyncio.to_thread(searching.wait, 30)
+    await until(lambda: handle.run.first_stop.is_delayed)
+    may_search.set()
+    assert (await handle.outcome()).status == "stopped"
+    assert {node.name: node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"} == {"sleep": "killed"}
+    started[0].wait(30)
+
+
+async def test_many_ladders_share_one_ping_of_their_loop(monkeypatch):
+    answers = []
+    answer = pulse.Pulse._answer
+    monkeypatch.setattr(pulse.Pulse, "_answer", lambda self: (answers.append(self), answer(self)))
+    policy = Policy(cancel=3 * control.TICK_SECONDS, kill=60)
+    go_on = asyncio.Event()
+
+    async def agent():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await go_on.wait()
+
+    handles = [await stoppable.spawn(agent, policy=policy) for _ in range(300)]
+    await asyncio.sleep(0)
+    for handle in handles:
+        handle.run.stop("immediate")
+    await until(lambda: len(answers) >= 3)
+    go_on.set()
+    for handle in handles:
+        assert (await handle.outcome()).status == "stopped"
+    assert len(answers) < len(handles) / 3
+
+
+async def test_the_loop_of_a_run_that_has_obeyed_is_left_alone():
+    handle = await stoppable.spawn(asyncio.sleep, 60)
+    await asyncio.sleep(0)
+    await handle.stop("immediate")
+    await handle.outcome()
+    await until(lambda: not control.get().waiting)
+
+
+def test_a_control_thread_that_is_woken_late_remembers_for_how_long():
+    made = Control()
+
+    class Sluggish:
+        def wait(self, seconds):
+            time.sleep(seconds + 2 * pulse.LATE_SECONDS)
+
+    made._bell = Sluggish()
+    made._sleep(0.01)
+    assert pulse.covered(made.starved, 0) >= pulse.LATE_SECONDS
+
+
+FROZEN = """
+    import asyncio, os, signal, stoppable
+
+    async def agent():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            await asyncio.sleep(0.2)
+            print("saved", flush=True)
+
+    async def main():
+        policy = stoppable.Policy(cancel=1, kill=1)
+        handle = await stoppable.spawn(agent, policy=policy)
+        await asyncio.sleep(0)
+        await handle.stop("immediate")
+        outcome = await handle.outcome()
+        print(outcome.status, outcome.rung)
+
+    asyncio.run(main())
+"""
+
+
+def test_the_time_in_which_the_process_was_suspended_does_not_count():
+    script = [sys.executable, "-c", textwrap.dedent(FROZEN)]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True) as process:
+        status = Path(f"/proc/{process.pid}/stat")
+        wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
+        time.sleep(2.5)  # longer than the rungs
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.communicate(timeout=60)[0].split("\n")[:2] == ["saved", "stopped cancel"]
+
+
+def test_times_that_overlap_count_once():
+    assert pulse.covered([(1, 4), (2, 3), (3, 6), (8, 9)], 0) == 6
+    assert pulse.covered([(1, 4), (2, 3), (3, 6), (8, 9)], 3.5) == 3.5
+    assert pulse.covered([], 0) == 0
+
+
+def test_a_closed_loop_is_waited_for_no_longer():
+    loop = asyncio.new_event_loop()
+    pulse.follow(loop)
+    pulse.follow(loop)
+    found = pulse.of(loop)
+    loop.close()
+    found.ping()
+    assert found.is_steady(time.monotonic())
+    key = id(loop)
+    del loop
+    wait_until(lambda: key not in pulse._pulses)
+    found.ping()
