@@ -10,12 +10,15 @@ SHELL := bash
 MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser --ignore tests/tutorial --ignore tests/fleet
+# the ids of tests that fail now and then and are being mended, one to a line; `make test` leaves them out
+FLAKY := .ci/flaky
+SET_ASIDE := grep -sE '^tests/' $(FLAKY)
 
-.PHONY: help demo test test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
+.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 # what users can choose in pyproject.toml; every other name is one of its dependency groups
 EXTRAS := a2a adk all cli client langgraph openhands postgres server sqlite
@@ -39,12 +42,19 @@ demo: ## serve agents that show every case of a stop; prints an address and what
 
 test: ## run the tests, with coverage of the core and the engine
 	$(call environment,$(VENV),dev)
+	@$(SET_ASIDE) | sed 's/^/--deselect=/' >$(VENV)/deselected; $(SET_ASIDE) | sed 's/^/set aside in $(subst /,\/,$(FLAKY)): /'
 	$(BIN)/coverage erase
-	$(BIN)/python -m coverage run -m pytest -q $(PARALLEL) $(MEASURED)
-	$(BIN)/python -m pytest -q $(PARALLEL) $(APART) $(addprefix --ignore ,$(MEASURED))
+	$(BIN)/python -m coverage run -m pytest -q $(PARALLEL) $(MEASURED) @$(VENV)/deselected
+	$(BIN)/python -m pytest -q $(PARALLEL) $(APART) $(addprefix --ignore ,$(MEASURED)) @$(VENV)/deselected
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report --include 'src/stoppable/_core/*' --fail-under 100
 	$(BIN)/coverage report --include 'src/stoppable/_engine/*' --fail-under 95
+
+test-flaky: ## run the tests that are set aside in .ci/flaky TIMES=… times (20): all must pass before one is taken off the list
+	$(call environment,$(VENV),dev)
+	@$(SET_ASIDE) >$(VENV)/set-aside; if ! test -s $(VENV)/set-aside; then echo "no test is set aside in $(FLAKY)"; exit; fi; \
+		failures=0; for time in $$(seq $(or $(TIMES),20)); do $(PYTEST) @$(VENV)/set-aside || failures=$$((failures + 1)); done; \
+		echo "$$failures of $(or $(TIMES),20) times failed"; test $$failures = 0
 
 test-instrumented: ## run the specification, the unit tests and the cases with instrument() on
 	$(call environment,$(VENV),dev)
@@ -148,6 +158,7 @@ test-tutorial: ## type the tutorial, from a clone in an empty environment to its
 docs: ## build the documentation as a site, which loads nothing from elsewhere; writes site/
 	$(call environment,.venv-docs,docs)
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+
 bench-cli: ## measure what it costs to start a command; writes bench/results/cli.md
 	$(call environment,$(VENV),dev)
 	$(BIN)/python bench/cli.py
