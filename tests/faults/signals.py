@@ -2,8 +2,8 @@
 
     python tests/faults/signals.py --stops 10000
 
-SIGALRM and SIGPROF come from interval timers, SIGCHLD from processes that end and from ``kill``; SIGUSR1 is aimed at the
-control thread itself. It prints one row of bench/results/signals.md, and exits with 1 if a stop did not end.
+SIGALRM and SIGPROF come from interval timers, SIGCHLD from processes that end and from ``kill``; SIGUSR1 is aimed at
+the control thread itself. It prints one row of bench/results/signals.md, and exits with 1 if a stop did not end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Deliberate mistakes in the engine."""
 
-from .mutant import FOUND, GAPS, GENERATORS, SPEC, UNIT, Mutant
+from .mutant import FOUND, GAPS, GENERATORS, PLAIN, SPEC, UNIT, Mutant
 
 ENGINE_MUTANTS = (
     Mutant(
@@ -23,9 +23,69 @@ ENGINE_MUTANTS = (
         name="a final receipt changes when something looks that the run left behind",
         breaks="G2",
         file="_core/stop.py",
-        snippet="self.is_blind and self.target.outcome is None and self._has_looked()",
-        replacement="self.is_blind and self._has_looked()",
+        snippet="self.is_blind and self.target.outcome is None and self._has_checked_since",
+        replacement="self.is_blind and self._has_checked_since",
         caught_by=(FOUND + "test_a_final_receipt_says_for_good_that_the_run_never_looked",),
+    ),
+    Mutant(
+        name="a run that looked once, long ago, gets the full grace",
+        breaks="G6",
+        file="_core/stop.py",
+        snippet="since = self.requested_at - self.target.policy.blind_grace - clock.COARSE_SECONDS",
+        replacement="since = 0.0",
+        caught_by=(
+            SPEC + "test_g06_bounded.py::"
+            "test_a_run_that_has_not_looked_for_longer_than_its_blind_grace_is_blind_again[_looks_by_checking]",
+        ),
+    ),
+    Mutant(
+        name="a run is blind though its child would notice the stop",
+        breaks="G11",
+        file="_core/stop.py",
+        snippet="not any(boundary.is_look for _, boundary in self.in_flight)",
+        replacement="not any(boundary.is_look for run, boundary in self.in_flight if run is self.target)",
+        caught_by=(
+            SPEC + "test_g06_bounded.py::"
+            "test_a_run_in_which_something_would_notice_the_stop_is_not_blind[True-_inside_a_boundary]",
+        ),
+    ),
+    Mutant(
+        name="a handler of any cancelled error passes for clean-up",
+        breaks="G5",
+        file="_engine/plain/scopes.py",
+        snippet="return tasks.is_marked_ours(error) or _is_passed_down(run)",
+        replacement="return True",
+        caught_by=(
+            PLAIN
+            + "test_cleanup.py::test_a_handler_of_another_exception_is_ordinary_work[_cancelled_a_child-graceful]",
+        ),
+    ),
+    Mutant(
+        name="an error that a framework made of the stop passes for clean-up",
+        breaks="G5",
+        file="_engine/plain/scopes.py",
+        snippet="if error is not replaced and _is_stop_of(run, error) and _is_handled_above(error):",
+        replacement="if _is_stop_of(run, error):",
+        caught_by=(PLAIN + "test_cleanup.py::test_an_error_that_a_framework_made_of_the_stop_is_no_clean_up",),
+    ),
+    Mutant(
+        name="a cancelled error of the body's own is a stop",
+        breaks="G8",
+        file="_engine/edge.py",
+        snippet="return not is_ours(outsider) and not self._was_cancelled_since_it_opened()",
+        replacement="return False",
+        caught_by=(
+            SPEC + "test_g08_honest_outcome.py::"
+            "test_an_agent_that_nobody_cancelled_and_that_ends_in_a_cancelled_error_has_failed[_raised]",
+        ),
+    ),
+    Mutant(
+        name="tasks that a library started are not cancelled with their run",
+        breaks="G6",
+        file="_engine/tasks.py",
+        snippet="if targets and run.rung is not None and run.rung >= Rung.CANCEL:",
+        replacement="if False:",
+        caught_by=(SPEC + "test_ordinary_agents.py::test_a_task_that_was_left_behind_is_cancelled_with_its_run",),
     ),
     Mutant(
         name="CANCEL is sent again to a task that is unwinding",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 SPEC = "tests/spec/"
 UNIT = "tests/unit/"
+PLAIN = "tests/plain/"
 FOUND = "tests/machine/test_found.py::"
 GAPS = "tests/mutants/test_gaps.py::"
 GENERATORS = "tests/unit/test_generators.py::TestCalledInARun::"

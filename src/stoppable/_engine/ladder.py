@@ -96,6 +96,10 @@ class Ladder(control.Timer):
         stop = self._stop
         if stop is None:
             return
+        if self._is_too_early(stop, self._rung):
+            self._climbed = 0
+            self.start()
+            return
         if self._steps is None:
             self._steps = self._climb(stop, self._rung)
         try:
@@ -129,9 +133,6 @@ class Ladder(control.Timer):
 
     def _climb(self, stop: Stop, rung: Rung) -> Iterator[float]:
         """Climb a rung in small steps; yield when the next step is due."""
-        if self._is_too_early(stop, rung):
-            self._climbed = 0
-            return
         if not control.get().is_driven:  # a test that drives the clock decides itself what happens in between
             yield from self._wait(stop, rung)
         if rung is Rung.INTERRUPT and stop.recheck_blind():
