@@ -39,14 +39,14 @@ ENGINE_MUTANTS = (
         ),
     ),
     Mutant(
-        name="a run is blind though its child would notice the stop",
+        name="a run is blind though it has a hook that is told of the stop",
         breaks="G11",
-        file="_core/stop.py",
-        snippet="not any(boundary.is_look for _, boundary in self.in_flight)",
-        replacement="not any(boundary.is_look for run, boundary in self.in_flight if run is self.target)",
+        file="_core/node.py",
+        snippet="stop.has_listener = stop.has_listener or member.moment in _LISTENING",
+        replacement="stop.has_listener = stop.has_listener",
         caught_by=(
             SPEC + "test_g06_bounded.py::"
-            "test_a_run_in_which_something_would_notice_the_stop_is_not_blind[True-_inside_a_boundary]",
+            "test_a_run_in_which_something_would_notice_the_stop_is_not_blind[True-_looks_by_a_hook]",
         ),
     ),
     Mutant(
