@@ -3,7 +3,11 @@
 import asyncio
 import concurrent.futures
 import functools
-import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging.handlers
+import queue
 import subprocess
 import sys
 import threading
@@ -13,7 +17,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._engine.plain import patches, whose
+from stoppable._engine.plain import patches, processes, whose
 
 PLACES = [(threading.Thread, "start"), (concurrent.futures.ThreadPoolExecutor, "submit")]
 
@@ -111,3 +115,71 @@ def test_what_wraps_itself_for_ever_is_nobodys():
 
 def test_a_thread_without_a_target_is_nobodys():
     assert not whose.is_users_thread(threading.Thread())
+
+
+class OneLoaderForAll(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and loads every module of a folder with one object, as zipimport and pytest's rewriting do."""
+
+    def __init__(self, sources):
+        self.sources = sources
+        self.executed = []
+
+    def find_spec(self, fullname, path, target=None):
+        return importlib.machinery.ModuleSpec(fullname, self) if fullname in self.sources else None
+
+    def exec_module(self, module):
+        self.executed.append(module.__name__)
+        exec(self.sources[module.__name__], vars(module))
+
+    def get_source(self, fullname):
+        return self.sources[fullname]
+
+
+@pytest.fixture
+def one_loader(monkeypatch):
+    finder = OneLoaderForAll({"wanted_one": "loader_in_module = __spec__.loader", "another_one": ""})
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    yield finder
+    for name in finder.sources:
+        sys.modules.pop(name, None)
+
+
+def test_a_loader_that_serves_many_modules_is_left_as_it_is(one_loader):
+    seen, before = [], vars(one_loader).copy()
+    patches.when_imported("wanted_one", seen.append)
+    spec = importlib.util.find_spec("wanted_one")
+    assert spec.loader.get_source("wanted_one")  # whoever only asks gets all that the loader can do
+    wanted = importlib.import_module("wanted_one")
+    importlib.import_module("another_one")
+    assert seen == [wanted]
+    assert one_loader.executed == ["wanted_one", "another_one"]
+    assert vars(one_loader).keys() == before.keys()
+    assert wanted.loader_in_module is wanted.__loader__ is wanted.__spec__.loader is one_loader
+
+
+def test_two_hooks_that_ask_all_finders_do_not_ask_each_other_for_ever(one_loader, monkeypatch):
+    class Another(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname, path, target=None):
+            if fullname != "wanted_one":
+                return None
+            others = [finder for finder in sys.meta_path if finder is not self]
+            specs = (finder.find_spec(fullname, path, target) for finder in others)
+            return next((spec for spec in specs if spec is not None), None)
+
+    seen = []
+    patches.when_imported("wanted_one", seen.append)
+    monkeypatch.setattr(sys, "meta_path", [Another(), *sys.meta_path])
+    assert seen == [importlib.import_module("wanted_one")]
+
+
+def test_a_second_call_adds_to_what_is_included_and_spared_and_undoing_forgets_both():
+    stoppable.instrument(include=["logging"], spare=["gpg-agent"])
+    stoppable.instrument(include=["queue"], spare=["tmux: server"])
+    stoppable.instrument()
+    assert whose.is_users(logging.handlers.QueueListener.start)
+    assert whose.is_users(queue.Queue.put)
+    assert processes._spared == ("gpg-agent", "tmux: server")
+    stoppable.uninstrument()
+    stoppable.instrument()
+    assert not whose.is_users(logging.handlers.QueueListener.start)
+    assert processes._spared == ()

@@ -11,6 +11,9 @@ from types import ModuleType
 
 from stoppable._engine.plain import executors, patches, pools, processes, spawning, threads, whose
 
+_spared: dict[str, None] = {}
+"""The programs that any call of ``instrument()`` spares, in their order."""
+
 
 def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> None:
     """Make the threads, executor calls and processes that a run's code starts take part in the run.
@@ -19,9 +22,11 @@ def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> Non
     have ended; after a stop none is started, except by clean-up. Outside runs and in ``detached()`` nothing changes. A
     thread takes part if it executes the user's code; ``include`` names installed modules that count as user code.
     ``spare`` names shared programs that a command may start (``"tmux: server"``, ``"gpg-agent"``); they are left alone.
+    Further calls, such as those of adapters, add to both.
     """
     whose.include(include)
-    processes.spare(spare)
+    _spared.update(dict.fromkeys(spare))
+    processes.spare(_spared)
     patches.switch(on=True)
     patches.put(threading.Thread, "start", threads.start_of)
     patches.put(concurrent.futures.thread.ThreadPoolExecutor, "submit", executors.submit_of)
@@ -35,6 +40,9 @@ def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> Non
 
 def uninstrument() -> None:
     """Undo ``instrument()``; threads and processes that already take part continue to do so."""
+    whose.forget_included()
+    _spared.clear()
+    processes.spare(())
     patches.switch(on=False)
     patches.wait_no_longer()
     patches.take_away()

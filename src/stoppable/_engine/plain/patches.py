@@ -6,6 +6,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -51,31 +52,59 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self.wanted: dict[str, Callable[[ModuleType], None]] = {}
+        self._searches = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the spec from the other finders, with a loader that calls the function afterwards."""
         then = self.wanted.get(fullname)
-        if then is None:
+        if then is None or getattr(self._searches, "is_on", False):
             return None
-        for finder in sys.meta_path:
+        self._searches.is_on = True  # another hook of this kind asks all finders too, and so this one again
+        try:
+            spec = self._search(fullname, path, target)
+        finally:
+            self._searches.is_on = False
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, then)
+        return spec
+
+    def _search(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for finder in list(sys.meta_path):
             spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None:
-                if spec.loader is not None:
-                    _call_after(spec.loader, then)
                 return spec
         return None
 
 
-def _call_after(loader: Any, then: Callable[[ModuleType], None]) -> None:
-    load = loader.exec_module
+class _Loader(importlib.abc.Loader):
+    """Loads one module with its real loader, which it then is the loader of, and calls a function.
 
-    def exec_module(module: ModuleType) -> None:
-        load(module)
-        then(module)
+    The real loader is not changed: zipimport, pytest and others load many modules with one loader object.
+    """
 
-    loader.exec_module = exec_module
+    def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """Create the module as the real loader does."""
+        create = getattr(self._loader, "create_module", None)
+        return None if create is None else create(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the module as the real loader does, then call the function."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._then(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # what else loaders can do, for code that asks for the spec without importing
 
 
 _finder = _Finder()

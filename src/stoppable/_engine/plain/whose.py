@@ -36,9 +36,15 @@ _included: tuple[str, ...] = ()
 
 
 def include(modules: Iterable[str]) -> None:
-    """Count installed modules, and those below them, as user code."""
+    """Count installed modules, and those below them, as user code, besides those of earlier calls."""
     global _included
-    _included = tuple(modules)
+    _included = tuple(dict.fromkeys((*_included, *modules)))
+
+
+def forget_included() -> None:
+    """Count no installed modules as user code."""
+    global _included
+    _included = ()
 
 
 def behind(function: Any) -> Any:
