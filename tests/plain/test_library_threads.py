@@ -113,9 +113,8 @@ async def test_a_long_name_is_cut(listeners):
     thread = threading.Thread(target=threading.Event().wait, args=(0.01,), name="n" * 1000)
 
     async def body():
-        thread.start()
+        library.note(thread, stoppable.current_run())
         assert [len(origin.label) for origin in library._origins.values() if "nnn" in origin.label] == [120]
-        thread.join()
 
     await _stopped(body)
 

@@ -1,17 +1,21 @@
 """Plain threads of a run take part if they execute the user's code."""
 
 import asyncio
+import concurrent.futures
 import contextvars
 import functools
+import importlib
 import logging.handlers
 import queue
 import subprocess
+import sys
 import threading
 
 import pytest
 from tests.waiting import until
 
 import stoppable
+from stoppable._engine.plain import whose
 from stoppable._engine.plain.library import alive_in
 
 
@@ -25,6 +29,21 @@ class Tool:
         self.began.set()
         assert self.release.wait(30)
         self.ended.set()
+
+
+class Keeper(Tool):
+    """A tool that also keeps what must be closed."""
+
+    def keep(self, resource):
+        self.resource = resource
+        return resource
+
+    def close(self):
+        resource = getattr(self, "resource", None)
+        if isinstance(resource, concurrent.futures.Executor):
+            resource.shutdown()
+        elif resource is not None:
+            resource.close()
 
 
 class OwnThread(threading.Thread):
@@ -91,7 +110,6 @@ async def test_after_the_stop_no_thread_is_started():
 
     def agent():
         stopped.wait(30)
-        threading.Thread(target=started.append, args=(lambda: 1,)).start()  # a builtin: nobody's, and not refused
         threading.Thread(target=lambda: started.append("user's")).start()
 
     handle = await stoppable.spawn(agent)
@@ -303,16 +321,235 @@ def _refuse(*_args, **_kwargs):
     raise RuntimeError("can't start new thread")
 
 
-async def test_an_installed_module_counts_as_the_users_if_it_is_included():
-    listener = logging.handlers.QueueListener(queue.Queue(), logging.NullHandler())
-    stoppable.instrument(include=["logging"])
+async def test_an_installed_module_counts_as_the_users_if_it_is_included(installed):
+    began, release = threading.Event(), threading.Event()
 
     async def agent():
-        listener.start()
+        installed.start(installed.work, began, release)
+        await asyncio.sleep(60)
+
+    stoppable.instrument(include=["an_installed_module"])
+    handle = await stoppable.spawn(agent)
+    await until(began.is_set)
+    receipt = await handle.stop("immediate")
+    assert len(receipt.in_flight) == 1
+    release.set()
+    assert (await handle.outcome()).status == "stopped"
+
+
+_INSTALLED = """
+import threading
+
+def work(began, release):
+    began.set()
+    release.wait(30)
+
+def call(function, *args):
+    function(*args)
+
+def start(*target_and_args):
+    target, *args = target_and_args
+    made = threading.Thread(target=target, args=args, name="by a library")
+    made.start()
+    return made
+
+def start_wrapper(original):
+    def start(thread):
+        original(thread)
+    return start
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A module that counts as installed."""
+    (tmp_path / "an_installed_module.py").write_text(_INSTALLED)
+    monkeypatch.syspath_prepend(tmp_path)
+    folders = whose._library_folders()
+    monkeypatch.setattr(whose, "_library_folders", lambda: (*folders, str(tmp_path)))
+    yield importlib.import_module("an_installed_module")
+    del sys.modules["an_installed_module"]
+
+
+def _runs_a_loop(tool):
+    async def work():
+        tool.began.set()
+        while not tool.release.is_set():
+            await asyncio.sleep(0.001)
+
+    return work()
+
+
+LIBRARY_TARGETS = {
+    "method": lambda tool: threading.Thread(target=tool.release.wait, args=(30,)),
+    "asyncio.run": lambda tool: threading.Thread(target=asyncio.run, args=(_runs_a_loop(tool),)),
+    "partial": lambda tool: threading.Thread(target=functools.partial(asyncio.run, _runs_a_loop(tool))),
+    "keyword": lambda tool: threading.Thread(target=asyncio.run, kwargs={"main": _runs_a_loop(tool)}),
+    "run_until_complete": lambda tool: threading.Thread(
+        target=tool.keep(asyncio.new_event_loop()).run_until_complete, args=(_runs_a_loop(tool),)
+    ),
+    "subprocess": lambda _: threading.Thread(target=subprocess.run, args=(["sleep", "60"],)),
+    "timer": lambda _: threading.Timer(0, subprocess.run, (["sleep", "60"],)),
+    "submit": lambda tool: threading.Thread(
+        target=tool.keep(concurrent.futures.ThreadPoolExecutor(1)).submit, args=(tool,)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", LIBRARY_TARGETS.values(), ids=LIBRARY_TARGETS)
+async def test_a_thread_that_the_runs_code_starts_takes_part_whatever_it_executes(make):
+    tool, made = Keeper(), []
+
+    async def agent():
+        made.append(make(tool))
+        made[0].start()
         await asyncio.sleep(60)
 
     handle = await stoppable.spawn(agent)
     await until(lambda: handle.run.in_flight)
-    await handle.stop("immediate")
-    listener.stop()
+    receipt = await handle.stop("kill")
+    assert receipt.in_flight
+    tool.release.set()  # in case that only this ends it
     assert (await handle.outcome()).status == "stopped"
+    await until(lambda: not made[0].is_alive())
+    tool.close()
+
+
+async def test_cancel_ends_the_task_that_a_thread_runs_to_its_end(monkeypatch):
+    began, cleaned, ended = threading.Event(), [], []
+
+    async def work():
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    async def agent():
+        threading.Thread(target=asyncio.run, args=(work(),)).start()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(threading, "excepthook", lambda args: ended.append(args.exc_type))
+    handle = await stoppable.spawn(agent)
+    await until(began.is_set)
+    await handle.stop("immediate")
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, cleaned, ended) == ("stopped", "cancel", [True], [])
+
+
+async def test_a_cancel_of_its_own_in_a_thread_is_told_as_ever(monkeypatch):
+    told = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_type))
+
+    def cancelled():
+        raise asyncio.CancelledError
+
+    async def agent():
+        thread = threading.Thread(target=cancelled)
+        thread.start()
+        await stoppable.to_thread(thread.join)
+
+    await (await stoppable.spawn(agent)).result()
+    assert told == [asyncio.CancelledError]
+
+
+async def test_a_thread_that_a_library_starts_takes_part_if_it_was_given_work_of_the_user(installed):
+    tool, event = Tool(), threading.Event()
+
+    async def agent():
+        installed.start(installed.call, event.wait, 30)  # the library's own
+        installed.start(installed.call, functools.partial(tool))
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await until(tool.began.is_set)
+    receipt = await handle.stop("immediate")
+    assert receipt.in_flight == ("thread:by a library",)
+    await until(lambda: handle.run.body_end is not None)
+    assert handle.status == "stopping"
+    tool.release.set()
+    assert (await handle.outcome()).status == "stopped"
+    assert handle.run.receipt.library_threads == ("by a library (an_installed_module)",)
+    event.set()
+
+
+async def test_who_starts_a_thread_is_seen_through_a_library_that_wraps_its_start(installed, monkeypatch):
+    monkeypatch.setattr(threading.Thread, "start", installed.start_wrapper(threading.Thread.start))
+    event = threading.Event()
+
+    async def agent():
+        threading.Thread(target=event.wait, args=(30,), name="by me").start()
+        installed.start(event.wait, 30)
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.run.in_flight)
+    receipt = await handle.stop("immediate")
+    event.set()
+    await handle.outcome()
+    assert receipt.in_flight == ("thread:by me",)
+
+
+@pytest.mark.parametrize("by", ["target", "function"])
+async def test_a_loop_that_runs_for_ever_on_a_thread_serves_everybody_and_outlives_the_run_that_started_it(by):
+    loops = []
+
+    def serve():
+        loops[0].run_forever()
+
+    def loop():
+        """A part of an app, which the first of its agents to need it starts."""
+        if not loops:
+            loops.append(asyncio.new_event_loop())
+            threading.Thread(target=serve if by == "function" else loops[0].run_forever, name="shared loop").start()
+        return loops[0]
+
+    async def agent():
+        for _ in range(2):
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "served"), loop()))
+        await asyncio.sleep(60)
+
+    first, second = await stoppable.spawn(agent), await stoppable.spawn(agent)
+    await until(lambda: loops and loops[0].is_running())
+    await first.stop("immediate")
+    assert (await first.outcome()).status == "stopped"
+    (name,) = first.run.receipt.library_threads
+    assert name.startswith("shared loop")
+    asked = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "served"), loops[0])
+    assert await asyncio.wrap_future(asked) == "served"
+    await second.stop("immediate")
+    assert (await second.outcome()).status == "stopped"
+    loops[0].call_soon_threadsafe(loops[0].stop)
+    await until(lambda: not loops[0].is_running())
+    loops[0].close()
+
+
+async def test_the_excepthook_of_a_thread_belongs_to_the_run_and_may_start_nothing_after_the_stop(monkeypatch):
+    crashed, release, begun = threading.Event(), threading.Event(), []
+
+    def crash():
+        begun.append(1)
+        raise ValueError
+
+    def restart(_args):
+        crashed.set()
+        release.wait(30)
+        assert stoppable.current_run() is not None
+        threading.Thread(target=crash).start()
+
+    monkeypatch.setattr(threading, "excepthook", restart)
+
+    async def agent():
+        threading.Thread(target=crash, name="crashes").start()
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await until(crashed.is_set)
+    receipt = await handle.stop("immediate")
+    assert receipt.in_flight == ("thread:crashes",)
+    await until(lambda: handle.run.body_end is not None)
+    assert handle.status == "stopping"
+    release.set()
+    assert (await handle.outcome()).status == "stopped"
+    assert begun == [1]

@@ -295,10 +295,17 @@ class Boundary(Member):
 
 
 def innermost(run: RunNode) -> Boundary | None:
-    """Return the boundary that the calling code is in."""
+    """Return the boundary that the calling code is in, or that the code which waits for it is in."""
     here = participants.join(run)
+    found = _innermost_of(here, run)
+    if found is None and here is not None:
+        found = next(filter(None, (_innermost_of(other, run) for other in here.awaiters())), None)
+    return found
+
+
+def _innermost_of(holder: participants.Participant | None, run: RunNode) -> Boundary | None:
     for member in list(run.members or ())[: -_LOOKED_AT - 1 : -1]:
-        if member.role is Role.BOUNDARY and cast("Boundary", member).holder is here:
+        if member.role is Role.BOUNDARY and cast("Boundary", member).holder is holder:
             return cast("Boundary", member)
     return None
 

@@ -6,7 +6,7 @@ The core knows neither asyncio nor threads. Without the engine, a stop climbs no
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stoppable._core.gate import Member, Role
@@ -62,6 +62,10 @@ class Participant(Member):
 
     def stack(self) -> tuple[str, ...]:
         """Return its stack, innermost frame first, if it can be seen."""
+        return ()
+
+    def awaiters(self) -> Iterable[Participant]:
+        """Return the participants that wait for it: what it does is done for the boundaries that they are in."""
         return ()
 
     def left_behind(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from stoppable._engine.plain.executors import LoopExecutor
+from stoppable._engine.plain.executors import LoopExecutor, carry_runs
 
 T = TypeVar("T")
 
@@ -28,9 +28,12 @@ def run_in_new_loop(main: Callable[[], Coroutine[Any, Any, T]], cut: Callable[[]
 
 
 def give_executor(loop: asyncio.AbstractEventLoop) -> None:
-    """Give a loop without an executor one whose calls take part in the run."""
-    if getattr(loop, "_default_executor", loop) is None:
+    """Make the calls in a loop's default executor take part in the run; a loop without an executor gets one."""
+    executor = getattr(loop, "_default_executor", loop)
+    if executor is None:
         loop.set_default_executor(LoopExecutor())
+    elif type(executor) is not LoopExecutor:
+        carry_runs(executor)
 
 
 def _close(loop: asyncio.AbstractEventLoop, cut: Callable[[], object]) -> None:

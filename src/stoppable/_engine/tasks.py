@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from asyncio import AbstractEventLoop, Task
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +23,7 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.shield import shielded
 from stoppable._core.state import Mode, Rung
 from stoppable._engine import control, pulse, threads
+from stoppable._engine.awaiters import awaiters_of
 from stoppable._engine.source_lines import lines, place
 from stoppable.errors import AgentStopped
 
@@ -105,10 +106,9 @@ class TaskParticipant(Participant):
         task = None if self._started_by is None else self._started_by()
         return None if task is None else _by_task.get(task)
 
-    def awaits(self, task: Task[Any]) -> bool:
-        """Return whether the task waits for another one, alone or in a gather."""
-        waiter = getattr(self.task, "_fut_waiter", None)
-        return waiter is task or task in getattr(waiter, "_children", ())
+    def awaiters(self) -> Iterable[Participant]:
+        """Return the participants whose tasks wait for this one."""
+        return [_by_task[task] for task in awaiters_of(self.task) if task in _by_task]
 
     def alive(self) -> bool:
         """Return whether the task can still take a step."""
@@ -326,6 +326,11 @@ def join_task(run: RunNode, task: Task[Any], loop: AbstractEventLoop) -> TaskPar
     if participant is not run.main and participant not in (run.members or ()):
         participant.join(run)
     return participant
+
+
+def cancel(task: Task[Any], rung: Rung, run: RunNode) -> None:
+    """Cancel a task that has joined a run, on behalf of the run; call it on the thread of the task's loop."""
+    _by_task[task]._cancel(rung, run)
 
 
 def join(run: RunNode) -> Participant | None:

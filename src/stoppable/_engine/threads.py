@@ -13,6 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from stoppable._core import context, participants
@@ -20,6 +21,7 @@ from stoppable._core.boundary import Boundary, check, innermost
 from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
 from stoppable._core.state import Rung
+from stoppable._engine.plain.futures import CallFuture
 from stoppable._engine.source_lines import describe_thread, frames_of_thread, lines
 from stoppable.errors import AgentStopped, InvalidArgument
 
@@ -172,6 +174,34 @@ class _Visit(ThreadParticipant):
             self._run.settle()  # the run may have waited only for this call
 
 
+class _Work(_Visit):
+    """A call that has a boundary, and works for another one; the receipt names the call by its own boundary."""
+
+    __slots__ = ()
+
+    is_listed = False
+
+
+class working_inside:  # noqa: N801 - reads as a statement
+    """Keeps a boundary open while the block works for it, though the code that entered it may be cut off before.
+
+    The fate of the boundary is then that of the block.
+    """
+
+    __slots__ = ("_inside", "_work")
+
+    def __init__(self, inside: Boundary | None) -> None:
+        self._inside = inside
+
+    def __enter__(self) -> None:
+        run = None if self._inside is None else context.current_node()
+        self._work = None if run is None else _Work(run, self._inside)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._work is not None:
+            self._work.end(error)
+
+
 class _Attendance:
     """A thread's part in a run; the context of its code holds it, and the part ends when the context is dropped."""
 
@@ -318,7 +348,7 @@ class ThreadPoolExecutor(concurrent.futures.ThreadPoolExecutor):
         return self._submit(functools.partial(bind(fn), *args, **kwargs))
 
     def _submit(self, call: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
+        future: Future[T] = CallFuture()
 
         def work() -> None:
             if future.set_running_or_notify_cancel():

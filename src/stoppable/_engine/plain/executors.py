@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import socket
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import MethodType
 from typing import Any
 
 from stoppable._core import context
-from stoppable._core.boundary import boundary
+from stoppable._core.boundary import Boundary, boundary, innermost
 from stoppable._core.context import Outside, RunContext
 from stoppable._engine.plain import scopes, whose
+from stoppable._engine.plain.futures import as_call_future
 from stoppable._engine.plain.patches import is_on
-from stoppable._engine.threads import ThreadPoolExecutor
+from stoppable._engine.threads import ThreadPoolExecutor, working_inside
 
 _get = context.current.get
 
@@ -29,7 +32,7 @@ def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]
         if type(_get()) is Outside or not is_on():
             return original(self, fn, *args, **kwargs)
         call = taken_along(fn, args, kwargs)
-        return original(self, fn, *args, **kwargs) if call is None else original(self, call)
+        return original(self, fn, *args, **kwargs) if call is None else as_call_future(original(self, call))
 
     return submit
 
@@ -52,18 +55,42 @@ def taken_along(fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) ->
     scope = scopes.current()
     if scope is None or fn in _LOOKUPS:
         return None
-    scopes.look(scope)
-    return functools.partial(_perform, scope, fn, args, kwargs)
-
-
-def _perform(scope: RunContext, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Execute a call on a thread of the executor; a call that was still queued at the stop is skipped."""
+    if not isinstance(scope, scopes.OnForeignThread):  # there the call is skipped, so that those who wait are told
+        scopes.look(scope)
     run = scope.run_here()
     assert run is not None, "submitted in a run"
-    if run.outcome is not None and run.first_stop is None:
+    return functools.partial(_perform, scope, innermost(run), fn, args, kwargs)
+
+
+def _perform(
+    scope: RunContext, inside: Boundary | None, fn: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
+) -> Any:
+    """Execute a call on a thread of the executor; a call that was still queued at the stop is skipped."""
+    here = scopes.later(scope)
+    if here is None:
         return fn(*args, **kwargs)  # the run completed without waiting for it
-    with scopes.performing(scope), boundary("thread", whose.name_of(fn)):
+    name = whose.name_of(functools.partial(fn, *args))
+    with scopes.performing(here), working_inside(inside if here is scope else None), boundary("thread", name):
         return fn(*args, **kwargs)
+
+
+def carry_runs(executor: object) -> None:
+    """Make the calls that a run submits to an executor take part in it, also without ``instrument()``.
+
+    It stays the same executor, and for calls outside runs nothing changes.
+    """
+    if type(executor) is concurrent.futures.ThreadPoolExecutor and "submit" not in vars(executor):
+        vars(executor)["submit"] = functools.partial(_submit_to, weakref.ref(executor))
+
+
+def _submit_to(
+    executor: weakref.ref[concurrent.futures.ThreadPoolExecutor], fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Future[Any]:
+    target = executor()
+    assert target is not None, "called on it"
+    call = None if is_on() else taken_along(fn, args, kwargs)  # otherwise the class does it
+    submit = concurrent.futures.ThreadPoolExecutor.submit
+    return submit(target, fn, *args, **kwargs) if call is None else as_call_future(submit(target, call))
 
 
 class LoopExecutor(ThreadPoolExecutor):

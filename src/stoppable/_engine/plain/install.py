@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures.thread
 import os
+import queue
 import subprocess
 import threading
 from collections.abc import Iterable
 from types import ModuleType
 
-from stoppable._engine.plain import executors, patches, pools, processes, spawning, threads, whose
+from stoppable._engine.plain import executors, futures, patches, pools, processes, queues, spawning, threads, whose
 
 _spared: dict[str, None] = {}
 """The programs that any call of ``instrument()`` spares, in their order."""
@@ -30,6 +31,9 @@ def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> Non
     patches.switch(on=True)
     patches.put(threading.Thread, "start", threads.start_of)
     patches.put(concurrent.futures.thread.ThreadPoolExecutor, "submit", executors.submit_of)
+    patches.put(concurrent.futures.Future, "add_done_callback", futures.add_done_callback_of)
+    patches.put(queue.Queue, "put", queues.put_of)
+    patches.put(queue.Queue, "get", queues.get_of)
     patches.put(subprocess.Popen, "__init__", spawning.popen_of)
     for name, make in (("fork", spawning.fork_of), ("forkpty", spawning.forkpty_of)):
         if hasattr(os, name):
@@ -62,8 +66,11 @@ def _multiprocessing(module: ModuleType) -> None:
 
 
 def _multiprocessing_pool(module: ModuleType) -> None:
+    patches.put(module.Pool, "__init__", pools.init_of)
     for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
-        patches.put(module.Pool, name, pools.thread_pool_method_of)
+        patches.put(module.Pool, name, pools.method_of)
+    for result in (module.ApplyResult, module.IMapIterator):
+        patches.put(result, "__init__", pools.result_of)
 
 
 def _process_pool(module: ModuleType) -> None:

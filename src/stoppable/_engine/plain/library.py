@@ -19,7 +19,6 @@ from stoppable.errors import AgentStopped
 
 _MOST = 20
 _LONGEST = 120
-_OURS = "stoppable."
 _POOLS = ("multiprocessing.pool", "concurrent.futures.process")
 _has_pools = False
 
@@ -44,14 +43,20 @@ def start(original: Callable[[threading.Thread], None], thread: threading.Thread
     assert run is not None, "started in a run"
     module = whose.module_of_thread(thread)
     keeps_pool = module in _POOLS
-    if not module.startswith(_OURS):
-        within = frozenset(each.id for each in run.lineage())
-        _origins[thread] = _Origin(weakref.ref(run), within, f"{thread.name} ({module})"[:_LONGEST], keeps_pool)
+    note(thread, run, keeps_pool=keeps_pool)
     if keeps_pool:
         _has_pools = True
         thread.run = functools.partial(_until_stopped, thread.run)  # type: ignore[method-assign]
     with detached():
         original(thread)
+
+
+def note(thread: threading.Thread, run: RunNode, *, keeps_pool: bool = False) -> None:
+    """List a thread in the receipt of a run, if it is alive when the run ends."""
+    module = whose.module_of_thread(thread)
+    if not module.startswith(whose.OURS):
+        within = frozenset(each.id for each in run.lineage())
+        _origins[thread] = _Origin(weakref.ref(run), within, f"{thread.name} ({module})"[:_LONGEST], keeps_pool)
 
 
 def _until_stopped(run: Callable[[], None]) -> None:

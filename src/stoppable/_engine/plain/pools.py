@@ -1,7 +1,7 @@
 """Pools of processes, and the thread pool of multiprocessing.
 
 The processes of a pool belong to the run that created it. In a pool that the run did not create, only
-the call takes part.
+the call takes part. The callbacks of a call belong to the run in any pool.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -18,9 +20,10 @@ from stoppable._core import context
 from stoppable._core.context import DETACHED, Outside, RunContext
 from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.state import Rung
+from stoppable._core.state import Fate, Rung
 from stoppable._engine.plain import scopes, whose
 from stoppable._engine.plain.executors import taken_along
+from stoppable._engine.plain.futures import callback_in_run
 from stoppable._engine.plain.patches import is_on
 from stoppable.errors import AgentStopped
 
@@ -32,10 +35,11 @@ _owners: weakref.WeakKeyDictionary[Any, RunNode] = weakref.WeakKeyDictionary()
 class PoolCall(Participant):
     """A call in a process pool; CANCEL and KILL cancel it if it has not begun."""
 
-    __slots__ = ("_boundary", "_future", "_is_over")
+    __slots__ = ("_boundary", "_future", "_is_over", "_pool")
 
-    def __init__(self, scope: RunContext, name: str | None) -> None:
+    def __init__(self, scope: RunContext, name: str | None, pool: Any) -> None:
         self._is_over = False
+        self._pool = weakref.ref(pool)
         self._future: Future[Any] | None = None
         self._boundary = scopes.enter(scope, "spawn", name)
         self._boundary.holder = self
@@ -62,7 +66,25 @@ class PoolCall(Participant):
         return f"call of {self._boundary.name} in a pool of processes"
 
     def _done(self, future: Future[Any]) -> None:
-        self.end(asyncio.CancelledError if future.cancelled() else type(future.exception()))
+        if future.cancelled():
+            self.skip()
+            return
+        error = future.exception()
+        run = self._boundary._run
+        is_forced = run is not None and run.rung is not None and run.rung >= Rung.CANCEL
+        if not (is_forced and isinstance(error, concurrent.futures.BrokenExecutor)):
+            self.end(type(error))
+        elif self._has_begun(future):
+            self.end(asyncio.CancelledError)  # it died with its process
+        else:
+            self.skip()
+
+    def _has_begun(self, future: Future[Any]) -> bool:
+        """Return whether a process had begun a call when the pool broke: they begin in the order of the calls."""
+        pool = self._pool()
+        items = [] if pool is None else list(pool._pending_work_items.values())
+        waiting = [item.future for item in items]
+        return future not in waiting or waiting.index(future) < pool._max_workers
 
     def end(self, error: type[Any] | None) -> None:
         """Record that the call has ended."""
@@ -70,9 +92,45 @@ class PoolCall(Participant):
         self._boundary.__exit__(kind, None, None)
         self._is_over = True
 
+    def skip(self) -> None:
+        """Record that the call has not begun, and never will."""
+        run = self._boundary._run
+        assert run is not None, "it is open"
+        self._boundary._fate = Fate.SKIPPED
+        self._is_over = True
+        self._boundary._skip()
+        if run.sink is not None:
+            run.sink.left(run, self._boundary)
+        if run.body_end is not None:
+            run.settle()
+
+
+class _CallOutside(PoolCall):
+    """A call in a ``multiprocessing.Pool``, which cannot be taken back."""
+
+    __slots__ = ()
+
+    def alive(self) -> bool:
+        """Return whether the call has not ended, nor the pool."""
+        pool = self._pool()
+        return super().alive() and pool is not None and pool._state != "TERMINATE"
+
+
+class _Results(dict[int, Any]):
+    """What a result knows of the pool's results: it takes itself out when the call has ended."""
+
+    def __init__(self, results: dict[int, Any], call: PoolCall) -> None:
+        super().__init__()
+        self._results = results
+        self._call = call
+
+    def __delitem__(self, job: int) -> None:
+        self._results.pop(job, None)
+        self._call.end(None)
+
 
 def init_of(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a ``ProcessPoolExecutor.__init__`` that remembers the run that created the pool."""
+    """Return an ``__init__`` for a pool of processes that remembers the run which created the pool."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **options: Any) -> None:
@@ -91,7 +149,7 @@ def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if type(_get()) is Outside or not is_on() or (scope := scopes.current()) is None:
             return original(self, fn, *args, **kwargs)
-        call = PoolCall(scope, whose.name_of(fn))
+        call = PoolCall(scope, whose.name_of(fn), self)
         owner = _owners.get(self)
         reset = _set(scope if owner is scope.run_here() else DETACHED if owner is None or owner.closed else owner)
         try:
@@ -107,16 +165,64 @@ def submit_of(original: Callable[..., Future[Any]]) -> Callable[..., Future[Any]
     return submit
 
 
-def thread_pool_method_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method for ``multiprocessing.pool.Pool`` whose calls take part in the run if it is a thread pool."""
+def method_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method for ``multiprocessing.pool.Pool`` whose calls take part in the run."""
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def method(self: Any, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if type(_get()) is not Outside and is_on() and _is_of_threads(self) and taken_along(func, (), {}) is not None:
-            func = _Call(scopes.current(), func)
-        return original(self, func, *args, **options)
+        if type(_get()) is Outside or not is_on() or (scope := scopes.current()) is None:
+            return original(self, func, *args, **options)
+        given = signature.bind(self, func, *args, **options)
+        for name in ("callback", "error_callback"):
+            if given.arguments.get(name) is not None:
+                given.arguments[name] = callback_in_run(given.arguments[name])
+        if not _is_of_threads(self):
+            return _call_outside(self, scope, functools.partial(original, *given.args, **given.kwargs), func)
+        if taken_along(func, (), {}) is not None:
+            given.arguments["func"] = _Call(scope, func)
+        return original(*given.args, **given.kwargs)
 
     return method
+
+
+class _Here(threading.local):
+    call: PoolCall | None = None
+    """The call that is being submitted."""
+
+
+_here = _Here()
+
+
+def _call_outside(pool: Any, scope: RunContext, submit: Callable[[], Any], func: Callable[..., Any]) -> Any:
+    """Submit a call to a pool of processes; in a pool that the run or one around it made, the processes take part."""
+    run = scope.run_here()
+    assert run is not None, "submitted in a run"
+    if _owners.get(pool) in run.lineage():
+        scopes.look(scope)
+        return submit()
+    outer, _here.call = _here.call, _CallOutside(scope, whose.name_of(func), pool)
+    try:
+        return submit()
+    except BaseException as error:
+        if _here.call is not None:
+            _here.call.end(type(error))
+        raise
+    finally:
+        _here.call = outer
+
+
+def result_of(original: Callable[..., None]) -> Callable[..., None]:
+    """Return an ``__init__`` for a result of a ``multiprocessing.Pool`` that reports the end of its call."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        original(self, *args, **options)
+        call = _here.call
+        if call is not None:
+            self._cache = _Results(self._cache, call)
+
+    return init
 
 
 def _is_of_threads(pool: Any) -> bool:
@@ -126,8 +232,7 @@ def _is_of_threads(pool: Any) -> bool:
 class _Call:
     """A function whose calls take part in the run, for pool threads, which do not survive a BaseException."""
 
-    def __init__(self, scope: RunContext | None, function: Callable[..., Any]) -> None:
-        assert scope is not None, "called in a run"
+    def __init__(self, scope: RunContext, function: Callable[..., Any]) -> None:
         self._scope = scope
         self.__wrapped__ = function
 

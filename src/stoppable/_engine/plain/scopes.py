@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import math
 import sys
 import threading
 from contextvars import Token
 from types import FrameType
+from typing import Never
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import Boundary, boundary, check
@@ -29,19 +32,25 @@ _here = _Here()
 
 
 def current() -> RunContext | None:
-    """Return the scope of whatever is started here, or None if it belongs to no run.
+    """Return the scope of whatever is started here, or None if it belongs to no run."""
+    scope = later(_get())
+    run = None if scope is None else scope.run_here()
+    if scope is None or run is None or not scope.closed:
+        return scope
+    return _cleanup_of(run) or scope
+
+
+def later(scope: RunContext) -> RunContext | None:
+    """Return the scope of work that was begun in a scope and goes on now, or None if it belongs to no run any more.
 
     What a completed run left behind continues in the nearest ancestor that has not ended.
     """
-    scope = _get()
     run = scope.run_here()
     if run is None:
         return None
     if run.outcome is not None and run.first_stop is None:
         return next((outer for outer in run.lineage() if outer.outcome is None), None)
-    if not scope.closed:
-        return scope
-    return _cleanup_of(run) or scope
+    return scope
 
 
 def _cleanup_of(run: RunNode) -> shielded | None:
@@ -49,11 +58,22 @@ def _cleanup_of(run: RunNode) -> shielded | None:
     cleanup = _here.cleanup
     if cleanup is not None and cleanup._run is run and not cleanup.closed:
         return cleanup
-    if run.outcome is not None or not _is_unwinding(run):
-        return None
+    return None if run.outcome is not None or not _is_unwinding(run) else _region_until_kill(run)
+
+
+def _region_until_kill(run: RunNode) -> shielded:
     region = shielded(0.0)
     region._run = run
     region._until = clock.now() + run.policy.cancel if (kill_at := run.kill_at()) is None else kill_at
+    return region
+
+
+def to_the_end(scope: RunContext) -> RunContext:
+    """Return a scope for work that is completed once it has begun, unless KILL comes before."""
+    run = scope.run_here()
+    assert run is not None, "begun in a run"
+    region = _region_until_kill(run)
+    region._until = math.inf  # `kill_at` ends it
     return region
 
 
@@ -112,7 +132,7 @@ def is_cleaning_up() -> bool:
 
 def is_cleanup(scope: RunContext) -> bool:
     """Return whether a scope is a clean-up; only KILL ends what is started in it."""
-    return isinstance(scope, shielded)
+    return isinstance(own(scope), shielded)
 
 
 def enter(scope: RunContext, kind: str, name: str | None) -> Boundary:
@@ -131,6 +151,48 @@ def look(scope: RunContext) -> None:
         check()
     finally:
         context.current.reset(reset)
+
+
+class OnForeignThread:
+    """The scope of a run's work on a thread that works for others too, and which a stop of the run must not end.
+
+    A refused effect raises CancelledError there, as a call that was cancelled does. It is an ordinary Exception: the
+    loop of a worker and the machinery of a pool survive it, as they survive work that fails.
+    """
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: RunContext) -> None:
+        self._scope = scope
+
+    @property
+    def has_checked(self) -> bool:
+        return self._scope.has_checked
+
+    @has_checked.setter
+    def has_checked(self, checked: bool) -> None:
+        self._scope.has_checked = checked
+
+    @property
+    def closed(self) -> bool:
+        return self._scope.closed
+
+    def run_here(self) -> RunNode | None:
+        return self._scope.run_here()
+
+    def answer_should_stop(self) -> bool:
+        return self._scope.answer_should_stop()
+
+    def raise_stopped(self) -> Never:
+        try:
+            self._scope.raise_stopped()
+        except AgentStopped as stop:
+            raise concurrent.futures.CancelledError(str(stop)) from stop
+
+
+def own(scope: RunContext) -> RunContext:
+    """Return the scope of work on a thread that is the run's own."""
+    return scope._scope if isinstance(scope, OnForeignThread) else scope
 
 
 class performing:  # noqa: N801 - reads as a statement

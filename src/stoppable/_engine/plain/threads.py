@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import Boundary
-from stoppable._core.context import Outside, RunContext
-from stoppable._core.hooks import Moment, UserHook
+from stoppable._core.context import DETACHED, Outside, RunContext
+from stoppable._core.hooks import Callback, Moment, UserHook
 from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
 from stoppable._core.state import Rung
-from stoppable._engine.plain import library, scopes, whose
+from stoppable._engine import tasks
+from stoppable._engine.plain import library, queues, scopes, whose
 from stoppable._engine.plain.patches import is_on
 from stoppable._engine.source_lines import describe_thread, frames_of_thread, lines
 from stoppable.errors import AgentStopped
 
-_get = context.current.get
+_get, _set = context.current.get, context.current.set
 
 
 class PlainThread(Participant):
-    """A thread that a run's code started; it cannot be ended from outside (N3)."""
+    """A thread that works for a run; it cannot be ended from outside (N3), but a task that it runs to its end can."""
 
-    __slots__ = ("_boundary", "_is_over", "_thread")
+    __slots__ = ("_boundary", "_is_over", "_run", "_thread")
 
-    def __init__(self, thread: threading.Thread, entered: Boundary) -> None:
+    def __init__(self, thread: threading.Thread, run: RunNode, entered: Boundary | None) -> None:
         self._thread = thread
+        self._run = run
         self._boundary = entered
         self._is_over = False
-        entered.holder = self
+        if entered is None:
+            run.admit(self)
+        else:
+            entered.holder = self
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
-        """Do nothing: its next boundary raises; if it never reaches one, the run is lost."""
+        """Cancel the task for which a thread runs an event loop. Otherwise its next boundary raises, or it is lost."""
+        for participant, run in targets.items():
+            assert isinstance(participant, cls)
+            main = _main_task(participant._thread)
+            if main is not None:
+                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                    main.get_loop().call_soon_threadsafe(_cancel, main, rung, run)
 
     def alive(self) -> bool:
-        """Return whether its function still runs."""
-        return not self._is_over
+        """Return whether it still works for the run."""
+        return not self._is_over and (self._thread.ident is None or self._thread.is_alive())
 
     def describe(self) -> str:
         """Return the user's own line, then the thread."""
@@ -50,22 +64,131 @@ class PlainThread(Participant):
         return lines(frames_of_thread(self._thread))
 
     def end(self, error: type[BaseException] | None = None) -> None:
-        """Record that its function has ended."""
+        """Record that it has ended, or works for the run no more."""
         # It counts as alive until it leaves the boundary, which records its fate: the run must not end before that.
-        self._boundary.__exit__(error, None, None)
-        self._is_over = True
+        if self._boundary is not None:
+            self._boundary.__exit__(error, None, None)
+            self._is_over = True
+        else:
+            self._is_over = True
+            self._run.withdraw(self)
+            self._run.settle()
+
+
+def _main_task(thread: threading.Thread) -> asyncio.Task[Any] | None:
+    """Return the task that a thread runs to its end, as ``asyncio.run`` does."""
+    for frame in frames_of_thread(thread):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, asyncio.AbstractEventLoop) and frame.f_code.co_name == "run_until_complete":
+            main = frame.f_locals.get("future")
+        elif isinstance(owner, asyncio.Runner):
+            main = frame.f_locals.get("task")  # uvloop has no frames
+        else:
+            continue
+        if isinstance(main, asyncio.Task):
+            return main
+    return None
+
+
+def _cancel(task: asyncio.Task[Any], rung: Rung, run: RunNode) -> None:
+    loop = task.get_loop()
+    if not task.done():
+        tasks.join_task(run, task, loop)
+        tasks.cancel(task, rung, run)
+
+
+class Worker:
+    """A thread that a run's code started, and the run that it works for at the moment: at first, the run itself.
+
+    If it takes its work from a queue, it serves whoever puts something in: it works for the run that put the item, until
+    it asks for the next one. While it waits for that without a time-out, it works for nobody, because only others can
+    wake it. So a worker that one run started, and that all use, outlives that run.
+    """
+
+    def __init__(self, thread: threading.Thread, home: RunContext) -> None:
+        self.thread = thread
+        self.scope = self._home = scopes.own(home)
+        self._is_shared = False
+        self._stint: PlainThread | None = PlainThread(thread, _run_of(home), scopes.enter(home, "thread", thread.name))
+        self._hook = Callback(_run_of(home), Moment.STOP, self._look)
+        _run_of(home).add_hook(self._hook)
+
+    def is_current(self) -> bool:
+        """Return whether its own code calls, not that of another run or of a shield inside it."""
+        return _get() is self.scope
+
+    def ask(self, *, can_wake_itself: bool) -> None:
+        """Note that it is about to ask a queue for its next item."""
+        library.note(self.thread, _run_of(self._home))
+        if self._is_shared or not can_wake_itself:
+            self._work_for(None)
+
+    def take(self, origin: RunNode | None) -> None:
+        """Note that it has taken an item, and which run had put it into the queue."""
+        home = _run_of(self._home)
+        if origin is not None:
+            self._is_shared = self._is_shared or not origin.is_within(home)
+            self._work_for(scopes.later(origin))
+        else:
+            is_home = not self._is_shared and home.outcome is None and not home.closed
+            self._work_for(self._home if is_home else None)
+
+    def find_nothing(self) -> None:
+        """Note that the queue had no item for it."""
+        self._work_for(None if self._is_shared else scopes.later(self._home))
+
+    def _work_for(self, scope: RunContext | None) -> None:
+        """Work for a run, which may be stopped by now, or for nobody."""
+        run = None if scope is None else _run_of(scope)
+        stint = self._stint
+        if stint is None or stint._run is not run:
+            # First the new run, then the old one: a thread that works is never seen to work for nobody.
+            self._stint = None if scope is None else self._begin(scope)
+            if stint is not None:
+                stint.end()
+        self.scope = DETACHED if scope is None else scopes.OnForeignThread(scope)
+        _set(self.scope)
+
+    def _begin(self, scope: RunContext) -> PlainThread | None:
+        run = _run_of(scope)
+        try:
+            entered = scopes.enter(scope, "thread", self.thread.name)
+        except AgentStopped:
+            return None if run.outcome is not None else PlainThread(self.thread, run, None)
+        return PlainThread(self.thread, run, entered)
+
+    def _look(self) -> None:
+        """At the stop, leave a thread alone that runs an event loop or a server for everybody."""
+        if _main_task(self.thread) is None and any(map(whose.is_server, frames_of_thread(self.thread))):
+            library.note(self.thread, _run_of(self._home))
+            self.end()
+
+    def end(self, error: type[BaseException] | None = None) -> None:
+        """Record that it has ended."""
+        self._hook.remove()
+        stint, self._stint = self._stint, None
+        if stint is not None:
+            stint.end(error)
+
+
+def _run_of(scope: RunContext) -> RunNode:
+    run = scope.run_here()
+    assert run is not None, "a scope of a run"
+    return run
 
 
 def start_of(original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    """Return a ``Thread.start`` whose threads take part in the run, if they execute user code."""
+    """Return a ``Thread.start`` whose threads take part in the run, if they work for the user's code."""
 
     @functools.wraps(original)
     def start(self: threading.Thread) -> None:
         scope: Any = _get()
         if type(scope) is Outside or not is_on() or (scope := scopes.current()) is None or self._started.is_set():  # type: ignore[attr-defined]
             original(self)
-        elif whose.is_users_thread(self):
+        elif whose.is_users_thread(self, sys._getframe(1)):
             _start(original, self, scope)
+        elif whose.is_worker_of_pool(self):
+            _start_of_pool(original, self, scope)
         else:
             library.start(original, self, scope)
 
@@ -73,23 +196,28 @@ def start_of(original: Callable[[threading.Thread], None]) -> Callable[[threadin
 
 
 def _start(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: RunContext) -> None:
-    participant = PlainThread(thread, scopes.enter(scope, "thread", thread.name))
+    worker = Worker(thread, scope)
     inner = thread.run
 
     def run() -> None:
         kind = None
         try:
-            with scopes.performing(scope):
+            with scopes.performing(worker.scope), queues.serving(worker):
                 inner()
         except AgentStopped:
             pass  # it ended because of the stop, so there is nothing to report
+        except asyncio.CancelledError:
+            if not _run_of(scope).closed:  # otherwise CANCEL ended the task that it ran
+                raise
         except BaseException as error:
             kind = type(error)
             raise
         finally:
             vars(thread).pop("run", None)
-            participant.end(kind)
+            if kind is None:
+                worker.end()
 
+    _guard_hook(worker)
     if isinstance(thread, threading.Timer):
         _guard_timer(thread, scope)
     thread.run = run  # type: ignore[method-assign]
@@ -97,14 +225,28 @@ def _start(original: Callable[[threading.Thread], None], thread: threading.Threa
         original(thread)
     except BaseException:
         vars(thread).pop("run", None)
-        participant.end()
+        worker.end()
         raise
+
+
+def _guard_hook(worker: Worker) -> None:
+    """Make ``threading.excepthook`` a part of the thread that failed."""
+    original = worker.thread._invoke_excepthook  # type: ignore[attr-defined]
+
+    def invoke(thread: threading.Thread) -> None:
+        kind = sys.exc_info()[0]
+        try:
+            with scopes.performing(worker.scope), contextlib.suppress(AgentStopped):
+                original(thread)
+        finally:
+            worker.end(kind)
+
+    worker.thread._invoke_excepthook = invoke  # type: ignore[attr-defined]
 
 
 def _guard_timer(timer: threading.Timer, scope: RunContext) -> None:
     """Cancel a timer at the stop."""
-    run = scope.run_here()
-    assert run is not None, "started in a run"
+    run = _run_of(scope)
     function = timer.function
 
     @functools.wraps(function)
@@ -116,3 +258,46 @@ def _guard_timer(timer: threading.Timer, scope: RunContext) -> None:
     timer.function = act
     hook = UserHook(run, Moment.STOP, timer.cancel)
     run.add_hook(hook)
+
+
+def _start_of_pool(original: Callable[[threading.Thread], None], thread: threading.Thread, scope: RunContext) -> None:
+    """Start a thread of a pool, which belongs to nobody; the initializer that it calls takes part in the run."""
+    args: tuple[Any, ...] = vars(thread)["_args"]
+    place = next((number for number, value in enumerate(args) if callable(value) and whose.is_users(value)), None)
+    if place is None:
+        library.start(original, thread, scope)
+        return
+    initializer = _Initializer(thread, scope, args[place])
+    vars(thread)["_args"] = (*args[:place], initializer, *args[place + 1 :])
+    try:
+        library.start(original, thread, scope)
+    except BaseException as error:
+        initializer.end(type(error))
+        raise
+
+
+class _Initializer:
+    """The user's initializer of a pool: in flight from the start of the thread until it returns.
+
+    It is completed though the run is stopped, up to KILL: a pool whose initializer fails is broken for everybody.
+    """
+
+    def __init__(self, thread: threading.Thread, scope: RunContext, function: Callable[..., object]) -> None:
+        self._scope = scopes.to_the_end(scope)
+        self._function = function
+        self._part = PlainThread(thread, _run_of(scope), scopes.enter(scope, "thread", whose.name_of(function)))
+
+    def __call__(self, *args: Any) -> None:
+        kind = None
+        try:
+            with scopes.performing(scopes.OnForeignThread(self._scope)):
+                self._function(*args)
+        except BaseException as error:
+            kind = type(error)
+            raise
+        finally:
+            self.end(kind)
+
+    def end(self, error: type[BaseException] | None) -> None:
+        """Record that it has ended."""
+        self._part.end(error)

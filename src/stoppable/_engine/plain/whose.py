@@ -1,22 +1,35 @@
-"""Decides whether a thread executes the user's code, which takes part in the run, or a library's.
+"""Decides whether a thread takes part in the run: it executes the user's code, or works for it.
 
-The file of the module decides, because users and libraries both set the daemon flag.
+The file of the module decides whose code it is, because users and libraries both set the daemon flag. A thread that
+executes a function of a library works for the user's code if that code started it, or if it was given a function or
+coroutine of the user. All other threads are a library's own, and so are those of pools, whose calls take part instead,
+and those of event loops and servers that run for ever.
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
+import inspect
 import os
 import site
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from types import MethodType
+from types import FrameType, MethodType
 from typing import Any
 
+OURS = "stoppable."
+_POOLS = {
+    "concurrent.futures.thread": ("_worker",),
+    "multiprocessing.pool": ("worker", "Pool._handle_workers", "Pool._handle_tasks", "Pool._handle_results"),
+}
+"""The functions that the threads of pools execute, by module; the first one executes the calls."""
+_SERVERS = ("run_forever", "serve_forever")  # of event loops and servers, which serve everybody
+
 _WRAPPERS = 10
+_MOST_ARGUMENTS = 100
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _EXAMPLES = tuple(f"{_PACKAGE}{name}{os.sep}" for name in ("demo", "testing"))  # in this package, but user code
 
@@ -91,9 +104,62 @@ def _is_included(module: str) -> bool:
     return any(module == name or module.startswith(f"{name}.") for name in _included)
 
 
-def is_users_thread(thread: threading.Thread) -> bool:
-    """Return whether a thread executes the user's code."""
-    return is_users(_executed_by(thread))
+def is_users_thread(thread: threading.Thread, starter: FrameType | None = None) -> bool:
+    """Return whether a thread executes the user's code, or works for it; ``starter`` is the frame that starts it."""
+    executed = _executed_by(thread)
+    if is_users(executed):
+        return True
+    if not isinstance(executed, functools.partial) or _serves_others(executed, module_of_thread(thread)):
+        return False
+    return _is_started_by_user(thread, starter) or any(map(_is_users_work, _arguments(executed)))
+
+
+def _serves_others(executed: functools.partial[Any], module: str) -> bool:
+    name = name_of(executed) or ""
+    return module.startswith(OURS) or name in _POOLS.get(module, ()) or name.rpartition(".")[2] in _SERVERS
+
+
+def is_server(frame: FrameType) -> bool:
+    """Return whether a frame is that of an event loop or a server that runs for ever."""
+    return frame.f_code.co_name in _SERVERS and not _is_users_frame(frame)
+
+
+def _is_started_by_user(thread: threading.Thread, frame: FrameType | None) -> bool:
+    # Libraries that wrap Thread.start have the thread among their arguments: look for the code that called them.
+    while frame is not None and not _is_users_frame(frame) and _has_argument(frame, thread):
+        frame = frame.f_back
+    return frame is not None and _is_users_frame(frame)
+
+
+def _is_users_frame(frame: FrameType) -> bool:
+    return _is_included(frame.f_globals.get("__name__") or "") or is_users_file(frame.f_code.co_filename)
+
+
+def _has_argument(frame: FrameType, thread: threading.Thread) -> bool:
+    code, values = frame.f_code, frame.f_locals
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return any(values.get(name) is thread for name in names)
+
+
+def _arguments(call: functools.partial[Any]) -> list[Any]:
+    """Return the arguments of a call, with those of the partials among them."""
+    found: list[Any] = [call]
+    for value in found:
+        if isinstance(value, functools.partial) and len(found) < _MOST_ARGUMENTS:
+            found += [value.func, *value.args, *value.keywords.values()]
+    return found[1:]
+
+
+def _is_users_work(value: object) -> bool:
+    """Return whether a value is a coroutine of the user, or something of the user that can be called."""
+    if inspect.iscoroutine(value):
+        return is_users_file(value.cr_code.co_filename)
+    return callable(value) and is_users(value)
+
+
+def is_worker_of_pool(thread: threading.Thread) -> bool:
+    """Return whether a thread executes the calls in a pool."""
+    return name_of(_executed_by(thread)) in _POOLS.get(module_of_thread(thread), ())[:1]
 
 
 def module_of_thread(thread: threading.Thread) -> str:
@@ -104,11 +170,12 @@ def module_of_thread(thread: threading.Thread) -> str:
 
 
 def _executed_by(thread: threading.Thread) -> Any:
-    """Return what a thread executes: its target, or its ``run`` if a class overrides that."""
+    """Return what a thread executes: the call of its target, or its ``run`` if a class overrides that."""
     owner = next(cls for cls in type(thread).__mro__ if "run" in vars(cls))
+    values: dict[str, Any] = vars(thread)
     if owner is threading.Thread:
-        target: Callable[..., object] | None = getattr(thread, "_target", None)
-        return functools.partial(target, *getattr(thread, "_args", ())) if callable(target) else None
+        target, args, kwargs = values.get("_target"), values.get("_args", ()), values.get("_kwargs") or {}
+        return functools.partial(target, *args, **kwargs) if callable(target) else None
     if owner is threading.Timer:
-        return thread.function  # type: ignore[attr-defined]
+        return functools.partial(values["function"], *values["args"], **values["kwargs"])
     return vars(owner)["run"]
