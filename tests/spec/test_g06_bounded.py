@@ -285,3 +285,76 @@ async def test_a_run_that_leaves_a_long_call_has_just_looked(clock):
     assert not (await handle.stop()).blind
     await handle.stop("kill")
     await handle.outcome()
+
+
+async def test_a_call_that_a_library_makes_in_an_executor_is_no_look(clock):
+    """One is enough to make no difference: the openai client makes one, at its first request."""
+    called = asyncio.Event()
+
+    async def agent():
+        await asyncio.to_thread(int)
+        called.set()
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await called.wait()
+    assert (await handle.stop()).blind
+    clock.advance(2)
+    assert (await handle.outcome()).rung == "cancel"
+
+
+async def test_a_call_in_an_executor_is_waited_for_and_then_the_run_is_blind(clock):
+    begun, done, returned = threading.Event(), threading.Event(), asyncio.Event()
+
+    def tool():
+        begun.set()
+        done.wait(60)
+
+    async def agent():
+        await asyncio.to_thread(tool)
+        returned.set()
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await wait(begun.is_set)
+    receipt = await handle.stop()
+    assert (receipt.blind, receipt.in_flight, receipt.ladder[0].after) == (False, ("thread:" + tool.__qualname__,), 10)
+    clock.advance(5)
+    await _ticks()
+    assert handle.run.rung is None, "it may finish"
+    done.set()
+    await returned.wait()
+    await wait(lambda: not handle.run.in_flight)
+    clock.advance(0.5)
+    assert handle.run.receipt.blind
+    clock.advance(2)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung) == ("stopped", "cancel")
+    assert [str(node.fate) for node in handle.run.receipt.nodes if node.kind == "thread"] == ["finished"]
+
+
+async def test_a_run_that_looks_after_its_call_in_an_executor_keeps_its_grace(clock):
+    begun, done = threading.Event(), threading.Event()
+    saved = asyncio.Event()
+
+    def tool():
+        begun.set()
+        done.wait(60)
+
+    async def agent():
+        await asyncio.to_thread(tool)
+        try:
+            stoppable.check()
+        finally:
+            await saved.wait()
+
+    handle = await stoppable.spawn(agent)
+    await wait(begun.is_set)
+    await handle.stop()
+    done.set()
+    await wait(lambda: handle.run.noticed)
+    clock.advance(9)
+    await _ticks()
+    assert (handle.run.rung, handle.run.receipt.blind) == (None, False)
+    saved.set()
+    assert (await handle.outcome()).clean

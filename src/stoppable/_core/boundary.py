@@ -43,6 +43,7 @@ def check() -> None:
         scope.checked_at = _coarse.now
         participants.join(scope)
     elif (run := scope.run_here()) is not None:
+        run.checked_at = _coarse.now
         _join_in_shield(scope, run)
     else:
         _look_outside(scope, "check()")
@@ -51,7 +52,6 @@ def check() -> None:
 
 
 def _join_in_shield(scope: RunContext, run: RunNode) -> participants.Participant | None:
-    run.checked_at = _coarse.now
     holder = participants.join(run)
     if holder is not None and isinstance(scope, shielded):
         scope._protect(holder)  # CANCEL also waits for a task that was started in the shield
@@ -195,6 +195,8 @@ class Boundary(Member):
         run = scope.run_here()
         if run is not None:
             self._run = run
+            if self.is_look:
+                run.checked_at = _coarse.now
             self.holder = _join_in_shield(scope, run)
             run.admit(self)
             self._published(run, scope)
@@ -308,6 +310,19 @@ def _innermost_of(holder: participants.Participant | None, run: RunNode) -> Boun
         if member.role is Role.BOUNDARY and cast("Boundary", member).holder is holder:
             return cast("Boundary", member)
     return None
+
+
+class LibraryBoundary(Boundary):
+    """A boundary that stoppable enters around what a library, or plain code, does for a run: entering it is no look."""
+
+    __slots__ = ()
+
+    is_look = False
+
+    def __init__(self, kind: str, name: str | None) -> None:
+        self.kind = kind
+        self.name = name
+        self._run = None
 
 
 class _Unpaid(Boundary):

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from stoppable._core import context, participants
 from stoppable._core.callables import code_of
@@ -36,6 +36,8 @@ class Hook(Member):
     __slots__ = ("moment", "run")
 
     role = Role.HOOK
+    is_look: ClassVar[bool] = True
+    """Whether the run's own code registered it, and so would notice a stop."""
 
     def __init__(self, run: RunNode, moment: Moment) -> None:
         self.run: RunNode = run

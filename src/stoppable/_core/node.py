@@ -245,7 +245,8 @@ class RunNode(Awaited, Run):
             elif role is _HOOK:
                 if self.outcome is not None:
                     continue
-                stop.has_listener = stop.has_listener or member.moment in _LISTENING  # type: ignore[attr-defined]
+                if member.is_look and member.moment in _LISTENING:  # type: ignore[attr-defined]
+                    stop.has_listener = True
                 if member.moment is _AT_STOP and self.withdraw(member):  # type: ignore[attr-defined]
                     due.hooks.append(member)  # type: ignore[arg-type]
             elif role is _REMOTE:
@@ -341,7 +342,8 @@ class RunNode(Awaited, Run):
 
     def add_hook(self, hook: Hook) -> None:
         """Call the hook at its moment, or at once if that has passed."""
-        self.checked_at = clock.coarse.now
+        if hook.is_look:
+            self.checked_at = clock.coarse.now
         self.admit(hook)
         if self._is_past(hook.moment) and self.withdraw(hook):
             call_hooks([hook])

@@ -272,8 +272,8 @@ class Edge(_Edge):
         would wait for the other. So would this task, if it took part in a run below its own, whose body has ended.
         """
         run, own = self.run, self.participant
-        for other in run.members_of(tasks.TaskParticipant):
-            if other.awaits(own.task) and run.withdraw(other):
+        for other in own.awaiters():
+            if run.withdraw(other):
                 run.settle()
         for below in _live_below(run):
             if below.withdraw(own):

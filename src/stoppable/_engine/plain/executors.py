@@ -12,7 +12,7 @@ from types import MethodType
 from typing import Any
 
 from stoppable._core import context
-from stoppable._core.boundary import Boundary, boundary, innermost
+from stoppable._core.boundary import Boundary, LibraryBoundary, innermost
 from stoppable._core.context import Outside, RunContext
 from stoppable._engine.plain import scopes, whose
 from stoppable._engine.plain.futures import as_call_future
@@ -70,7 +70,7 @@ def _perform(
     if here is None:
         return fn(*args, **kwargs)  # the run completed without waiting for it
     name = whose.name_of(functools.partial(fn, *args))
-    with scopes.performing(here), working_inside(inside if here is scope else None), boundary("thread", name):
+    with scopes.performing(here), working_inside(inside if here is scope else None), LibraryBoundary("thread", name):
         return fn(*args, **kwargs)
 
 

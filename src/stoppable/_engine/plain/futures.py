@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from stoppable._core import context
-from stoppable._core.boundary import boundary
+from stoppable._core.boundary import LibraryBoundary
 from stoppable._core.context import Outside, RunContext
 from stoppable._engine.plain import scopes, whose
 from stoppable._engine.plain.patches import is_on
@@ -104,7 +104,11 @@ def _call_back(scope: RunContext, function: Callable[..., object], *args: Any) -
         with _without_refusals(), scopes.performing(scopes.OnForeignThread(here)):
             function(*args)
     else:
-        with contextlib.suppress(AgentStopped), scopes.performing(here), boundary("thread", whose.name_of(function)):
+        with (
+            contextlib.suppress(AgentStopped),
+            scopes.performing(here),
+            LibraryBoundary("thread", whose.name_of(function)),
+        ):
             function(*args)
 
 

@@ -104,7 +104,9 @@ class _Loader(importlib.abc.Loader):
         self._then(module)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)  # what else loaders can do, for code that asks for the spec without importing
+        return getattr(
+            self._loader, name
+        )  # what else loaders can do, for code that asks for the spec without importing
 
 
 _finder = _Finder()

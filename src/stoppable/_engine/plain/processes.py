@@ -168,7 +168,7 @@ class ProcessStart:
     def __init__(self, scope: RunContext, name: str) -> None:
         run = scope.run_here()
         assert run is not None, "started in a run"
-        self._boundary = scopes.enter(scope, "spawn", name)
+        self._boundary = scopes.enter(scope, "spawn", name, is_look=True)
         is_cleanup = scopes.is_cleanup(scope)
         # A stop of any surrounding run must find the processes that this one leaves behind.
         runs = [run, *(outer for outer in run.lineage() if outer is not run and outer.outcome is None)]

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Never
 
 from stoppable._core import clock, context
-from stoppable._core.boundary import Boundary, boundary, check
+from stoppable._core.boundary import Boundary, LibraryBoundary, boundary, check
 from stoppable._core.context import RunContext
 from stoppable._core.node import RunNode
 from stoppable._core.shield import shielded
@@ -135,20 +135,21 @@ def is_cleanup(scope: RunContext) -> bool:
     return isinstance(own(scope), shielded)
 
 
-def enter(scope: RunContext, kind: str, name: str | None) -> Boundary:
+def enter(scope: RunContext, kind: str, name: str | None, *, is_look: bool = False) -> Boundary:
     """Enter a boundary in a scope; raises AgentStopped if the run was told to stop."""
     reset = _set(scope)
     try:
-        return boundary(kind, name).__enter__()
+        return (boundary(kind, name) if is_look else LibraryBoundary(kind, name)).__enter__()
     finally:
         context.current.reset(reset)
 
 
 def look(scope: RunContext) -> None:
     """Raise AgentStopped if the run of a scope was told to stop."""
-    reset = _set(scope)
+    reset, checked_at = _set(scope), scope.checked_at
     try:
         check()
+        scope.checked_at = checked_at  # a library may have called this: it does not show that the run itself looks
     finally:
         context.current.reset(reset)
 
@@ -166,12 +167,12 @@ class OnForeignThread:
         self._scope = scope
 
     @property
-    def has_checked(self) -> bool:
-        return self._scope.has_checked
+    def checked_at(self) -> float:
+        return self._scope.checked_at
 
-    @has_checked.setter
-    def has_checked(self, checked: bool) -> None:
-        self._scope.has_checked = checked
+    @checked_at.setter
+    def checked_at(self, at: float) -> None:
+        self._scope.checked_at = at
 
     @property
     def closed(self) -> bool:

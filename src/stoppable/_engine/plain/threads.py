@@ -13,7 +13,7 @@ from typing import Any
 from stoppable._core import context
 from stoppable._core.boundary import Boundary
 from stoppable._core.context import DETACHED, Outside, RunContext
-from stoppable._core.hooks import Callback, Moment, UserHook
+from stoppable._core.hooks import Callback, Moment
 from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
 from stoppable._core.state import Rung
@@ -97,6 +97,14 @@ def _cancel(task: asyncio.Task[Any], rung: Rung, run: RunNode) -> None:
         tasks.cancel(task, rung, run)
 
 
+class _StopHook(Callback):
+    """What instrument() does at a stop; the run's own code knows nothing of it."""
+
+    __slots__ = ()
+
+    is_look = False
+
+
 class Worker:
     """A thread that a run's code started, and the run that it works for at the moment: at first, the run itself.
 
@@ -110,7 +118,7 @@ class Worker:
         self.scope = self._home = scopes.own(home)
         self._is_shared = False
         self._stint: PlainThread | None = PlainThread(thread, _run_of(home), scopes.enter(home, "thread", thread.name))
-        self._hook = Callback(_run_of(home), Moment.STOP, self._look)
+        self._hook = _StopHook(_run_of(home), Moment.STOP, self._look)
         _run_of(home).add_hook(self._hook)
 
     def is_current(self) -> bool:
@@ -256,7 +264,7 @@ def _guard_timer(timer: threading.Timer, scope: RunContext) -> None:
         return function(*args, **kwargs)
 
     timer.function = act
-    hook = UserHook(run, Moment.STOP, timer.cancel)
+    hook = _StopHook(run, Moment.STOP, timer.cancel)
     run.add_hook(hook)
 
 
