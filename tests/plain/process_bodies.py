@@ -1,5 +1,6 @@
 """What processes of the tests execute; in a module, because multiprocessing imports it there."""
 
+import os
 import time
 from pathlib import Path
 
@@ -12,3 +13,14 @@ def touch_and_sleep(path, seconds=60):
 
 def double(number):
     return 2 * number
+
+
+def touch_and_sleep_of(args):
+    return touch_and_sleep(*args)
+
+
+def touch_and_die(path, go):
+    Path(path).touch()
+    while not Path(go).exists():
+        time.sleep(0.01)
+    os._exit(1)

@@ -166,7 +166,40 @@ async def test_without_instrument_the_first_run_gives_a_loop_an_executor_that_ta
     assert cleaned == ["clean"]
 
 
-async def test_an_executor_that_somebody_gave_is_left_in_place():
+async def test_without_instrument_calls_in_an_executor_that_the_loop_already_has_take_part_too():
+    stoppable.uninstrument()
+    tool, names = Tool(), []
+
+    @stoppable.boundary("tool", "search")
+    def search():
+        tool.work()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, names.append, "before the first run")
+        executor = loop._default_executor
+        handle = await stoppable.spawn(_in_default, search)
+        await until(tool.began.is_set)
+        receipt = await handle.stop("immediate")
+        assert receipt.in_flight[1] == "tool:search"
+        await until(lambda: handle.run.body_end is not None)
+        tool.release.set()
+        assert (await handle.outcome()).status == "stopped"
+        stoppable.instrument()  # then the class sees to it, once
+        tool.began.clear()
+        handle = await stoppable.spawn(_in_default, search)
+        await until(tool.began.is_set)
+        assert len((await handle.stop("immediate")).in_flight) == 2
+        await handle.outcome()
+        await loop.run_in_executor(None, names.append, "outside")
+        assert loop._default_executor is executor
+
+    with concurrent.futures.ThreadPoolExecutor(1) as own_loop:
+        own_loop.submit(asyncio.run, main()).result(60)
+    assert names == ["before the first run", "outside"]
+
+
+async def test_an_executor_that_somebody_gave_stays_the_executor_of_the_loop():
     loop = asyncio.get_running_loop()
     executor = concurrent.futures.ThreadPoolExecutor(1)
     loop.set_default_executor(executor)
@@ -174,12 +207,14 @@ async def test_an_executor_that_somebody_gave_is_left_in_place():
     assert loop._default_executor is executor
 
 
-async def test_a_call_in_a_context_of_its_own_is_named_by_its_function():
+@pytest.mark.parametrize("as_partial", [False, True])
+async def test_a_call_in_a_context_of_its_own_is_named_by_its_function(as_partial):
     tool = Tool()
 
     async def agent():
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, functools.partial(contextvars.copy_context().run, tool.work))
+        call = (contextvars.copy_context().run, tool.work)
+        await loop.run_in_executor(None, *([functools.partial(*call)] if as_partial else call))
 
     handle = await stoppable.spawn(agent)
     await until(tool.began.is_set)

@@ -16,7 +16,7 @@ from tests.waiting import until
 import stoppable
 from stoppable._engine.plain.library import alive_in
 
-from .process_bodies import double, touch_and_sleep
+from .process_bodies import double, touch_and_die, touch_and_sleep, touch_and_sleep_of
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -87,6 +87,38 @@ async def test_a_call_that_has_not_begun_is_taken_back_at_cancel(tmp_path):
     assert futures[-1].cancelled()
 
 
+@pytest.mark.parametrize(("mode", "fate"), [("immediate", "cancelled"), ("kill", "killed")])
+async def test_a_call_that_dies_with_its_process_was_cut_and_one_that_had_not_begun_is_skipped(tmp_path, mode, fate):
+    there = tmp_path / "there"
+
+    async def agent():
+        with _pool() as pool:
+            calls = [pool.submit(touch_and_sleep, str(there)), *(pool.submit(double, number) for number in range(5))]
+            await asyncio.gather(*map(asyncio.wrap_future, calls))
+
+    handle = await stoppable.spawn(agent)
+    await until(there.exists, 30)
+    await handle.stop(mode)
+    assert (await handle.outcome()).status == "stopped"
+    nodes = {node.name: node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"}
+    assert (nodes["touch_and_sleep"], nodes["double"]) == (fate, "skipped")
+
+
+async def test_a_pool_that_breaks_by_itself_has_finished_its_calls(tmp_path):
+    there = tmp_path / "there"
+
+    async def agent():
+        with _pool() as pool:
+            await asyncio.wrap_future(pool.submit(touch_and_die, str(there), str(tmp_path / "go")))
+
+    handle = await stoppable.spawn(agent)
+    await until(there.exists, 30)
+    await handle.stop()
+    (tmp_path / "go").touch()
+    assert (await handle.outcome()).status == "failed"  # before the stop was delivered
+    assert [node.fate for node in handle.run.receipt.nodes if node.name == "touch_and_die"] == ["finished"]
+
+
 async def test_after_the_stop_nothing_is_submitted_to_a_pool():
     with _pool() as pool:
 
@@ -154,6 +186,95 @@ def test_a_pool_of_multiprocessing_starts_no_process_anew_after_the_stop(tmp_pat
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
     assert (done.stdout, "Traceback" in done.stderr) == ("stopped []\n", False)
+
+
+@pytest.fixture
+def shared_pool():
+    pool = SPAWN.Pool(1)
+    yield pool
+    pool.terminate()
+    pool.join()
+
+
+MULTIPROCESSING_CALLS = {
+    "apply_async": lambda pool, *args: pool.apply_async(touch_and_sleep, args),
+    "map_async": lambda pool, *args: pool.starmap_async(touch_and_sleep, [args]),
+    "imap": lambda pool, *args: pool.imap(touch_and_sleep_of, [args]),
+    "imap_unordered": lambda pool, *args: pool.imap_unordered(touch_and_sleep_of, [args], chunksize=2),
+}
+
+
+@pytest.mark.parametrize("call", MULTIPROCESSING_CALLS.values(), ids=MULTIPROCESSING_CALLS)
+async def test_of_a_shared_pool_of_multiprocessing_the_call_takes_part(call, shared_pool, tmp_path):
+    there = tmp_path / "there"
+
+    async def agent():
+        call(shared_pool, str(there), 0.5)
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await until(there.exists, 30)
+    receipt = await handle.stop("immediate")
+    assert len(receipt.in_flight) == 1
+    await until(lambda: handle.run.body_end is not None)
+    assert handle.status == "stopping"
+    assert (await handle.outcome()).status == "stopped"
+    assert shared_pool.apply(double, (2,)) == 4  # nobody has touched its processes
+
+
+async def test_a_call_in_a_shared_pool_leaves_nothing_open(shared_pool):
+    def agent():
+        assert shared_pool.map(double, []) == []
+        assert shared_pool.apply(double, (3,)) == 6
+        with pytest.raises(TypeError):
+            shared_pool.apply_async(double, no_such_option=1)
+        ended = multiprocessing.get_context("spawn").Pool(1)
+        assert ended.apply(double, (1,)) == 2
+        ended.terminate()
+        ended.join()
+        with pytest.raises(ValueError, match="not running"):
+            ended.apply(double, (1,))
+        shared_pool.close()
+        with pytest.raises(ValueError, match="not running"):
+            shared_pool.apply_async(double, (1,))
+        return stoppable.current_run().in_flight
+
+    assert await (await stoppable.spawn(agent)).result() == ()
+
+
+async def test_a_call_in_a_shared_pool_that_is_terminated_is_over(shared_pool, tmp_path):
+    there = tmp_path / "there"
+
+    async def agent():
+        shared_pool.apply_async(touch_and_sleep, (str(there),))
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await until(there.exists, 30)
+    shared_pool.terminate()
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status == "stopped"
+
+
+async def test_after_the_stop_nothing_is_submitted_to_a_pool_of_multiprocessing(shared_pool):
+    refused = []
+
+    async def agent():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+        try:
+            shared_pool.apply_async(double, (1,))
+        except stoppable.AgentStopped:
+            refused.append(True)
+            raise
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: handle.status == "running")
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status == "stopped"
+    assert refused
 
 
 async def test_the_calls_of_a_thread_pool_take_part():

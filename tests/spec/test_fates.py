@@ -106,6 +106,85 @@ async def test_a_thread_that_outlives_cancel_has_finished_though_nobody_waited_f
     assert fates(handle, "tool") == ["finished"]
 
 
+async def _in_task(work):
+    await asyncio.create_task(asyncio.to_thread(work))
+
+
+async def _in_task_of_task(work):
+    await asyncio.create_task(_in_task(work))
+
+
+async def _in_gather(work):
+    await asyncio.gather(asyncio.to_thread(work), asyncio.sleep(0))
+
+
+async def _in_task_group(work):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.to_thread(work))
+
+
+async def _in_wait(work):
+    await asyncio.wait([asyncio.create_task(asyncio.to_thread(work))])
+
+
+async def _in_wait_for(work):
+    await asyncio.wait_for(asyncio.to_thread(work), 60)
+
+
+async def _in_our_thread(work):
+    await asyncio.create_task(stoppable.to_thread(work))
+
+
+WAYS = [asyncio.to_thread, _in_task, _in_task_of_task, _in_gather, _in_task_group, _in_wait, _in_wait_for, _in_our_thread]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("is_instrumented", [False, True], ids=["plain", "instrumented"])
+async def test_a_tool_whose_thread_works_on_after_cancel_ends_with_the_thread(way, is_instrumented):
+    began, release = threading.Event(), threading.Event()
+    if is_instrumented:
+        stoppable.instrument()
+
+    def work():
+        began.set()
+        release.wait(30)
+
+    async def agent():
+        async with stoppable.boundary("tool"):
+            await way(work)
+
+    handle = await stoppable.spawn(agent)
+    await until(began.is_set)
+    handle.run.stop("immediate")
+    await until(lambda: handle.run.body_end)
+    assert "tool" in handle.run.in_flight
+    release.set()
+    assert (await handle.outcome()).status == "stopped"
+    assert fates(handle, "tool") == ["finished"]
+
+
+async def test_a_tool_that_waits_for_no_thread_is_cancelled_though_another_task_of_the_run_has_one():
+    began, release = threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        release.wait(30)
+
+    async def agent():
+        background = asyncio.create_task(asyncio.to_thread(work))
+        async with stoppable.boundary("tool"):
+            await asyncio.sleep(60)
+        await background
+
+    handle = await stoppable.spawn(agent)
+    await until(began.is_set)
+    handle.run.stop("immediate")
+    await until(lambda: handle.run.body_end)
+    release.set()
+    assert (await handle.outcome()).status == "stopped"
+    assert fates(handle, "tool") == ["cancelled"]
+
+
 async def test_a_thread_that_never_ends_leaves_its_boundary_abandoned(clock):
     began, release = threading.Event(), threading.Event()
 

@@ -54,7 +54,7 @@ def start(original: Callable[[threading.Thread], None], thread: threading.Thread
 def note(thread: threading.Thread, run: RunNode, *, keeps_pool: bool = False) -> None:
     """List a thread in the receipt of a run, if it is alive when the run ends."""
     module = whose.module_of_thread(thread)
-    if not module.startswith(whose.OURS):
+    if thread not in _origins and not module.startswith(whose.OURS):
         within = frozenset(each.id for each in run.lineage())
         _origins[thread] = _Origin(weakref.ref(run), within, f"{thread.name} ({module})"[:_LONGEST], keeps_pool)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import queue
 import threading
 import weakref
 from collections.abc import Callable
@@ -27,11 +28,11 @@ class Worker(Protocol):
 
     def is_current(self) -> bool: ...
 
-    def ask(self, *, can_wake_itself: bool) -> None: ...
+    def wait(self, *, can_wake_itself: bool) -> None: ...
 
     def take(self, origin: RunNode | None) -> None: ...
 
-    def find_nothing(self) -> None: ...
+    def go_on(self) -> None: ...
 
 
 class _Here(threading.local):
@@ -88,21 +89,26 @@ def get_of(original: Callable[..., Any]) -> Callable[..., Any]:
             item = original(self, block, timeout)
             _take_origin(self, item)
             return item
-        worker.ask(can_wake_itself=not block or timeout is not None)
         try:
-            item = original(self, block, timeout)
-        except BaseException:
-            worker.find_nothing()
-            raise
+            item = original(self, False)  # noqa: FBT003 - as in queue
+        except queue.Empty:
+            if not block:
+                raise
+            worker.wait(can_wake_itself=timeout is not None)
+            try:
+                item = original(self, block, timeout)
+            except BaseException:
+                worker.go_on()
+                raise
         worker.take(_take_origin(self, item))
         return item
 
     return get
 
 
-def _take_origin(queue: Any, item: Any) -> RunNode | None:
+def _take_origin(source: Any, item: Any) -> RunNode | None:
     """Return the run that put an item in, and forget it."""
-    origins: dict[int, collections.deque[weakref.ref[RunNode]]] | None = vars(queue).get(_RUNS)
+    origins: dict[int, collections.deque[weakref.ref[RunNode]]] | None = vars(source).get(_RUNS)
     if not origins:
         return None
     with _lock:

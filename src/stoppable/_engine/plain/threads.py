@@ -125,8 +125,8 @@ class Worker:
         """Return whether its own code calls, not that of another run or of a shield inside it."""
         return _get() is self.scope
 
-    def ask(self, *, can_wake_itself: bool) -> None:
-        """Note that it is about to ask a queue for its next item."""
+    def wait(self, *, can_wake_itself: bool) -> None:
+        """Note that it is about to wait for an item of a queue."""
         library.note(self.thread, _run_of(self._home))
         if self._is_shared or not can_wake_itself:
             self._work_for(None)
@@ -141,8 +141,8 @@ class Worker:
             is_home = not self._is_shared and home.outcome is None and not home.closed
             self._work_for(self._home if is_home else None)
 
-    def find_nothing(self) -> None:
-        """Note that the queue had no item for it."""
+    def go_on(self) -> None:
+        """Note that it has waited for an item in vain."""
         self._work_for(None if self._is_shared else scopes.later(self._home))
 
     def _work_for(self, scope: RunContext | None) -> None:

@@ -109,14 +109,16 @@ def is_users_thread(thread: threading.Thread, starter: FrameType | None = None) 
     executed = _executed_by(thread)
     if is_users(executed):
         return True
-    if not isinstance(executed, functools.partial) or _serves_others(executed, module_of_thread(thread)):
+    module = module_of_thread(thread)
+    if not isinstance(executed, functools.partial) or _serves_others(name_of(executed) or "", module):
         return False
-    return _is_started_by_user(thread, starter) or any(map(_is_users_work, _arguments(executed)))
+    if _is_started_by_user(thread, starter):
+        return True
+    return not module.startswith(OURS) and any(map(_is_users_work, _arguments(executed)))
 
 
-def _serves_others(executed: functools.partial[Any], module: str) -> bool:
-    name = name_of(executed) or ""
-    return module.startswith(OURS) or name in _POOLS.get(module, ()) or name.rpartition(".")[2] in _SERVERS
+def _serves_others(name: str, module: str) -> bool:
+    return name in _POOLS.get(module, ()) or name.rpartition(".")[2] in _SERVERS
 
 
 def is_server(frame: FrameType) -> bool:
