@@ -135,7 +135,16 @@ async def _in_our_thread(work):
     await asyncio.create_task(stoppable.to_thread(work))
 
 
-WAYS = [asyncio.to_thread, _in_task, _in_task_of_task, _in_gather, _in_task_group, _in_wait, _in_wait_for, _in_our_thread]
+WAYS = [
+    asyncio.to_thread,
+    _in_task,
+    _in_task_of_task,
+    _in_gather,
+    _in_task_group,
+    _in_wait,
+    _in_wait_for,
+    _in_our_thread,
+]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
