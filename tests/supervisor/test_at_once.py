@@ -116,14 +116,14 @@ async def test_what_a_stop_does_not_mean_is_not_told(store):
 
 @contextlib.contextmanager
 def held_control():
-    """Keep the control thread from doing anything else."""
+    """Keep the thread for stores from doing anything else."""
     is_held, let_go = threading.Event(), threading.Event()
 
     def hold():
         is_held.set()
         let_go.wait(30)
 
-    control.get().call_at(clock.now(), hold)
+    control.for_stores().call_at(clock.now(), hold)
     assert is_held.wait(30)
     try:
         yield

@@ -20,11 +20,12 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.partial import Partial
 from stoppable._core.participants import Participant
 from stoppable._core.policy import Limits, Policy, seconds
+from stoppable._core.reach import Abandoned
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.sink import Sink
 from stoppable._core.state import Mode, Rung, Status
-from stoppable._core.stop import CHANGES, Abandoned, Answer, Due, Receipt, Stop
+from stoppable._core.stop import CHANGES, Answer, Due, Receipt, Stop
 from stoppable._core.token import Token
 from stoppable._core.tree import Awaited
 from stoppable.errors import AgentStopped
@@ -417,6 +418,11 @@ class RunNode(Awaited, Run):
             return False
         if self.first_child is None:
             return self._conclude(_STOPPED)
+        return self._settle_after_children(self.first_child)
+
+    def _settle_after_children(self, first: RunNode) -> bool:
+        if first._is_unsettled():
+            return False  # before all are listed: this is called at the end of each of possibly thousands
         children = self.list_children()
         if any(child._is_unsettled() for child in children):
             return False

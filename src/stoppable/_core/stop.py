@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stoppable._core import clock
 from stoppable._core.gate import lock
+from stoppable._core.reach import Abandoned, ByRun, Reach
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode, Rung, Status
 
@@ -93,34 +94,27 @@ class Receipt:
         return self.status.terminal
 
 
-Abandoned: TypeAlias = tuple[str, tuple[str, ...]]
-"""The name and the stack of a participant that could not be ended."""
-
-
-class Stop:
+class Stop(Reach):
     """A stop request, and what it reached."""
 
     __slots__ = (
+        "_by_run",
         "_delays",
         "_unacknowledged",
         "_waiters",
-        "abandoned",
         "acknowledged_at",
-        "after",
         "blind_after",
         "grace",
         "has_listener",
-        "idle",
-        "in_flight",
         "is_call_awaited",
         "mode",
-        "nodes",
         "reason",
         "requested_at",
         "target",
     )
 
     def __init__(self, target: RunNode, mode: Mode, reason: Reason, grace: float | None = None) -> None:
+        super().__init__([target])
         self.target: RunNode = target
         self.mode: Mode = mode
         self.reason: Reason = reason
@@ -133,13 +127,7 @@ class Stop:
         self._delays: dict[Rung, float] | None = None
         self._waiters: tuple[Callable[[], None], ...] = ()
         self._unacknowledged = 1  # this process, and every notified remote
-        self.nodes: list[RunNode] = [target]
-        # Lists are created only when needed: most stops need none, and ten thousand at once would make the garbage
-        # collector scan everything.
-        self.in_flight: Sequence[tuple[RunNode, Boundary]] = ()
-        self.idle: Sequence[Boundary] = ()  # of those: streams that were not being read
-        self.after: Sequence[tuple[RunNode, str]] = ()
-        self.abandoned: Sequence[tuple[RunNode, Abandoned]] = ()
+        self._by_run: ByRun | None = None
 
     def note_in_flight(self, run: RunNode, boundary: Boundary) -> None:
         """Record a boundary that was open at the stop."""
@@ -157,6 +145,12 @@ class Stop:
         """Record a participant that could not be ended."""
         with lock:
             self.abandoned = _and(self.abandoned, (run, name))
+
+    def by_run(self) -> ByRun:
+        """Return what the stop reached, by run."""
+        if self._by_run is None:
+            self._by_run = ByRun(self)
+        return self._by_run
 
     def expect(self, remotes: int) -> None:
         """Add gates that must close before the stop is acknowledged."""

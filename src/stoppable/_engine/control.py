@@ -69,7 +69,8 @@ class Control:
     away does not wake it, and if the run has ended by the time the thread wakes, the ladder has cost almost nothing.
     """
 
-    def __init__(self, *, threaded: bool = True) -> None:
+    def __init__(self, name: str = "stoppable-control", *, threaded: bool = True) -> None:
+        self._name = name
         self._threaded = threaded
         self._thread: threading.Thread | None = None
         self._starting = threading.RLock()
@@ -105,7 +106,7 @@ class Control:
     def _start(self) -> None:
         """Start a thread that fires the timers from now on; a previous one leaves them alone."""
         previous = self._thread
-        self._thread = thread = threading.Thread(target=self._work, name="stoppable-control", daemon=True)
+        self._thread = thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         try:
             thread.start()
         except BaseException:
@@ -131,8 +132,9 @@ class Control:
             stack = "".join(traceback.format_stack(frame)) if is_alive else "it is dead\n"
             self._start()
         # On a separate thread: writing to the log may be what the stalled one waits for.
-        report = (_logger.critical, "the control thread was stalled; another one takes over. It was here:\n%s", stack)
-        threading.Thread(target=report[0], args=report[1:], name="stoppable-report", daemon=True).start()
+        said = "the thread %s was stalled; another one takes over. It was here:\n%s"
+        args = said, self._name, stack
+        threading.Thread(target=_logger.critical, args=args, name="stoppable-report", daemon=True).start()
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` at a time of the clock; from any thread and from a signal handler."""
@@ -245,11 +247,20 @@ def _restore_signals(blocked: Any) -> None:
 
 
 _control = Control()
+_store_control = Control("stoppable-control-stores")
 
 
 def get() -> Control:
-    """Return the control of this process."""
+    """Return the control of this process: for callbacks that take a few milliseconds at most."""
     return _control
+
+
+def for_stores() -> Control:
+    """Return the control for what a supervisor does: calls of its store may take long if a tree is large.
+
+    If a test drives the clock, there is only one.
+    """
+    return _control if _control.is_driven else _store_control
 
 
 def ensure_started() -> None:
@@ -270,12 +281,13 @@ def _ensure_watched() -> None:
 
 
 def _watch() -> None:
-    """Check the control thread every second: a ladder that waits for it would wait in vain, and nobody would say so."""
+    """Check the threads every second: a ladder that waits for it would wait in vain, and nobody would say so."""
     alarm = Alarm()
     while True:
         try:
             alarm.wait(_CHECK_SECONDS)
             _control.check()
+            _store_control.check()
         except BaseException:
             _logger.exception("the control thread could not be checked")
 
@@ -333,8 +345,8 @@ class _Crew:
 
 def _start_over() -> None:
     """Start over after a fork, which no thread survives."""
-    global _watchdog
-    _watchdog = None
+    global _watchdog, _store_control
+    _watchdog, _store_control = None, Control(_store_control._name)
     use(Control())
 
 

@@ -26,7 +26,7 @@ from collections.abc import Generator, Iterator
 from itertools import islice
 
 from stoppable._core import clock, participants
-from stoppable._core.hooks import Moment, call_hooks
+from stoppable._core.hooks import Hook, Moment, call_hooks
 from stoppable._core.node import RunNode
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
@@ -145,10 +145,9 @@ class Ladder(control.Timer):
             yield _NOW
         match rung:
             case Rung.INTERRUPT:
-                due = [run for run in climbed if run.outcome is None]
-                call_hooks([hook for run in due for hook in run.take_hooks(Moment.INTERRUPT)])
+                yield from _interrupt(climbed)
             case Rung.CANCEL | Rung.KILL:
-                yield from self._force(rung, climbed)
+                yield from _force(rung, climbed)
             case Rung.LOST:
                 for run in reversed(climbed):
                     run.lose()
@@ -156,20 +155,6 @@ class Ladder(control.Timer):
             case Rung.SIGNAL:
                 raise AssertionError("SIGNAL is the stop itself")
         self._began_at = clock.now()
-
-    def _force(self, rung: Rung, runs: list[RunNode]) -> Iterator[float]:
-        # A task that executes several nested runs gets one cancel, for the outermost of them (G7).
-        outermost: dict[type[participants.Participant], dict[participants.Participant, RunNode]] = {}
-        for run in runs:
-            for participant in run.participants():
-                outermost.setdefault(type(participant), {}).setdefault(participant, run)
-            yield _NOW
-        for kind, targets in outermost.items():
-            kind.climb(rung, targets)
-        # A participant whose event loop was closed can no longer report its end.
-        for run in runs:
-            run.settle()
-            yield _NOW
 
     # The time of a rung
 
@@ -229,6 +214,29 @@ def _alive(stop: Stop, rung: Rung) -> Generator[float, None, list[RunNode]]:
             alive.append(run)
         yield _NOW
     return alive
+
+
+def _interrupt(runs: list[RunNode]) -> Iterator[float]:
+    hooks: list[Hook] = []
+    for run in runs:
+        hooks += run.take_hooks(Moment.INTERRUPT) if run.outcome is None else ()
+        yield _NOW
+    call_hooks(hooks)
+
+
+def _force(rung: Rung, runs: list[RunNode]) -> Iterator[float]:
+    # A task that executes several nested runs gets one cancel, for the outermost of them (G7).
+    outermost: dict[type[participants.Participant], dict[participants.Participant, RunNode]] = {}
+    for run in runs:
+        for participant in run.participants():
+            outermost.setdefault(type(participant), {}).setdefault(participant, run)
+        yield _NOW
+    for kind, targets in outermost.items():
+        kind.climb(rung, targets)
+    # A participant whose event loop was closed can no longer report its end.
+    for run in runs:
+        run.settle()
+        yield _NOW
 
 
 def climb(stop: Stop) -> None:

@@ -441,7 +441,7 @@ class SupervisorCore:
 
     def _beaten(self) -> None:
         self.recorder.retry()
-        control.get().call_at(clock.now(), self._end_orphans)
+        control.for_stores().call_at(clock.now(), self._end_orphans)
         now = self.store.now()
         if self._keep_days is not None and now - self._purged_at > _PURGE_SECONDS:
             self._purged_at = now
@@ -455,7 +455,7 @@ class SupervisorCore:
                 _logger.warning("old runs could not be deleted: %s", error)
                 return
             if forgotten >= _PURGED_AT_ONCE and self.lease.is_open:
-                control.get().call_at(clock.now(), lambda: self._purge(before))
+                control.for_stores().call_at(clock.now(), lambda: self._purge(before))
 
         self.store.purge(before, _PURGED_AT_ONCE).then(purged)
 

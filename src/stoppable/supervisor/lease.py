@@ -1,4 +1,4 @@
-"""The lease of this process: the control thread renews it, and kills the runs before it expires."""
+"""The lease of this process: the thread for stores renews it, and kills the runs before it expires."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Lease:
             seconds = self._ttl / _BEATS
             if self._is_taken:
                 seconds = min(seconds, max(0.0, self._fenced_in()))
-            self._timer = control.get().call_at(clock.now() + seconds, self._tick)
+            self._timer = control.for_stores().call_at(clock.now() + seconds, self._tick)
 
     def _fenced_in(self) -> float:
         """Return the seconds after which the runs must be killed if the lease is not renewed."""
@@ -210,9 +210,9 @@ class Lease:
                 _logger.warning("run %s is %s: worker %s does not answer", record.id, record.status, record.worker)
             gone = {record.id for record in records if record.status is not Status.LOST}
             if gone:
-                control.get().call_at(clock.now(), lambda: _end_processes(gone))
+                control.for_stores().call_at(clock.now(), lambda: _end_processes(gone))
             if len(records) >= _REAPED_AT_ONCE and not self._is_closed:
-                control.get().call_at(clock.now(), lambda: self._reap(expired=expired))
+                control.for_stores().call_at(clock.now(), lambda: self._reap(expired=expired))
 
         self._store.reap(_REAPED_AT_ONCE, expired=expired).then(reaped)
 

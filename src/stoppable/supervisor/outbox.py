@@ -14,17 +14,17 @@ from stoppable._engine import control
 
 _logger = logging.getLogger("stoppable")
 
-_AT_ONCE = 500  # calls at once; then ladders and the lease have their turn
+_AT_ONCE, _SECONDS_AT_ONCE = 500, 0.004  # calls at once; then ladders and the lease have their turn
 _PATIENCE = 0.02  # seconds to wait for the runs' loop, if the stop came from another loop
 _COLLECTED = 0.01  # seconds for which deferrable calls wait after the last calls
 
 
 class Outbox:
-    """Calls that the control thread makes, first come, first served.
+    """Calls that a separate thread makes (``control.for_stores``), first come, first served.
 
     If there is an event loop, the loop wakes the thread after all tasks that are ready: when a stop has woken ten
     thousand bodies, all of them halt before anything is written about the first. A blocked loop delays callers on other
-    loops by at most 20 ms, and its own by at most the sleep of the control thread.
+    loops by at most 20 ms, and its own by at most the sleep of the thread for stores.
 
     Waking a thread for each token of fifty models would cost more than the calls themselves, so deferrable calls are
     made together: the first at once, and then every ten milliseconds while there are more.
@@ -40,11 +40,11 @@ class Outbox:
         self._has_collected = False  # since the last calls
         self._is_making = False
         self._is_woken = False
-        self._asked: asyncio.AbstractEventLoop | None = None  # the loop that wakes the control thread after its turn
-        self._late: control.Timer | None = None  # when the control thread checks the queue, even if it is not woken
+        self._asked: asyncio.AbstractEventLoop | None = None  # the loop that wakes the thread for stores after its turn
+        self._late: control.Timer | None = None  # when the thread for stores checks the queue, even if it is not woken
 
     def put(self, call: Callable[[], object]) -> None:
-        """Queue a call and wake the control thread; from any thread."""
+        """Queue a call and wake the thread for stores; from any thread."""
         self.add(call)
         self.ring(asyncio._get_running_loop())
 
@@ -56,7 +56,7 @@ class Outbox:
             self.ring(asyncio._get_running_loop())
 
     def add(self, call: Callable[[], object]) -> None:
-        """Queue a call without waking the control thread; ``ring`` does that."""
+        """Queue a call without waking the thread for stores; ``ring`` does that."""
         self._calls.append(call)
 
     @property
@@ -65,7 +65,7 @@ class Outbox:
         return not (self._calls or self._is_making)
 
     def ring(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Wake the control thread: after all tasks that are ready in a loop, or at once."""
+        """Wake the thread for stores: after all tasks that are ready in a loop, or at once."""
         if (
             self._is_woken or self._is_making or not self._calls
         ):  # the thread that makes calls looks for more when it is done
@@ -77,7 +77,7 @@ class Outbox:
         if here is loop and self._asked is loop:
             return
         if self._late is None:
-            self._late = control.get().call_at(clock.now() + control.TICK_SECONDS, self._make)
+            self._late = control.for_stores().call_at(clock.now() + control.TICK_SECONDS, self._make)
         self._asked = loop
         if here is loop:
             loop.call_soon(self.wake)
@@ -88,11 +88,11 @@ class Outbox:
             here.call_later(_PATIENCE, self.wake)
 
     def wake(self) -> None:
-        """Wake the control thread now; safe in a signal handler."""
+        """Wake the thread for stores now; safe in a signal handler."""
         self._asked = None  # even without calls: the loop must be asked again for the next wake-up
         if self._calls and not (self._is_woken or self._is_making):
             self._is_woken = True
-            control.get().call_at(clock.now(), self._make)
+            control.for_stores().call_at(clock.now(), self._make)
 
     def _make(self) -> None:
         late, self._late = self._late, None
@@ -100,9 +100,9 @@ class Outbox:
         self._has_collected = False
         if late is not None:
             late.cancel()
-        made = 0
+        made, until = 0, clock.now() + _SECONDS_AT_ONCE
         self._is_making = True  # before the last call is removed
-        while self._calls and made < _AT_ONCE:
+        while self._calls and made < _AT_ONCE and clock.now() <= until:
             made += 1
             try:
                 self._calls.popleft()()
@@ -111,13 +111,13 @@ class Outbox:
         self._is_making = False
         self._after()
         self.wake()  # if there are more
-        if made and not self._is_collecting and not control.get().is_driven:
+        if made and not self._is_collecting and not control.for_stores().is_driven:
             self._is_collecting = True
-            control.get().call_at(clock.now() + _COLLECTED, self._collected)
+            control.for_stores().call_at(clock.now() + _COLLECTED, self._collected)
 
     def _collected(self, *, is_patient: bool = True) -> None:
-        if is_patient and self._asked is not None:  # a loop is about to wake the control thread after its turn
-            control.get().call_at(clock.now() + _COLLECTED, partial(self._collected, is_patient=False))
+        if is_patient and self._asked is not None:  # a loop is about to wake the thread for stores after its turn
+            control.for_stores().call_at(clock.now() + _COLLECTED, partial(self._collected, is_patient=False))
             return
         self._is_collecting = False  # first, so that later calls wake it
         if self._has_collected:

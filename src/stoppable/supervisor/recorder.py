@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("stoppable")
 
 _DRAFTS_KEPT = 10_000  # for each run, while the store does not answer
+_NAMES_LOGGED = 20
 _CLOCKS_DIFFER = 0.001  # seconds by which the two clocks may drift unnoticed
 
 
@@ -68,6 +69,7 @@ class RunLog:
         "numbers",
         "offset",
         "outcome",
+        "receipt",
         "run",
         "unkept_below",
         "worker",
@@ -95,6 +97,7 @@ class RunLog:
         self.acknowledging: Mode | None = None  # the hardest stop that is acknowledged, or is about to be
         self.acknowledged: tuple[Mode, Receipt] | None = None
         self.hook: Callback | None = None
+        self.receipt: Receipt | None = None  # once it is final; written once, because that of a large tree takes long
         self.outcome: OutcomeRecord | None = None  # once it is stored
         self.finished: StoreFuture[None] | None = None  # made on demand, for callers that wait until the end is stored
 
@@ -183,9 +186,12 @@ class Recorder(Sink):
         if log.finished is _KEPT:
             return
         log.is_over = True  # in its turn: the runs below it ended first
-        if log.run.status is Status.LOST and (receipt := log.run.receipt) is not None:
-            left = [node.name for node in receipt.nodes if node.kind != "run" and node.fate in _LEFT]
-            _logger.warning("run %s (%s) is lost, still alive: %s", log.run.id, log.run.name, ", ".join(left))
+        if log.run.first_stop is not None:
+            log.receipt = shifted(write(log.run, Answer.ACCEPTED), log.offset)
+        if log.run.status is Status.LOST and log.receipt is not None:
+            left = [node.name for node in log.receipt.nodes if node.kind != "run" and node.fate in _LEFT]
+            names = ", ".join([*left[:_NAMES_LOGGED], *(["…"] if len(left) > _NAMES_LOGGED else [])])
+            _logger.warning("run %s (%s) is lost, still alive: %s", log.run.id, log.run.name, names)
         parent = log.run.parent
         log.above = None if parent is None else self._log_of(parent)
         if log.above is not None:
@@ -233,7 +239,7 @@ class Recorder(Sink):
         self._collect(run, Draft(type=EventType.PROGRESS, data=told, at=self._store.now()))
 
     def acknowledge(self, run: RunNode, mode: Mode) -> None:
-        """Queue the acknowledgement of a stop, with what is in flight; the caller wakes the control thread."""
+        """Queue the acknowledgement of a stop, with what is in flight; the caller wakes the thread for stores."""
         log = self._log_of(run)
         if log is None or (log.acknowledging is not None and log.acknowledging >= mode):
             return
@@ -319,7 +325,7 @@ class Recorder(Sink):
                 self._soon(log)
 
     def _advance(self, log: RunLog) -> None:
-        """Make the next call for a run, on the control thread; if one is in progress, its reply makes the next."""
+        """Make the next call for a run, on the thread for stores; if one is in progress, its reply makes the next."""
         run = log.run
         log.is_collected = False  # first, so that later reports are stored after this
         if log.is_busy or log.is_held_up or log.finished is _KEPT:
@@ -384,13 +390,12 @@ class Recorder(Sink):
             log.is_busy = True
             record_elsewhere(outcome, offset, partial(self._written, log))
             return
-        receipt = None if run.receipt is None else shifted(run.receipt, offset)
         if log.dropped:
             dropped = {"message": f"{log.dropped} events were dropped while the store did not answer"}
             log.drafts.append(Draft(type=EventType.LOG, data=dropped))
             log.dropped = 0  # reported once, however often the call is repeated
 
-        reply = self._store.finish(run.id, log.epoch, log.outcome, receipt, list(log.drafts))
+        reply = self._store.finish(run.id, log.epoch, log.outcome, log.receipt, list(log.drafts))
         self._when_done(log, reply, partial(self._over_with, log))
 
     def _written(self, log: RunLog, outcome: OutcomeRecord) -> None:

@@ -108,7 +108,7 @@ def record_elsewhere(outcome: Outcome[Any], seconds: float, made: Callable[[Outc
             return  # the other call was faster
         tell(record)
 
-    timer = control.get().call_at(clock.now() + VALUE_SECONDS, partial(make, is_late=True))
+    timer = control.for_stores().call_at(clock.now() + VALUE_SECONDS, partial(make, is_late=True))
     pool.submit(partial(make, is_late=False))
 
 

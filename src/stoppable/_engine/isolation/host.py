@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from stoppable._core import clock, context
@@ -26,6 +26,7 @@ from stoppable._engine.isolation.values import Values
 from stoppable._engine.processes import inherited_fds
 from stoppable._engine.processes.orphans import cookie
 from stoppable._engine.processes.table import Members, environment
+from stoppable._engine.threads import pool
 from stoppable.errors import InvalidArgument, StoppableError
 
 Put: TypeAlias = Callable[[Any], object]
@@ -67,6 +68,7 @@ class AgentProcess(ChildProcess):
         "_clean",
         "_has_ended",
         "_is_over",
+        "_is_to_be_killed",
         "_line",
         "_members",
         "_mirror",
@@ -101,7 +103,7 @@ class AgentProcess(ChildProcess):
         self._mirror = Mirror(run, self)
         self._told: dict[int, tuple[RunNode, Stop]] = {}
         self._numbers = itertools.count()
-        self._has_ended = self._is_over = False
+        self._has_ended = self._is_over = self._is_to_be_killed = False
         self._clean: bool | None = None  # None if the process dies on its own; False if the host killed it
         live.add(self)
 
@@ -139,10 +141,15 @@ class AgentProcess(ChildProcess):
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Kill the process at KILL; before that, it climbs its own ladder."""
-        if rung is Rung.KILL:
-            for process in targets:
-                assert isinstance(process, cls)
-                process._kill()
+        if rung is not Rung.KILL:
+            return
+        processes = [process for process in targets if isinstance(process, cls)]
+        for process in processes:
+            process._clean, process._is_to_be_killed = False, True
+        try:
+            pool.submit(lambda: _kill_all(processes))  # the search takes milliseconds for each, and more on a busy day
+        except RuntimeError:  # the system has no more threads
+            _kill_all(processes)
 
     def _kill(self) -> None:
         self._clean = False
@@ -150,6 +157,11 @@ class AgentProcess(ChildProcess):
             self._members.signal(pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
             self._process.send_signal(signal.SIGKILL)  # where there is no /proc
+        self._is_to_be_killed = False
+
+    def has_looked(self) -> bool:
+        """Return whether its processes were searched and killed."""
+        return not self._is_to_be_killed
 
     def alive(self) -> bool:
         """Return whether the process, or any that it started, is alive."""
@@ -216,6 +228,11 @@ class AgentProcess(ChildProcess):
             live.discard(self)
             self._mirror.close(self._death, clean=self._clean)
             self._run.withdraw(self)
+
+
+def _kill_all(processes: Iterable[AgentProcess]) -> None:
+    for process in processes:
+        process._kill()
 
 
 def _search_path(request: StartAgent) -> str:

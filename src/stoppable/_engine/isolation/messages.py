@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 from stoppable._core.budget import Left as LeftOfLimit
 from stoppable._core.outcome import Outcome
 from stoppable._core.policy import Policy
+from stoppable._core.reach import Abandoned
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode
-from stoppable._core.stop import Abandoned
 from stoppable._engine.isolation.values import LIMIT, Values, checked, refused
 from stoppable._engine.processes.table import open_pidfd
 from stoppable.errors import InvalidArgument

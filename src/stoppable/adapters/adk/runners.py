@@ -133,7 +133,7 @@ class _Invocation:
                 events = await stack.enter_async_context(contextlib.aclosing(self._real(**arguments)))
                 async for event in events:
                     turn.tell(event, names.wire_event(event))
-            if run.receipt is not None and run.receipt.delivered_at is not None:
+            if (receipt := run.receipt) is not None and receipt.delivered_at is not None:
                 await self._seal()
         except BaseException as error:
             if isinstance(error, Exception) and not run.token.stopped:

@@ -131,7 +131,7 @@ class Call:
         run = stoppable.current_run()
         if not self._owns or run is None or not run.token.stopped or self.settings.on_stop == "leave":
             return False
-        return has_raised or (run.receipt is not None and run.receipt.delivered_at is not None)
+        return has_raised or ((receipt := run.receipt) is not None and receipt.delivered_at is not None)
 
     def _failed(self, error: Exception) -> None:
         # The caller still gets the outcome; the next turn repairs the thread, or says why it cannot.
