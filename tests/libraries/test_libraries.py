@@ -10,6 +10,7 @@ from concurrent import futures
 
 import anyio.to_thread
 import grpc
+import joblib
 import pytest
 import sentry_sdk
 import tqdm
@@ -114,6 +115,28 @@ async def test_threads_of_a_library_start_in_a_run_make_nothing_lost_and_are_lis
     assert (outcome.status, outcome.rung, receipt.in_flight) == ("stopped", "cancel", ())
     assert any(f"({module}" in name for name in handle.run.receipt.library_threads)
     closers[0]()
+
+
+async def test_the_calls_of_joblib_end_with_the_stop():
+    began, work_began = [], threading.Event()
+
+    def work(number):
+        began.append(number)
+        work_began.set()
+
+    def agent():
+        def endless():
+            number = 0
+            while True:
+                yield joblib.delayed(work)(number)
+                number += 1
+
+        joblib.Parallel(n_jobs=2, prefer="threads", batch_size=1)(endless())
+
+    handle = await stoppable.spawn(agent)
+    await until(work_began.is_set)
+    await handle.stop()
+    assert (await handle.outcome()).status == "stopped"
 
 
 async def test_an_idle_worker_of_anyio_makes_nothing_lost():

@@ -7,11 +7,11 @@ import multiprocessing.pool
 import subprocess
 import threading
 
-import joblib
 import pytest
 from tests.waiting import until
 
 import stoppable
+from stoppable._engine.plain import whose
 
 from .process_bodies import double
 
@@ -263,26 +263,55 @@ async def test_a_pool_whose_thread_cannot_be_started_leaves_no_initializer_open(
     assert await (await stoppable.spawn(agent)).result() == ()
 
 
-async def test_the_calls_of_joblib_end_with_the_stop():
-    began, work_began = [], threading.Event()
+async def test_a_callback_of_a_library_is_called_after_the_stop_and_what_it_submits_is_skipped(pool, monkeypatch):
+    """As joblib's callbacks, which submit the next call: those who wait for that are told."""
+    began, release, results, effects = threading.Event(), threading.Event(), [], []
+    is_users = whose.is_users
+    monkeypatch.setattr(whose, "is_users", lambda function: function is not dispatch and is_users(function))
 
-    def work(number):
-        began.append(number)
-        work_began.set()
+    def work():
+        began.set()
+        release.wait(30)
 
-    def agent():
-        def endless():
-            number = 0
-            while True:
-                yield joblib.delayed(work)(number)
-                number += 1
+    def dispatch(_result):
+        results.append(pool.submit(effects.append, 1))
+        results.append(multiprocessing_pool.apply_async(effects.append, (1,)))
+        threading.Thread(target=effects.append, args=(1,)).start()
 
-        joblib.Parallel(n_jobs=2, prefer="threads", batch_size=1)(endless())
+    async def agent():
+        multiprocessing_pool.apply_async(work, callback=dispatch)
+        await asyncio.sleep(60)
 
     handle = await stoppable.spawn(agent)
-    await until(work_began.is_set)
-    await handle.stop()
+    await until(began.is_set)
+    await handle.stop("immediate")
+    release.set()
     assert (await handle.outcome()).status == "stopped"
+    await until(lambda: len(results) == 2)
+    for result in (results[0].result, results[1].get):
+        with pytest.raises(concurrent.futures.CancelledError):
+            result(30)
+    assert effects == []
+    assert multiprocessing_pool.apply(double, (2,)) == 4
+
+
+async def test_a_callback_of_a_library_fails_as_ever(pool, monkeypatch, caplog):
+    monkeypatch.setattr(whose, "is_users", lambda _: False)
+    called = threading.Event()
+
+    def fails(_future):
+        called.set()
+        raise concurrent.futures.CancelledError("its own")
+
+    async def agent():
+        gate = threading.Event()
+        pool.submit(gate.wait, 30).add_done_callback(fails)
+        gate.set()
+        await stoppable.to_thread(called.wait, 30)
+
+    await (await stoppable.spawn(agent)).result()
+    pool.submit(int).result(30)
+    assert "its own" in caplog.text
 
 
 class TestACallThatTheStopSkipped:

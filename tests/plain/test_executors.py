@@ -187,9 +187,11 @@ async def test_without_instrument_calls_in_an_executor_that_the_loop_already_has
         assert (await handle.outcome()).status == "stopped"
         stoppable.instrument()  # then the class sees to it, once
         tool.began.clear()
+        tool.release.clear()
         handle = await stoppable.spawn(_in_default, search)
-        await until(tool.began.is_set)
+        await until(lambda: len(handle.run.in_flight) == 2)
         assert len((await handle.stop("immediate")).in_flight) == 2
+        tool.release.set()
         await handle.outcome()
         await loop.run_in_executor(None, names.append, "outside")
         assert loop._default_executor is executor

@@ -239,7 +239,7 @@ async def test_a_call_in_a_shared_pool_leaves_nothing_open(shared_pool):
             shared_pool.apply_async(double, (1,))
         return stoppable.current_run().in_flight
 
-    assert await (await stoppable.spawn(agent)).result() == ()
+    assert not any("double" in name for name in await (await stoppable.spawn(agent)).result())
 
 
 async def test_a_call_in_a_shared_pool_that_is_terminated_is_over(shared_pool, tmp_path):

@@ -28,7 +28,7 @@ class CallFuture(Future[T]):
 
     def cancelled(self) -> bool:
         """Return whether the call was cancelled, or ended by a stop that the caller does not know."""
-        return super().cancelled() or (isinstance(self._exception, AgentStopped) and _stopped_run() is None)  # type: ignore[attr-defined]
+        return super().cancelled() or (isinstance(self._exception, AgentStopped) and _stopped_run() is None)
 
     def result(self, timeout: float | None = None) -> T:
         """Return the result of the call."""

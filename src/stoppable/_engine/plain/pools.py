@@ -39,7 +39,7 @@ class PoolCall(Participant):
 
     def __init__(self, scope: RunContext, name: str | None, pool: Any) -> None:
         self._is_over = False
-        self._pool = weakref.ref(pool)
+        self._pool: weakref.ref[Any] = weakref.ref(pool)
         self._future: Future[Any] | None = None
         self._boundary = scopes.enter(scope, "spawn", name)
         self._boundary.holder = self
@@ -82,9 +82,10 @@ class PoolCall(Participant):
     def _has_begun(self, future: Future[Any]) -> bool:
         """Return whether a process had begun a call when the pool broke: they begin in the order of the calls."""
         pool = self._pool()
-        items = [] if pool is None else list(pool._pending_work_items.values())
-        waiting = [item.future for item in items]
-        return future not in waiting or waiting.index(future) < pool._max_workers
+        if pool is None:
+            return True
+        waiting = [item.future for item in list(pool._pending_work_items.values())]
+        return future not in waiting[pool._max_workers :]
 
     def end(self, error: type[Any] | None) -> None:
         """Record that the call has ended."""
@@ -198,7 +199,7 @@ def _call_outside(pool: Any, scope: RunContext, submit: Callable[[], Any], func:
     """Submit a call to a pool of processes; in a pool that the run or one around it made, the processes take part."""
     run = scope.run_here()
     assert run is not None, "submitted in a run"
-    if _owners.get(pool) in run.lineage():
+    if any(_owners.get(pool) is each for each in run.lineage()):
         scopes.look(scope)
         return submit()
     outer, _here.call = _here.call, _CallOutside(scope, whose.name_of(func), pool)

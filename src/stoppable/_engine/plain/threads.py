@@ -108,9 +108,9 @@ class _StopHook(Callback):
 class Worker:
     """A thread that a run's code started, and the run that it works for at the moment: at first, the run itself.
 
-    If it takes its work from a queue, it serves whoever puts something in: it works for the run that put the item, until
-    it asks for the next one. While it waits for that without a time-out, it works for nobody, because only others can
-    wake it. So a worker that one run started, and that all use, outlives that run.
+    If it takes its work from a queue, it serves whoever puts something in: it works for the run that put an item, until
+    it takes the next one. While it waits for that without a time-out, it works for nobody, because only others can wake
+    it. So a worker that one run started, and that all use, outlives that run.
     """
 
     def __init__(self, thread: threading.Thread, home: RunContext) -> None:

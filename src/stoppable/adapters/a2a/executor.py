@@ -13,7 +13,18 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 
-from stoppable import EventType, Mode, Outcome, Policy, Reason, ReasonKind, RunHandle, Status, StoppableError
+from stoppable import (
+    EventType,
+    Mode,
+    Outcome,
+    Policy,
+    Reason,
+    ReasonKind,
+    RunHandle,
+    Status,
+    StoppableError,
+    instrument,
+)
 from stoppable.adapters.a2a.fence import Absorbing, Fence
 from stoppable.adapters.a2a.states import REJECTED, Asked, key_of, owner_of, short, state_of, told
 from stoppable.records import TreeEvent
@@ -34,6 +45,7 @@ class RunExecutor(AgentExecutor):
     def __init__(
         self, supervisor: Supervisor, name: str, *, policy: Policy = POLICY, mode: str = Mode.GRACEFUL
     ) -> None:
+        instrument()  # the threads and processes that agents start belong to their runs
         self.supervisor = supervisor
         self.name = name
         self.policy = policy

@@ -53,11 +53,13 @@ def wrap(
     With a supervisor the runs are kept in its store, and stopped by the key of their session or by their id; without
     one they belong to the current run, if there is one. ``on_disconnect`` decides about a run whose reader leaves:
     ``stop`` ends it, as plain ADK does; ``keep`` lets it go on. Sync tools run on threads that belong to the run;
-    ``tool_threads=False`` leaves them on the event loop, which they block.
+    ``tool_threads=False`` leaves them on the event loop, which they block. Threads and processes that tools start
+    belong to their run, as with ``stoppable.instrument()``.
     """
     if on_disconnect not in {"keep", "stop"}:
         raise stoppable.InvalidArgument(f"unknown on_disconnect {on_disconnect!r}: use keep or stop")
     activate()
+    stoppable.instrument()
     if not hasattr(runner, "_stoppable"):
         wrapping = Wrapping(
             supervisor=supervisor,

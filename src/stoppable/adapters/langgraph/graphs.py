@@ -22,10 +22,12 @@ from stoppable.adapters.langgraph.wrapping import wrap
 def instrument() -> None:
     """Let the stop of a run reach every graph that is called in it, with everything below; patches once per process.
 
-    Graphs are child runs, and nodes, chat models and tools are boundaries. Outside a run they work as before.
+    Graphs are child runs, and nodes, chat models and tools are boundaries. Threads and processes that they start belong
+    to their run, as with ``stoppable.instrument()``. Outside a run they work as before.
     """
     if lacking := names.missing():
         raise RuntimeError(f"this version of langgraph is not supported: it lacks {', '.join(lacking)}")
+    stoppable.instrument()
     wrap(Pregel, "invoke", _invoke)
     wrap(Pregel, "ainvoke", _ainvoke)
     wrap(Pregel, "stream", _stream)
