@@ -492,7 +492,7 @@ async def test_who_starts_a_thread_is_seen_through_a_library_that_wraps_its_star
 
 
 @pytest.mark.parametrize("by", ["target", "function"])
-async def test_a_loop_that_runs_for_ever_on_a_thread_serves_everybody_and_outlives_the_run_that_started_it(by):
+async def test_a_loop_that_runs_for_ever_on_a_thread_outlives_the_run_that_started_it(by):
     loops = []
 
     def serve():
