@@ -64,7 +64,7 @@ async def test_a_worker_process_that_somebody_kills_leaves_nobody_who_knows(tmp_
     handle = await stoppable.spawn(leaves_a_task, str(tmp_path / "there"), isolation="process")
     await until((tmp_path / "there").exists)
     [worker] = host.live
-    os.kill(worker._process.pid, signal.SIGKILL)
+    os.kill(worker._reaped.reaper.pid, signal.SIGKILL)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.clean) == ("failed", None)
 

@@ -26,6 +26,16 @@ def state(pid):
         return None
 
 
+def agent_of(worker):
+    """Return the pid of the agent process, which is the first child of its reaper."""
+    reaper = worker._reaped.reaper.pid
+    deadline = time.monotonic() + 30
+    while not (children := Path(f"/proc/{reaper}/task/{reaper}/children").read_text().split()):
+        assert time.monotonic() < deadline, "the reaper has no child"
+        time.sleep(0.001)
+    return int(children[0])
+
+
 def bearers(run_id):
     """Return the live processes that bear a run's cookie."""
     found = []

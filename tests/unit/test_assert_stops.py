@@ -12,7 +12,7 @@ import time
 import pytest
 
 import stoppable
-from stoppable._engine.processes import table
+from stoppable._engine.processes import proc_files, table
 from stoppable.testing import assert_stops, assert_stops_everywhere
 
 
@@ -212,7 +212,7 @@ async def test_a_command_that_was_detached_and_outlives_the_run_is_reported():
 
 
 async def test_what_is_left_is_named_also_where_the_system_shows_no_processes(monkeypatch):
-    monkeypatch.setattr(table, "_PROC", "/nonexistent")
+    monkeypatch.setattr(proc_files, "PROC", "/nonexistent")
     opened = []
 
     async def leaky():

@@ -215,11 +215,12 @@ def test_members_are_found_by_session_or_cookie_and_signalled(monkeypatch, missi
     if missing is not None:
         monkeypatch.delattr(os, missing)
     group_id = new_id()
+    members = table.Members(group_id)
     with (
         child("cat", env={"STOPPABLE_GROUPS": f"outer:{group_id}:inner"}) as bearer,
         child("cat", env={}, start_new_session=True) as leader,
     ):
-        members = table.Members(group_id, session=leader.pid)
+        members.session = leader.pid
         assert sorted(members.pids()) == sorted([bearer.pid, leader.pid])
         members.signal(bearer.pid, signal.SIGTERM)
         assert bearer.wait(5) == -signal.SIGTERM
@@ -231,7 +232,7 @@ def test_members_are_found_by_session_or_cookie_and_signalled(monkeypatch, missi
 def test_whoever_has_the_session_of_a_leader_that_was_reaped_is_a_stranger():
     with child("cat", env={}, start_new_session=True) as stranger:
         members = table.Members(new_id(), session=stranger.pid)
-        members.forget_session()
+        members.session = None
         assert members.pids() == []
         members.signal(stranger.pid, signal.SIGKILL)
         assert stranger.communicate(b"alive", timeout=30)[0] == b"alive"
@@ -249,10 +250,21 @@ async def test_the_leader_is_reaped_after_everything_else(flags):
 # What cannot be ended
 
 
+def _immortal(monkeypatch):
+    """Let every search find one more process, until the list that this returns is cleared."""
+    immortal, each = [2**22 + 1], table.Members.each
+
+    def find(members):
+        members.is_gone = False
+        yield from immortal or each(members)
+
+    monkeypatch.setattr(table.Members, "each", find)
+    return immortal
+
+
 async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monkeypatch, clock):
     """A fake: the table goes on listing a process, as it does for one that hangs in the kernel."""
-    immortal = True
-    monkeypatch.setattr(table.Members, "each", lambda _self: iter([2**22 + 1] if immortal else []))
+    immortal = _immortal(monkeypatch)
 
     async def agent():
         await run_process("echo so far; sleep 1000", shell=True)
@@ -269,20 +281,19 @@ async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monk
     assert (outcome.status, outcome.rung) == ("lost", "lost")
     assert outcome.partial == "so far\n"
     assert f"process group {group.pid} (echo)" in [node.name for node in handle.run.receipt.nodes]
-    immortal = False
+    immortal.clear()
     await until(lambda: not live)
 
 
 async def test_nobody_waits_for_ever_for_a_process_that_survives_kill(monkeypatch, clock):
-    immortal = True
-    monkeypatch.setattr(table.Members, "each", lambda _self: iter([2**22 + 1] if immortal else []))
+    immortal = _immortal(monkeypatch)
     task = asyncio.create_task(run_process("echo done", shell=True))
     await until(lambda: live and next(iter(live)).returncode is not None)
     await until(lambda: next(iter(live))._timers)  # TERM was sent, and the KILL after it is set
     clock.advance(5)
     clock.advance(2)
     assert (await task).stdout == "done\n"
-    immortal = False
+    immortal.clear()
     await until(lambda: not live)
 
 

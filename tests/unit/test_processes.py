@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import until
 
 from stoppable import InvalidArgument, StoppableError
-from stoppable._engine.processes import table
+from stoppable._engine.processes import proc_files, table
 from stoppable._engine.processes.calls import open_process, open_process_sync, run_process
 from stoppable._engine.processes.errors import CommandNotFound, ProcessFailed, ProcessNotStarted
 from stoppable._engine.processes.group import live
@@ -300,7 +300,7 @@ async def test_it_works_without_newer_system_calls(monkeypatch, missing):
 
 
 async def test_without_proc_the_group_is_still_ended(monkeypatch):
-    monkeypatch.setattr(table, "_PROC", "/nonexistent")
+    monkeypatch.setattr(proc_files, "PROC", "/nonexistent")
     async with await open_process("sleep 1000 & echo $!; wait", shell=True) as process:
         child = int(await process.stdout.readline())
     await until(lambda: is_dead(process.pid) and is_dead(child))

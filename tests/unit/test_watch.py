@@ -107,8 +107,8 @@ def test_a_family_is_who_was_added_with_what_they_started_and_who_bears_the_cook
         wait_until(lambda: len(family.find()) == 3)
         assert {parent.pid, other.pid} < set(family.find())
         assert stranger.pid not in family.find()
-        struck = family.strike(signal.SIGTERM)
-        assert len(struck) == 3
+        found, struck = family.strike(signal.SIGTERM)
+        assert len(found) == len(struck) == 3
         assert (parent.wait(30), other.wait(30)) == (-signal.SIGTERM, -signal.SIGTERM)
         wait_until(lambda: not family.find())
         assert stranger.poll() is None

@@ -14,6 +14,8 @@ from tests.waiting import until, wait_until
 import stoppable
 from stoppable._engine.isolation import host, messages
 
+from .process_tools import agent_of
+
 AGENTS = """
 import os, signal, time
 import stoppable
@@ -72,7 +74,7 @@ async def test_a_worker_that_does_not_read_holds_up_no_ladder(agents, tmp_path):
         frozen = await stoppable.spawn(agents.stuck, str(tmp_path / "there"), isolation="process")
         fine = await stoppable.spawn(other)
         await until((tmp_path / "there").exists)
-        os.kill(_worker(frozen)._process.pid, signal.SIGSTOP)
+        os.kill(agent_of(_worker(frozen)), signal.SIGSTOP)
         frozen.run.stop("immediate", reason="x" * 5_000_000)
         fine.run.stop("immediate")
         assert (await fine.outcome()).status == "stopped"
@@ -84,7 +86,7 @@ async def test_a_worker_that_does_not_read_its_start_can_be_killed(agents):
     async with asyncio.timeout(40):
         handle = await stoppable.spawn(agents.size, bytes(5_000_000), isolation="process")
         worker = await until(lambda: next(iter(host.live), None))
-        os.kill(worker._process.pid, signal.SIGSTOP)
+        os.kill(worker._reaped.reaper.pid, signal.SIGSTOP)
         await until(lambda: handle.run.members)
         await handle.stop("kill")
         assert (await handle.outcome()).status == "stopped"
@@ -93,7 +95,7 @@ async def test_a_worker_that_does_not_read_its_start_can_be_killed(agents):
 async def test_what_is_told_while_a_worker_is_frozen_arrives_in_order(agents, tmp_path):
     handle = await stoppable.spawn(agents.stuck, str(tmp_path / "there"), isolation="process")
     await until((tmp_path / "there").exists)
-    pid = _worker(handle)._process.pid
+    pid = agent_of(_worker(handle))
     os.kill(pid, signal.SIGSTOP)
     for mode in ("cooperative", "graceful", "immediate"):
         handle.run.stop(mode, reason=f"{mode} " + "x" * 500_000)
@@ -172,8 +174,8 @@ def test_a_worker_dies_with_its_parent_though_a_fork_of_that_lives_on(tmp_path):
                 await asyncio.sleep(0.001)
             fork = os.fork()
             if fork:
-                worker = next(member for member in handle.run.members if hasattr(member, "_process"))
-                print(worker._process.pid, fork, flush=True)
+                worker = next(member for member in handle.run.members if hasattr(member, "_reaped"))
+                print(worker._reaped.reaper.pid, fork, flush=True)
             time.sleep(60)
         asyncio.run(main())
         """
@@ -198,4 +200,4 @@ def _is_dead(pid):
 
 
 def _worker(handle):
-    return next(member for member in handle.run.members if hasattr(member, "_process"))
+    return next(member for member in handle.run.members if hasattr(member, "_reaped"))

@@ -199,7 +199,7 @@ async def test_a_run_inside_that_is_given_up_before_the_death_of_its_process_was
         await until(lambda: (tmp_path / "hung").exists() and "hangs" in below(handle.run))
         hangs, [worker] = below(handle.run)["hangs"], host.live
         may_hear.clear()
-        os.kill(worker._process.pid, signal.SIGKILL)
+        os.kill(worker._reaped.reaper.pid, signal.SIGKILL)
         await until(lambda: not worker.alive())
         hangs.stop("kill")
         outcome = await until(lambda: hangs.outcome)
@@ -289,7 +289,7 @@ async def test_a_stop_that_comes_when_the_worker_has_gone_is_acknowledged(agents
     """The stop has found the agent process among the members, and notifies it after its end."""
     handle = await stoppable.spawn(agents.chain, str(tmp_path), isolation="process")
     await until(lambda: handle.run.in_flight)
-    worker = next(member for member in handle.run.members if hasattr(member, "_process"))
+    worker = next(member for member in handle.run.members if hasattr(member, "_reaped"))
     await handle.stop("kill")
     await handle.outcome()
     late = stoppable._core.stop.Stop(handle.run, stoppable.Mode.KILL, stoppable.Reason())

@@ -17,6 +17,8 @@ from stoppable._core.sink import Sink
 from stoppable._engine.isolation.messages import LIMIT
 from stoppable._engine.processes.table import Members
 
+from .process_tools import agent_of
+
 AGENTS = """
 import asyncio, ctypes, os, resource, signal, subprocess, sys, threading, time
 import stoppable
@@ -328,10 +330,11 @@ async def test_an_exit_in_the_worker_beside_a_thread_that_hangs_ends_both(agents
     assert (outcome.status, type(outcome.error)) == ("failed", SystemExit)
 
 
-async def test_a_worker_that_is_killed_from_outside_is_failed(agents, tmp_path):
+@pytest.mark.parametrize("who", [agent_of, lambda worker: worker._reaped.reaper.pid], ids=["agent", "reaper"])
+async def test_a_worker_that_is_killed_from_outside_is_failed(agents, tmp_path, who):
     handle = await stoppable.spawn(agents.stuck, str(tmp_path / "there"), isolation="process")
     await _exists(tmp_path / "there")
-    os.kill(_worker(handle)._process.pid, signal.SIGKILL)
+    os.kill(who(_worker(handle)), signal.SIGKILL)
     outcome = await handle.outcome()
     assert (outcome.status, "SIGKILL" in str(outcome.error)) == ("failed", True)
 
@@ -395,7 +398,7 @@ async def test_children_and_grandchildren_of_a_worker_die_with_it(agents, tmp_pa
     """One of them called setsid twice, the shell ignores TERM."""
     handle = await stoppable.spawn(agents.family, str(tmp_path / "there"), isolation="process")
     await _exists(tmp_path / "there")
-    members = _worker(handle)._members
+    members = _worker(handle)._reaped.members
     assert len(members.pids()) >= 4
     policy = {"grace": 0.0} if mode == "graceful" else {}
     await handle.stop(mode, **policy)
@@ -405,7 +408,7 @@ async def test_children_and_grandchildren_of_a_worker_die_with_it(agents, tmp_pa
 
 
 def test_workers_die_by_themselves_when_their_parent_is_killed(tmp_path):
-    """After a kill -9 of the parent, the agent process reads the end of the line and ends its own children."""
+    """After a kill -9 of the parent, the reaper reads the end of its leash and ends everything."""
     (tmp_path / "worker_agents.py").write_text(AGENTS)
     source = f"""
         import asyncio, sys
@@ -413,10 +416,10 @@ def test_workers_die_by_themselves_when_their_parent_is_killed(tmp_path):
         import stoppable, worker_agents
         async def main():
             handle = await stoppable.spawn(worker_agents.family, {str(tmp_path / "there")!r}, isolation="process")
-            while not handle.run.members or not any(hasattr(m, "_process") for m in handle.run.members):
+            while not handle.run.members or not any(hasattr(m, "_reaped") for m in handle.run.members):
                 await asyncio.sleep(0.001)
-            worker = next(m for m in handle.run.members if hasattr(m, "_process"))
-            print(worker._members._cookie.decode(), worker._process.pid, flush=True)
+            worker = next(m for m in handle.run.members if hasattr(m, "_reaped"))
+            print(worker._reaped.members._cookie.decode(), worker._reaped.reaper.pid, flush=True)
             await asyncio.sleep(60)
         asyncio.run(main())
         """
@@ -427,6 +430,7 @@ def test_workers_die_by_themselves_when_their_parent_is_killed(tmp_path):
         while not (tmp_path / "there").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         members = Members(cookie, int(pid))
+        members._since = 0  # they were started before this
         assert len(members.pids()) >= 4
         parent.kill()
         parent.wait(5)
@@ -440,7 +444,7 @@ def test_workers_die_by_themselves_when_their_parent_is_killed(tmp_path):
 
 
 def _worker(handle):
-    return next(member for member in handle.run.members if hasattr(member, "_process"))
+    return next(member for member in handle.run.members if hasattr(member, "_reaped"))
 
 
 async def _exists(path):

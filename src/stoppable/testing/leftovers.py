@@ -28,8 +28,7 @@ def watched_processes() -> Iterator[Callable[[], list[str]]]:
     """
     mark, outer = new_id(), os.environ.get(table.GROUPS)
     children, known = set(table.children()), participants()
-    marked = table.Members(mark, os.getpid())
-    marked.forget_session()
+    marked = table.Members(mark)
 
     def alive() -> list[str]:
         if not table.is_readable():

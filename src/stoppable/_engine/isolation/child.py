@@ -1,6 +1,6 @@
-"""The agent process: executes one agent for a run of its parent process, and dies with the parent.
+"""The agent process: executes one agent for a run of its host process, and dies with the host.
 
-Started as ``python -m stoppable._engine.isolation.child FD``, in a new session, with one end of a socket pair.
+Started by its reaper as ``python -m stoppable._engine.isolation.child FD``, with one end of a socket pair.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ from stoppable._engine.isolation.messages import (
 from stoppable._engine.isolation.values import Values, sendable_error
 from stoppable._engine.loops import run_in_new_loop
 from stoppable._engine.plain.install import instrument
-from stoppable._engine.processes.table import GROUPS, Members
 from stoppable._engine.waits import wait_for_end
 from stoppable._json import plain
 from stoppable.errors import InvalidArgument
@@ -195,8 +194,7 @@ def main(descriptor: int) -> None:
         reporter.close(_sendable(_perform(run, message, line), line.values))
     sys.stdout.flush()
     sys.stderr.flush()
-    with _leaving:
-        os._exit(0)
+    os._exit(0)
 
 
 def _make_run(message: StartAgent) -> RunNode:
@@ -225,29 +223,16 @@ class _Allowance(Budget):
 
 
 def _listen(line: Line, reporter: _Reporter) -> None:
-    """Carry out stops; if the parent is gone, kill this process and every process of its session."""
+    """Carry out stops; if the host is gone, die, and the reaper kills every process that this one started."""
     while True:
         match line.receive():
             case None:
-                _die()
+                os.kill(os.getpid(), signal.SIGKILL)
             case StopRequest() as request:
                 is_blind = reporter.stop(request)
                 line.send(Acknowledged(request.number, is_blind))
             case _:
                 pass
-
-
-_leaving = threading.Lock()
-
-
-def _die() -> None:
-    _leaving.acquire()  # never released: the agent may end because its processes die, but must not exit before them
-    group = os.environ.get(GROUPS, "").rpartition(":")[2]
-    members = Members(group, os.getsid(0))
-    for pid in members.pids():
-        if pid != os.getpid():
-            members.signal(pid, signal.SIGKILL)
-    os.killpg(0, signal.SIGKILL)
 
 
 def _perform(run: RunNode, message: StartAgent, line: Line) -> Outcome[Any]:

@@ -22,11 +22,11 @@ from stoppable._core.stop import Stop
 from stoppable._engine.agent_functions import body_of
 from stoppable._engine.isolation.child_runs import ChildProcess, Mirror, note_delivery
 from stoppable._engine.isolation.messages import Acknowledged, Ended, Item, Line, Sender, StartAgent, StopRequest, pack
+from stoppable._engine.isolation.reaped import ReapedProcess
 from stoppable._engine.isolation.values import Values
 from stoppable._engine.processes import inherited_fds
 from stoppable._engine.processes.orphans import cookie
-from stoppable._engine.processes.table import Members, environment
-from stoppable._engine.threads import pool
+from stoppable._engine.processes.table import environment
 from stoppable.errors import InvalidArgument, StoppableError
 
 Put: TypeAlias = Callable[[Any], object]
@@ -39,9 +39,10 @@ live: set[AgentProcess] = set()
 
 
 def _forget() -> None:
-    """Close the sockets of agent processes after a fork: otherwise they would not notice the death of their parent."""
+    """Close the sockets of agent processes after a fork: otherwise they would not notice the death of their host."""
     for process in live:
         process._line.close()
+        process._reaped.close()
     live.clear()
 
 
@@ -68,13 +69,11 @@ class AgentProcess(ChildProcess):
         "_clean",
         "_has_ended",
         "_is_over",
-        "_is_to_be_killed",
         "_line",
-        "_members",
         "_mirror",
         "_numbers",
-        "_process",
         "_put",
+        "_reaped",
         "_run",
         "_sender",
         "_told",
@@ -83,27 +82,27 @@ class AgentProcess(ChildProcess):
     def __init__(self, run: RunNode, request: StartAgent, put: Put | None = None) -> None:
         packed = pack(request)
         ours, theirs = socket.socketpair()
-        group = new_id()
+        group_id = new_id()
         with theirs, context.detached():  # a separate participant, not one of the run's plain processes
             try:
-                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                self._reaped = ReapedProcess(
                     [sys.executable, "-m", "stoppable._engine.isolation.child", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno(), *inherited_fds.descriptors()],
-                    start_new_session=True,
-                    env={**environment(None, run.id, group, cookie()), "PYTHONPATH": _search_path(request)},
+                    group_id=group_id,
+                    line=theirs.fileno(),
+                    inherits=inherited_fds.descriptors(),
+                    env={**environment(None, run.id, group_id, cookie()), "PYTHONPATH": _search_path(request)},
                 )
             except BaseException:
                 ours.close()
                 raise
         self._run = run
         self._put = put
-        self._line = Line(ours, self._process, request.values)
+        self._line = Line(ours, self._reaped.reaper, request.values)
         self._sender = Sender(self._line, packed)
-        self._members = Members(group, self._process.pid)
         self._mirror = Mirror(run, self)
         self._told: dict[int, tuple[RunNode, Stop]] = {}
         self._numbers = itertools.count()
-        self._has_ended = self._is_over = self._is_to_be_killed = False
+        self._has_ended = self._is_over = False
         self._clean: bool | None = None  # None if the process dies on its own; False if the host killed it
         live.add(self)
 
@@ -141,35 +140,22 @@ class AgentProcess(ChildProcess):
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Kill the process at KILL; before that, it climbs its own ladder."""
-        if rung is not Rung.KILL:
-            return
-        processes = [process for process in targets if isinstance(process, cls)]
-        for process in processes:
-            process._clean, process._is_to_be_killed = False, True
-        try:
-            pool.submit(lambda: _kill_all(processes))  # the search takes milliseconds for each, and more on a busy day
-        except RuntimeError:  # the system has no more threads
-            _kill_all(processes)
+        if rung is Rung.KILL:
+            for process in targets:
+                assert isinstance(process, cls)
+                process._kill()
 
     def _kill(self) -> None:
         self._clean = False
-        for pid in self._members.pids():
-            self._members.signal(pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            self._process.send_signal(signal.SIGKILL)  # where there is no /proc
-        self._is_to_be_killed = False
-
-    def has_looked(self) -> bool:
-        """Return whether its processes were searched and killed."""
-        return not self._is_to_be_killed
+        self._reaped.kill()
 
     def alive(self) -> bool:
         """Return whether the process, or any that it started, is alive."""
-        return self._process.poll() is None or bool(self._members.pids())
+        return self._reaped.alive()
 
     def describe(self) -> str:
         """Name the process."""
-        return f"agent process {self._process.pid}"
+        return f"agent process {self._reaped.reaper.pid}"
 
     # Messages, on the thread that executes the run's body
 
@@ -206,13 +192,13 @@ class AgentProcess(ChildProcess):
         raise error
 
     def _death(self, run: RunNode) -> WorkerDied:
-        return WorkerDied(run.id, self._process.wait(_REAP_SECONDS))
+        return WorkerDied(run.id, self._reaped.wait(_REAP_SECONDS))
 
     def end(self) -> None:
         """End the process and all that it started, and acknowledge its stops."""
         if self._has_ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_EXIT_SECONDS)  # it may still flush its output
+                self._reaped.wait(_EXIT_SECONDS)  # it may still flush its output
         self._line.hang_up()
         self._sender.close(_REAP_SECONDS)
         self._line.close()
@@ -220,19 +206,15 @@ class AgentProcess(ChildProcess):
         while self.alive() and clock.now() < deadline:
             self._kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.05)
+                self._reaped.wait(0.05)
         self._is_over = True
         for number in list(self._told):
             self._acknowledge(number)
         if not self.alive():
             live.discard(self)
+            self._reaped.close()
             self._mirror.close(self._death, clean=self._clean)
             self._run.withdraw(self)
-
-
-def _kill_all(processes: Iterable[AgentProcess]) -> None:
-    for process in processes:
-        process._kill()
 
 
 def _search_path(request: StartAgent) -> str:

@@ -1,10 +1,13 @@
-"""Plain processes as participants: identified by pid and an environment variable, and signalled one by one."""
+"""Plain processes as participants: identified by pid and by the cookie that they bear, and signalled one by one."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 
 from stoppable._core.boundary import Boundary
 from stoppable._core.context import RunContext
@@ -45,7 +48,7 @@ class Processes(Participant):
         self._open: dict[Boundary, int | None] = {}  # the processes that this run's code started, with their pids
         self._force = Force.NONE
         self._is_told = False  # TERM was sent; only once, because a second one would interrupt clean-up
-        self._is_clear = False  # the run's body has ended, and no process was found
+        self._is_clear = False  # the run's body has ended, and a complete search has found no process
         self._cut: set[int] = set()  # the processes that were signalled
         self._pause = 0.0
 
@@ -89,7 +92,7 @@ class Processes(Participant):
     def describe(self) -> str:
         """Name the processes."""
         found = ", ".join(f"{pid} ({table.name(pid)})" for pid in self._family.find())
-        return f"processes {found or 'that are gone by now'}"
+        return f"processes {found or 'whose end could not be proven'}"
 
     # How they begin and end
 
@@ -108,8 +111,7 @@ class Processes(Participant):
         # Register first, then read the rung: either CANCEL and KILL find the process, or this sees them.
         rung = self._run.rung
         if rung is not None and (rung > Rung.CANCEL or (rung is Rung.CANCEL and not self.is_cleanup)):
-            self._cut.add(pid)
-            self._family.signal(pid, signal.SIGKILL if rung > Rung.CANCEL else signal.SIGTERM)
+            self._signal(pid, signal.SIGKILL if rung > Rung.CANCEL else signal.SIGTERM)
 
     def ended(self, entered: Boundary, error: type[BaseException] | None = None) -> None:
         """Record that a process has ended, or was not started."""
@@ -124,16 +126,17 @@ class Processes(Participant):
     def _look(self) -> float | None:
         """Send pending signals, and check whether any process is left; on the watcher's thread."""
         if self._force is Force.KILL:
-            left = self._family.strike(signal.SIGKILL)  # repeatedly: a process may have been forked meanwhile
-            self._cut.update(left)
+            left, struck = self._family.strike(signal.SIGKILL)  # repeatedly: a process may have been forked meanwhile
+            self._cut.update(struck)
         elif self._force is Force.TERM:
             left = self._terminate()
         elif self._run.body_end is None or self._open:
             return None  # this is called again when the body or one of them ends
         else:
             left = self._family.find()
-        if left or self._open:
-            self._pause = min(self._pause * 2 + 0.001, _SHORT if self._force is Force.KILL else _LONG)
+        if left or self._open or not self._family.is_gone:
+            is_urgent = self._force is Force.KILL or not left
+            self._pause = min(self._pause * 2 + 0.001, _SHORT if is_urgent else _LONG)
             return self._pause
         if self._run.body_end is not None:
             self._is_clear = True
@@ -149,17 +152,20 @@ class Processes(Participant):
         """
         if not self._is_told:
             self._is_told = True
-            left = self._family.strike(signal.SIGTERM)
-            self._cut.update(left)
+            left, struck = self._family.strike(signal.SIGTERM)
+            self._cut.update(struck)
             self._pause = 0.0
             return left
         left = self._family.find()
-        parents = table.parents()
         for pid in left:
-            if pid not in self._cut and parents.get(pid) not in left:
-                self._cut.add(pid)
-                self._family.signal(pid, signal.SIGTERM)
+            if pid not in self._cut and self._family.parents.get(pid) not in left:
+                self._signal(pid, signal.SIGTERM)
         return left
+
+    def _signal(self, pid: int, signum: signal.Signals) -> None:
+        self._cut.add(pid)  # before the signal, because the end of the process may be noticed at once
+        if not self._family.signal(pid, signum):
+            self._cut.discard(pid)
 
 
 class ProcessStart:
@@ -175,13 +181,29 @@ class ProcessStart:
         everyone = [Processes.of(each, is_cleanup=is_cleanup) for each in runs]
         self._processes = everyone[0]
         self._run_id = run.id
-        self._cookie = ":".join(each.id for each in reversed(everyone))
+        self._cookies = [each.id for each in reversed(everyone)]
         self._processes.begin(self._boundary)
 
     def environment(self, given: Mapping[str, str] | None) -> dict[str, str]:
         """Return the environment of the process, with the cookies that find it and everything it starts."""
         # Without the variable that identifies the worker: processes that a completed run leaves behind may outlive it.
-        return table.environment(given, self._run_id, self._cookie, None)
+        return table.environment(given, self._run_id, ":".join(self._cookies), None)
+
+    @contextlib.contextmanager
+    def marking_forks(self) -> Iterator[None]:
+        """Make a process that the block forks, and all forks of it, bear the cookies."""
+        table.expect_fork()
+        reset = _start_of_fork.set(self)
+        try:
+            yield
+        finally:
+            _start_of_fork.reset(reset)
+
+    def mark(self) -> None:
+        """Mark this process, which was just forked: its children inherit the environment, its forks the marks."""
+        os.environ.update(self.environment({}))
+        for cookie in self._cookies:
+            table.mark_fork(cookie)
 
     def started(self, pid: int) -> None:
         """Follow the process."""
@@ -190,3 +212,17 @@ class ProcessStart:
     def failed(self, error: BaseException) -> None:
         """Record that the process was not started."""
         self._processes.ended(self._boundary, type(error))
+
+
+_start_of_fork: ContextVar[ProcessStart | None] = ContextVar("stoppable-start-of-fork", default=None)
+
+
+def _mark_fork() -> None:
+    start = _start_of_fork.get()
+    if start is not None:
+        _start_of_fork.set(None)  # its own forks inherit the marks
+        start.mark()
+
+
+# At the fork, before any code of the user can fork again: a second fork would be known by nothing else.
+os.register_at_fork(after_in_child=_mark_fork)

@@ -105,14 +105,13 @@ def _forked(original: Callable[[], Any], pid_of: Callable[[Any], int]) -> Any:
     if scope is None:
         return original()
     start = ProcessStart(scope, "fork")
-    cookies = start.environment({})
     try:
-        result = original()
+        with start.marking_forks():
+            result = original()
     except BaseException as error:
         start.failed(error)
         raise
     if pid_of(result) == 0:
-        os.environ.update(cookies)  # for its children; the fork has its parent's environment, and is known by its pid
         _set(FORKED)
     else:
         start.started(pid_of(result))
@@ -134,7 +133,8 @@ def process_start_of(original: Callable[[Any], None]) -> Callable[[Any], None]:
         # A forked process has no run, and multiprocessing's own servers, which this may start, belong to none.
         reset: Token[RunContext] = _set(FORKED)
         try:
-            original(self)
+            with process.marking_forks():
+                original(self)
         except BaseException as error:
             process.failed(error)
             raise

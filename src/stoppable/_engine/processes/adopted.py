@@ -183,13 +183,13 @@ class _Adopted(Participant):
         if self._is_over:
             return None
         left = self._strike()
-        if not left:
+        if not left and self._family.is_gone:
             self.over()
             return None
         for pid in set(left) - self._watched:
             self._watched.add(pid)
             watcher.watch(pid, lambda: watcher.call(self._look))
-        if self._force is Force.NONE:
+        if self._force is Force.NONE and left:
             return None  # the watcher calls this again when one of them ends
         longest = _SHORT if self._force is Force.KILL and self._run.outcome is None else _LONG
         self._pause = min(self._pause * 2 + 0.001, longest)
@@ -203,8 +203,8 @@ class _Adopted(Participant):
             left = self._family.find()
         if self._force is Force.KILL or (self._force is Force.TERM and not self._is_told):
             self._is_told = True
-            self._is_cut = self._is_cut or bool(left)
-            left = self._family.strike(signal.SIGKILL if self._force is Force.KILL else signal.SIGTERM)
+            left, struck = self._family.strike(signal.SIGKILL if self._force is Force.KILL else signal.SIGTERM)
+            self._is_cut = self._is_cut or bool(struck)
         return left
 
     def _run_ended(self) -> None:

@@ -53,7 +53,7 @@ class Keeper:
         self._is_told = False
         self._drain_until: float | None = None
         self._is_captured = False
-        self._seen: list[int] | None = None  # the processes found in this turn; None if there was no search
+        self._is_empty: bool | None = None  # whether this turn has proven that none is left; None without a search
         self._pause = 0.0
 
     def keep(self) -> None:
@@ -83,6 +83,7 @@ class Keeper:
         if group.force is not Force.NONE:
             group.cut = True  # it was told to end before it started
             return False
+        self._members = table.Members(group.id)
         try:
             self._leader = subprocess.Popen(  # noqa: S603 - what the caller asked for
                 command.args,
@@ -99,7 +100,7 @@ class Keeper:
         except Exception as error:
             group.error = not_started(command.name, command.cwd, error)
             return False
-        self._members = table.Members(group.id, self._leader.pid)
+        self._members.session = self._leader.pid
         if self._leader.stdin is not None and isinstance(pipes.stdin, Outgoing):
             self._pump.write_to(self._leader.stdin, pipes.stdin)
         for file, sink in ((self._leader.stdout, pipes.stdout), (self._leader.stderr, pipes.stderr)):
@@ -170,7 +171,7 @@ class Keeper:
     def _obey(self) -> None:
         """Send pending signals: TERM once, because a second one would interrupt clean-up; KILL in every turn."""
         group = self._group
-        self._seen = None
+        self._is_empty = None
         while group.signals:
             self._signal_group(group.signals.pop(0))
         if group.force is Force.KILL:
@@ -184,15 +185,15 @@ class Keeper:
     def _strike(self, signum: signal.Signals) -> None:
         group = self._group
         group.cut = group.cut or group.returncode is None
+        self._members.pids()  # notes children of members that bear no cookie: the death of a member makes them orphans
         self._signal_group(signum)
         if signum is signal.SIGTERM:
             self._signal_group(signal.SIGCONT)  # a suspended process would not handle TERM
         # Search after the signal: this also finds processes that left the group before it.
-        self._seen = []
         for pid in self._members.each():
-            self._seen.append(pid)
             if not self._is_in_group(pid):
                 self._members.signal(pid, signum)
+        self._is_empty = self._members.is_gone
 
     def _signal_group(self, signum: int) -> None:
         if not self._is_reaped:
@@ -223,7 +224,10 @@ class Keeper:
             self._group.captured()
         if self._group.returncode is None or not self._is_captured:
             return False
-        if not (self._members.pids() if self._seen is None else self._seen):
+        if self._is_empty is None:
+            self._members.pids()
+            self._is_empty = self._members.is_gone
+        if self._is_empty:
             return True
         if self._group.ends_with_leader:
             self._group.end()
@@ -238,7 +242,7 @@ class Keeper:
 
     def _note_reaped(self) -> None:
         self._is_reaped = True
-        self._members.forget_session()
+        self._members.session = None
 
 
 def _stream(stream: Outgoing | Sink | int | IO[Any] | None) -> int | IO[Any] | None:

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from stoppable._engine.boot import boot_id
-from stoppable._engine.processes import table
+from stoppable._engine.processes import proc_files, table
 
 
 @cache
@@ -47,7 +47,7 @@ def end_processes_of(runs: Collection[str]) -> list[int]:
 
 def _end_all(is_one: Callable[[int], bool]) -> list[int]:
     with contextlib.suppress(OSError):
-        return [pid for pid in table.listed() if pid != os.getpid() and _end(pid, is_one)]
+        return [pid for pid in proc_files.listed() if pid != os.getpid() and _end(pid, is_one)]
     return []
 
 

@@ -1,18 +1,35 @@
 """Finds the processes of a group among all processes of the machine, and signals no others (G13).
 
-A process belongs to a group if it is in the session of the group's leader, or if the group's id is in its environment,
-which finds processes that left the session with ``setsid``. A process that left the session and hid its environment is
-not found (N6). Without ``/proc`` no process is found, and only the process group as a whole can be signalled.
+A process belongs to a group if it is in the session of the group's leader, if its parent does, or if it bears the
+group's id: in its environment, which survives ``setsid`` and the death of its parent, or, for a fork that executes no
+other program and so still shows the environment of its parent, in the name of a memory mapping (see ``mark_fork``). A
+process that left the session, lost its parent and cleared its environment is not found (N6). Without ``/proc`` no
+process is found, and only the process group as a whole can be signalled.
+
+**What proves that no process is left.** A search takes about a millisecond, and processes may fork and end meanwhile, so
+a search that finds none proves nothing by itself. It does if it was complete: the kernel lists processes by rising
+pids, and gives new ones rising pids. Suppose that at every moment of the listing some member was alive, the first of
+them from the beginning. If the listing passed its pid too late, it had ended by then, and the next one, with a higher
+pid, already lived when the listing passed that one; and so on, up to the member that was alive at the end, which must
+have been listed. So if no listed process is a member, there was a moment without members, and members come only from
+members. This fails if a listed process could not be looked at before it ended (it may have been the member), or if the
+pids started again at 1; then the search is not complete, and is repeated.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import os
+import re
 import signal
-import threading
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from stoppable import _api_key
+from stoppable._engine.boot import boot_clock
+from stoppable._engine.processes import proc_files
 
 RUN = "STOPPABLE_RUN"
 """The environment variable with the id of the run that started a process."""
@@ -24,13 +41,8 @@ GROUPS = "STOPPABLE_GROUPS"
 # A group has its own id because a run has many groups, and the end of one must not end the others. The outer ids are
 # kept, so that the processes of a stoppable program inside a run are found even after that program was killed.
 
-_PROC = "/proc"
-_CHUNK = 1 << 16
 _LOOKS = 5
-_EXEC_SECONDS = 0.002
-
-_bare: set[int] = set()
-"""Processes that never showed an environment during a whole search; later searches do not wait for them."""
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def environment(
@@ -49,192 +61,107 @@ def environment(
 
 def is_readable() -> bool:
     """Return whether this system shows its processes in ``/proc``."""
-    return os.access(f"{_PROC}/self/environ", os.R_OK)
+    return os.access(f"{proc_files.PROC}/self/environ", os.R_OK)
+
+
+class Stat(NamedTuple):
+    """What the kernel tells about a process."""
+
+    name: str
+    is_dead: bool
+    """It is a zombie."""
+    parent: int
+    group: int
+    session: int
+    started: bytes
+    """When it was started, which distinguishes it from a later process with the same pid."""
+    is_fork: bool
+    """It has not executed a program since it was forked."""
+    is_kernel: bool
+    env: tuple[bytes, bytes]
+    """Where its environment begins and ends; zeros during an exec, and while it dies."""
+
+
+# Indices of fields, counted after the name of the program (man 5 proc_pid_stat), and bits of the flags.
+_STATE, _PARENT, _GROUP, _SESSION, _FLAGS, _THREADS, _STARTED, _ENV = 0, 1, 2, 3, 6, 17, 19, 47
+_FORKED_NO_EXEC, _KERNEL_THREAD = 0x40, 0x200000
+
+
+def look_at(pid: int) -> Stat:
+    """Return what the kernel tells about a process; raise OSError if it is gone."""
+    head, _, tail = proc_files.stat(pid).rpartition(b")")
+    fields = tail.split()
+    if len(fields) < _ENV + 2:
+        raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone")
+    flags = int(fields[_FLAGS])
+    return Stat(
+        head.partition(b"(")[2].decode(errors="replace"),
+        # A program whose main thread ended before its other threads is also in state Z, but it still runs.
+        fields[_STATE] in b"ZX" and fields[_THREADS] in b"01",
+        int(fields[_PARENT]),
+        int(fields[_GROUP]),
+        int(fields[_SESSION]),
+        fields[_STARTED],
+        bool(flags & _FORKED_NO_EXEC),
+        bool(flags & _KERNEL_THREAD),
+        (fields[_ENV], fields[_ENV + 1]),
+    )
+
+
+def snapshot() -> dict[int, Stat]:
+    """Return all live processes, by pid."""
+    found = {}
+    for pid in proc_files.listed():
+        with contextlib.suppress(OSError):  # it is gone
+            stat = look_at(pid)
+            if not stat.is_dead:
+                found[pid] = stat
+    return found
 
 
 def children() -> list[int]:
     """Return the live children of this process."""
-    return [pid for pid in listed() if _is_child(pid)]
-
-
-def parents() -> dict[int, int]:
-    """Return the parent of every live process, by pid."""
-    found = {}
-    for pid in listed():
-        try:
-            fields = _stat(pid)
-            if not _is_zombie(fields):
-                found[pid] = int(fields[_PARENT])
-        except (OSError, IndexError):
-            continue  # it is gone
-    return found
+    return [pid for pid, stat in snapshot().items() if stat.parent == os.getpid()]
 
 
 def ancestors() -> list[int]:
     """Return the ancestors of this process, the nearest first."""
-    above, found = parents(), [os.getppid()]
-    while (parent := above.get(found[-1], 0)) > 0:
-        found.append(parent)
+    alive, found = snapshot(), [os.getppid()]
+    while found[-1] in alive and alive[found[-1]].parent > 0:
+        found.append(alive[found[-1]].parent)
     return found
 
 
 def in_group(pgid: int) -> list[int]:
     """Return the processes of a process group."""
-    return [pid for pid in listed() if _group_of(pid) == pgid]
-
-
-def _group_of(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return None  # it is gone
-
-
-class Members:
-    """The live processes of one group; a zombie counts as dead."""
-
-    __slots__ = ("_blank", "_cookie", "_known", "_session")
-
-    def __init__(self, group_id: str, session: int) -> None:
-        self._cookie = group_id.encode()
-        self._session: int | None = session
-        self._known: dict[int, bytes] = {}  # processes that had the cookie, with their start times
-        self._blank: list[int] = []  # processes that show no environment
-
-    def forget_session(self) -> None:
-        """Use only the cookie from now on: the leader was reaped, so the id of its session may be reused."""
-        self._session = None
-
-    def pids(self) -> list[int]:
-        """Return the live processes; takes a few microseconds for every process of the machine."""
-        return list(self.each())
-
-    def each(self) -> Iterator[int]:
-        """Yield each live process as soon as it is found, because some end before all of them are listed."""
-        looked_at: set[int] = set()
-        self._blank = []
-        # A process may fork and end during the search, so repeat it until there is no new process.
-        for _ in range(_LOOKS):
-            new = listed() - looked_at
-            if not new:
-                break
-            looked_at |= new
-            yield from filter(self.has, sorted(new, reverse=True))  # mostly the newest first
-        _bare.intersection_update(looked_at)
-        # During an exec a process shows no environment; some processes never have one.
-        for _ in range(_LOOKS):
-            blank, self._blank = self._blank, []
-            if not blank:
-                break
-            threading.Event().wait(_EXEC_SECONDS)
-            yield from filter(self.has, blank)
-        _bare.update(self._blank)
-
-    def has(self, pid: int) -> bool:
-        """Return whether a process is a live member of the group."""
-        try:
-            session = os.getsid(pid)
-            # Session 0 means a thread of the kernel, like most entries on a small machine. In a container it may also
-            # mean that the session was opened outside; then the session of this process was too.
-            if session == 0 and os.getsid(0) != 0:
-                return False
-            if session == self._session:
-                return not _is_zombie(_stat(pid))
-            return self._is_known(pid) or self._bears_cookie(pid)
-        except OSError:
-            return False  # it has ended, or belongs to another user
-
-    def signal(self, pid: int, signum: signal.Signals) -> None:
-        """Signal a process if it is a member, but not a new process with the same pid."""
-        try:
-            handle = open_pidfd(pid)
-            if handle is None:
-                # Without a pidfd, the start time shows whether the pid was reused, except in the last moment.
-                before = started(pid)
-                if self.has(pid) and started(pid) == before:
-                    os.kill(pid, signum)
-                return
-            try:
-                # Check with the pidfd open: if the pid is reused after that, the new process does not get the signal.
-                if self.has(pid):
-                    signal.pidfd_send_signal(handle, signum)
-            finally:
-                os.close(handle)
-        except OSError:
-            pass  # it has ended, or signalling it is not permitted: then it stays alive, and its run is lost
-
-    def _is_known(self, pid: int) -> bool:
-        """Return whether a process that had the cookie is alive: while dying it shows none, but still holds files."""
-        return pid in self._known and is_running(pid, self._known[pid])
-
-    def _bears_cookie(self, pid: int) -> bool:
-        found = environ(pid)
-        if not found and pid not in _bare and os.readlink(f"{_PROC}/{pid}/exe"):  # noqa: PTH115 - a Path is slower
-            self._blank.append(pid)
-        if self._cookie not in found:
-            return False
-        entries = [entry.partition(b"=") for entry in found.split(b"\0")]
-        if not any(name == GROUPS.encode() and self._cookie in value.split(b":") for name, _, value in entries):
-            return False
-        self._known[pid] = started(pid)
-        return True
-
-
-# Indices of fields, counted after the name of the program (man 5 proc_pid_stat).
-_STATE, _PARENT, _THREADS, _STARTED = 0, 1, 17, 19
-
-
-def listed() -> set[int]:
-    """Return the pids of all processes."""
-    try:
-        with os.scandir(_PROC) as entries:
-            return {int(entry.name) for entry in entries if entry.name.isdigit()}
-    except OSError:
-        return set()
+    return [pid for pid, stat in snapshot().items() if stat.group == pgid]
 
 
 def started(pid: int) -> bytes:
-    """Return the start time of a process, which distinguishes it from a later one with the same pid."""
-    return _stat(pid)[_STARTED]
+    """Return the start time of a process; raise OSError if it is gone."""
+    return look_at(pid).started
 
 
 def is_running(pid: int, since: bytes) -> bool:
     """Return whether the process with this pid and start time is alive; a zombie counts as dead."""
     try:
-        fields = _stat(pid)
-        return fields[_STARTED] == since and not _is_zombie(fields)
-    except (OSError, IndexError):
-        return False
-
-
-def _stat(pid: int) -> list[bytes]:
-    return _read(f"{_PROC}/{pid}/stat").rpartition(b")")[2].split()
-
-
-def _is_child(pid: int) -> bool:
-    try:
-        fields = _stat(pid)
+        stat = look_at(pid)
     except OSError:
-        return False  # it is gone
-    return int(fields[_PARENT]) == os.getpid() and not _is_zombie(fields)
+        return False
+    return stat.started == since and not stat.is_dead
 
 
 def environ(pid: int) -> bytes:
     """Return the environment that a process was started with."""
-    return _read(f"{_PROC}/{pid}/environ")
+    return proc_files.content(f"{proc_files.PROC}/{pid}/environ")
 
 
 def name(pid: int) -> str:
     """Return the name of a process, or a question mark if it has ended."""
     try:
-        return _read(f"{_PROC}/{pid}/comm").decode(errors="replace").strip()
+        return look_at(pid).name
     except OSError:
         return "?"
-
-
-def _is_zombie(fields: list[bytes]) -> bool:
-    # A program whose main thread ended before its other threads is also in state Z, but it still runs.
-    return fields[_STATE] in b"ZX" and fields[_THREADS] in b"01"
 
 
 def open_pidfd(pid: int) -> int | None:
@@ -245,13 +172,188 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
-def _read(path: str) -> bytes:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+# The groups of a process
+
+
+_MARK = "stoppable-"
+_MARKED = re.compile(rb"/memfd:" + _MARK.encode() + rb"(\w+)")
+_marks_forks = False
+
+
+def expect_fork() -> None:
+    """Look for marks of forks from now on."""
+    global _marks_forks
+    _marks_forks = True
+
+
+def mark_fork(group_id: str) -> None:
+    """Mark this process, which was just forked, and all forks of it, as members of a group.
+
+    The mark is a mapping of a nameless file, whose label ``/proc`` shows. Unlike a descriptor, a program that closes
+    all its files to become a daemon keeps it. An exec drops it, and then the environment has the id.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another system; then the fork is known by its pid only
+        descriptor = os.memfd_create(_MARK + group_id)
+        try:
+            libc = ctypes.CDLL(None)
+            libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+            libc.mmap.restype = ctypes.c_void_p
+            libc.mmap(None, 1, _PROT_READ, _MAP_SHARED, descriptor, 0)
+        finally:
+            os.close(descriptor)
+
+
+_PROT_READ, _MAP_SHARED = 1, 1
+
+_groups_of: dict[int, tuple[bytes, frozenset[bytes]]] = {}
+"""By pid, the start time of a process and the ids of its groups: they are read once, by the first search."""
+
+
+def _read_groups(pid: int, stat: Stat) -> frozenset[bytes] | None:
+    """Return the ids of the groups that a process bears, or None if it cannot be known at the moment."""
+    earlier = _groups_of.get(pid)
+    if earlier is not None and earlier[0] == stat.started:
+        return earlier[1]
+    found: set[bytes] = set()
     try:
-        found = chunk = os.read(handle, _CHUNK)
-        while chunk:
-            chunk = os.read(handle, _CHUNK)
-            found += chunk
-    finally:
-        os.close(handle)
-    return found
+        content = environ(pid)
+        if not content and (stat.env[0] != stat.env[1] or stat.env[0] == b"0"):
+            return None  # it is in an exec, or dies
+        for entry in content.split(b"\0"):
+            variable, _, value = entry.partition(b"=")
+            if variable == _GROUPS:
+                found.update(value.split(b":"))
+        if stat.is_fork and _marks_forks:
+            found.update(_MARKED.findall(proc_files.content(f"{proc_files.PROC}/{pid}/maps")))
+    except PermissionError:
+        pass  # it belongs to another user
+    except OSError:
+        return None  # it is gone
+    groups = frozenset(found)
+    if not (stat.is_fork and stat.parent == os.getpid()):  # one that this process is starting gets its marks soon
+        _groups_of[pid] = stat.started, groups
+    return groups
+
+
+_GROUPS = GROUPS.encode()
+
+
+class Members:
+    """The live processes of one group; a zombie counts as dead."""
+
+    __slots__ = ("_cookie", "_dead", "_known", "_since", "is_gone", "parents", "session")
+
+    def __init__(self, group_id: str, session: int | None = None) -> None:
+        """Create the group, before the first process that bears its id is started."""
+        self._cookie = group_id.encode()
+        self.session = session
+        """The session whose processes are members; None once its id may be reused, because its leader was reaped."""
+        self._known: dict[int, bytes] = {}  # all processes that were members, with their start times
+        self._dead: dict[int, bytes] = {}  # the zombies that the last search saw, with their start times
+        self._since = int(boot_clock() * _TICKS) - 1
+        self.is_gone = False
+        """Whether the last search has proven that no member is alive."""
+        self.parents: dict[int, int] = {}
+        """The parents of the members that the last search returned."""
+
+    def pids(self) -> list[int]:
+        """Return the live processes; takes one or two milliseconds for a hundred processes of the machine."""
+        return sorted(self.each())
+
+    def each(self) -> Iterator[int]:
+        """Yield each live process as soon as it is found, because some end before all of them are listed."""
+        for _ in range(_LOOKS):
+            is_empty = True
+            for pid in self._search():
+                is_empty = False
+                yield pid
+            if self.is_gone or not is_empty:
+                return
+
+    def _search(self) -> Iterator[int]:
+        self.is_gone, self.parents = False, {}
+        is_complete, newest, dead_before = True, proc_files.last_pid(), self._dead
+        others: dict[int, Stat] = {}
+        dead: dict[int, bytes] = {}
+        pids = proc_files.listed()
+        for pid in reversed(pids):  # mostly the newest first
+            try:
+                stat = look_at(pid)
+            except OSError:
+                is_complete = False  # it ended after it was listed, and may have been a member
+                continue
+            if stat.is_dead:
+                dead[pid] = stat.started
+                if self._may_be_member(pid, stat) and dead_before.get(pid) != stat.started:
+                    is_complete = False  # when it was listed it may have lived, and it may have forked after that
+                continue
+            is_member = self._is_member(pid, stat)
+            if not is_member:
+                others[pid] = stat
+                is_complete = is_complete and is_member is not None
+            elif self._note(pid, stat):
+                is_complete = False
+                yield pid
+        for pid in self._descendants(others):
+            is_complete = False
+            yield pid
+        for pid in _groups_of.keys() - pids:
+            _groups_of.pop(pid, None)
+        self._dead = dead
+        self.is_gone = is_complete and proc_files.last_pid() >= newest
+
+    def _descendants(self, others: dict[int, Stat]) -> Iterator[int]:
+        """Yield the children of members that bear no id: a fork, ``env -i``."""
+        is_growing = True
+        while is_growing:
+            below = [pid for pid, stat in others.items() if stat.parent in self.parents]
+            is_growing = bool(below)
+            yield from [pid for pid in below if self._note(pid, others.pop(pid))]
+
+    def _note(self, pid: int, stat: Stat) -> bool:
+        """Note a live member, and return whether it counts; the children of one that does not count do."""
+        self.parents[pid] = stat.parent
+        if self._is_spared(pid, stat):
+            return False
+        self._known[pid] = stat.started
+        return True
+
+    def _is_spared(self, pid: int, stat: Stat) -> bool:  # noqa: ARG002 - for subclasses
+        return False
+
+    def _is_member(self, pid: int, stat: Stat) -> bool | None:
+        """Return whether a live process is a member, or None if it cannot be known at the moment."""
+        if self._known.get(pid) == stat.started or stat.session == self.session:
+            return True
+        if not self._may_be_member(pid, stat):
+            return False
+        groups = _read_groups(pid, stat)
+        return None if groups is None else self._cookie in groups
+
+    def _may_be_member(self, pid: int, stat: Stat) -> bool:
+        return (int(stat.started) >= self._since and not stat.is_kernel) or pid in self._known
+
+    def has(self, pid: int) -> bool:
+        """Return whether a process is a live member that was found before."""
+        return pid in self._known and is_running(pid, self._known[pid])
+
+    def signal(self, pid: int, signum: signal.Signals) -> bool:
+        """Signal a process if it is a member, but not a new process with the same pid; return whether it was sent."""
+        try:
+            handle = open_pidfd(pid)
+            if handle is None:
+                # Without a pidfd, the start time shows whether the pid was reused, except in the last moment.
+                is_member = self.has(pid)
+                if is_member:
+                    os.kill(pid, signum)
+                return is_member
+            try:
+                # Check with the pidfd open: if the pid is reused after that, the new process does not get the signal.
+                is_member = self.has(pid)
+                if is_member:
+                    signal.pidfd_send_signal(handle, signum)
+            finally:
+                os.close(handle)
+        except OSError:
+            return False  # it has ended, or signalling it is not permitted: then it stays alive, and its run is lost
+        return is_member

@@ -1,7 +1,7 @@
 """Follows processes that stoppable did not start: a pidfd reports their end, and each is signalled separately.
 
 Groups and sessions are never signalled, because they may contain unrelated processes (G13). A child of a followed
-process is found while its parent lives, or by the cookie in its environment.
+process is found while its parent lives, or by the cookie that it bears.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class Family(table.Members):
     __slots__ = ("_added", "_spared", "kills")
 
     def __init__(self, cookie: str, spared: tuple[str, ...] = ()) -> None:
-        super().__init__(cookie, session=-1)
-        self.forget_session()
+        super().__init__(cookie)
         self._spared = spared  # prefixes of the names of programs that are left alone, unless they were added
         self._added: set[int] = set()
         self.kills: int = 0  # how often all processes were searched and killed
@@ -44,37 +43,32 @@ class Family(table.Members):
     def add(self, pid: int) -> bool:
         """Add a process; return False if there is none with that pid."""
         self._added.add(pid)
-        return self._note(pid)
-
-    def _note(self, pid: int) -> bool:
-        with contextlib.suppress(OSError, IndexError):
+        with contextlib.suppress(OSError):
             self._known[pid] = table.started(pid)
             return True
         return False
 
     def find(self) -> list[int]:
-        """Return the live processes; takes a few microseconds for every process of the machine."""
-        found = set(self.pids())
-        parents = table.parents()
-        is_growing = bool(found)
-        while is_growing:  # children without the cookie: a fork, `env -i`
-            children = {pid for pid, parent in parents.items() if parent in found} - found
-            found |= {pid for pid in children if self._note(pid)}
-            is_growing = bool(children & found)
-        return sorted(pid for pid in found if self.has(pid) and not self._is_spared(pid))
+        """Return the live processes; if there is none, ``is_gone`` says whether that is proven."""
+        return self.pids()
 
-    def _is_spared(self, pid: int) -> bool:
-        return bool(self._spared) and pid not in self._added and table.name(pid).startswith(self._spared)
+    def _is_spared(self, pid: int, stat: table.Stat) -> bool:
+        return bool(self._spared) and pid not in self._added and stat.name.startswith(self._spared)
 
-    def strike(self, signum: signal.Signals) -> list[int]:
-        """Signal all live processes, and return their pids."""
-        found = self.find()
-        for pid in found:
-            self.signal(pid, signum)
-            if signum is signal.SIGTERM:
-                self.signal(pid, signal.SIGCONT)  # a suspended process would not handle TERM
+    def strike(self, signum: signal.Signals) -> tuple[list[int], list[int]]:
+        """Signal all live processes; return the pids of all, and of those that were signalled."""
+        known = self.pids()  # including children that bear no cookie, which the death of a member makes orphans
+        # TERM to the oldest first: a parent must not see the death of its child before it gets the signal itself. KILL
+        # at once to each that is found: it may be about to fork its successor and end.
+        found, struck = [], []
+        for pid in known if signum is signal.SIGTERM else self.each():
+            found.append(pid)
+            if self.signal(pid, signum):
+                struck.append(pid)
+                if signum is signal.SIGTERM:
+                    self.signal(pid, signal.SIGCONT)  # a suspended process would not handle TERM
         self.kills += signum is signal.SIGKILL
-        return found
+        return found, struck
 
 
 class Watcher:
@@ -164,7 +158,7 @@ def _guarded(call: Callable[[], float | None]) -> float | None:
 def _started(pid: int) -> bytes | None:
     try:
         return table.started(pid)
-    except (OSError, IndexError):
+    except OSError:
         return None
 
 
