@@ -16,9 +16,10 @@ from .engine_mutants import ENGINE_MUTANTS
 from .honesty_mutants import HONESTY_MUTANTS
 from .mutant import Mutant
 from .plain_mutants import PLAIN_MUTANTS
+from .process_mutants import PROCESS_MUTANTS
 from .store_mutants import STORE_MUTANTS
 
-MUTANTS = (*CORE_MUTANTS, *ENGINE_MUTANTS, *HONESTY_MUTANTS, *PLAIN_MUTANTS, *STORE_MUTANTS)
+MUTANTS = (*CORE_MUTANTS, *ENGINE_MUTANTS, *HONESTY_MUTANTS, *PLAIN_MUTANTS, *PROCESS_MUTANTS, *STORE_MUTANTS)
 
 
 def chosen(how: str | None) -> tuple[Mutant, ...]:

@@ -128,7 +128,7 @@ async def test_a_stop_of_the_parent_run_ends_the_forks_that_a_completed_child_ha
     assert not table.is_running(pid, since)
 
 
-LINK = 'echo $$ >> "$F"; sleep 0.02; setsid sh -c "$S" & exit 0'
+LINK = '[ "$N" = 0 ] && exit; export N=$((N-1)); echo $$ >> "$F"; sleep 0.02; setsid sh -c "$S" & exit 0'
 
 
 @pytest.mark.parametrize("mode", ["kill", "immediate", "graceful"])
@@ -136,7 +136,7 @@ async def test_a_chain_of_processes_that_start_their_successor_and_end_is_ended(
     log = tmp_path / "log"
 
     async def agent():
-        subprocess.Popen(["sh", "-c", LINK], env={**os.environ, "F": str(log), "S": LINK}).wait()
+        subprocess.Popen(["sh", "-c", LINK], env={**os.environ, "F": str(log), "S": LINK, "N": "1000"}).wait()
         await stoppable.sleep(60)
 
     handle = await stoppable.spawn(agent)

@@ -1,4 +1,4 @@
-"""An agent process ends with everything that it started, however that hid (amendment: nothing proves by not finding)."""
+"""An agent process ends with everything that it started, however that hid (G8)."""
 
 import os
 import signal
@@ -46,8 +46,8 @@ def leaves_a_daemon(path, seconds=60):
 
 def starts_a_chain(path, seconds=60):
     '''Each process starts its successor, in a new session, and ends.'''
-    script = 'echo $$ >> "$F"; env -i F="$F" S="$S" setsid sh -c "$S" & exit 0'
-    subprocess.run(["sh", "-c", script], env={"PATH": "/usr/bin:/bin", "F": path, "S": script})
+    script = '[ "$N" = 0 ] && exit; echo $$ >> "$F"; env -i F="$F" S="$S" N=$((N-1)) setsid sh -c "$S" & exit 0'
+    subprocess.run(["sh", "-c", script], env={"PATH": "/usr/bin:/bin", "F": path, "S": script, "N": "3000"})
     time.sleep(seconds)
 
 def reads_an_exit_code():

@@ -24,8 +24,10 @@ class Chain:
     def go_on(self, *, reap=True):
         self.links.append(subprocess.Popen(["sleep", "60"], env=self._env))
         for link in self.links[:-1]:
-            link.kill()
-            os.waitid(os.P_PID, link.pid, os.WEXITED | (0 if reap else os.WNOWAIT))
+            os.kill(link.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, link.pid, os.WEXITED | os.WNOWAIT)
+            if reap:
+                link.wait(30)
         if reap:
             del self.links[:-1]
 
@@ -63,13 +65,43 @@ def after_each_listing(monkeypatch, happens):
 def test_a_chain_that_goes_on_after_each_listing_is_not_proven_dead(members, chain, monkeypatch, reap):
     with monkeypatch.context() as patched:
         after_each_listing(patched, lambda: chain.go_on(reap=reap))
-        assert members.pids() == []
-        assert not members.is_gone
+        for _ in range(5):
+            assert members.pids() == []
+            assert not members.is_gone
     assert members.pids() == [chain.links[-1].pid]
     assert not members.is_gone
     chain.end()
     assert members.pids() == []
     wait_until(lambda: members.pids() == [] and members.is_gone)
+
+
+def test_strangers_that_end_after_each_listing_are_in_nobodys_way(members, monkeypatch):
+    with subprocess.Popen(["sh", "-c", "for n in 1 2 3 4 5; do sleep 60 & echo $!; done; wait"], stdout=-1) as parent:
+        others = [int(parent.stdout.readline()) for _ in range(5)]
+        wait_until(lambda: all(table.name(pid) == "sleep" for pid in others))
+
+        def end_one():
+            pid = others.pop()
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not table.is_running(pid, since[pid]))
+
+        since = {pid: table.started(pid) for pid in others}
+        with monkeypatch.context() as patched:
+            after_each_listing(patched, end_one)
+            assert members.pids() == []
+        assert members.is_gone
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_where_no_search_is_complete_many_that_find_nothing_count(members, monkeypatch):
+    """Other programs may start orphans all the time, and nobody can tell whose they are once they have ended."""
+    monkeypatch.setattr(proc_files, "last_pid", iter(range(10_000, 0, -1)).__next__)
+    searches = 0
+    while not members.is_gone:
+        assert members.pids() == []
+        searches += 1
+    assert searches > 10
 
 
 def test_a_search_in_which_the_pids_start_again_is_no_proof(members, monkeypatch):

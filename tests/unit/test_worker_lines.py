@@ -137,7 +137,7 @@ async def test_a_worker_that_dies_beside_a_command_it_started_is_failed(agents):
         worker = await until(lambda: next(iter(host.live), None))
         outcome = await handle.outcome()
     assert (outcome.status, "SIGKILL" in str(outcome.error)) == ("failed", True)
-    assert worker._members.pids() == []
+    assert worker._reaped.members.pids() == []
 
 
 @pytest.mark.usefixtures("_with_and_without_pidfd")
@@ -150,7 +150,7 @@ async def test_a_worker_that_dies_beside_its_own_fork_is_failed_and_what_it_had_
             async for number in handle.stream():
                 received.append(number)
     assert received == list(range(1000))
-    assert worker._members.pids() == []
+    assert worker._reaped.members.pids() == []
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="without a pidfd the run ends with the talking")

@@ -93,6 +93,25 @@ async def test_what_ignores_ctrl_c_dies_and_so_does_the_job_in_the_background(ta
     assert "still here" in answers(conversation)["look"]
 
 
+async def test_a_job_that_left_the_session_of_its_shell_dies_too(talk, tmp_path):
+    conversation = talk(
+        asks(command(f"setsid sh -c 'echo $$ > {tmp_path}/job; exec sleep 300' > /dev/null 2>&1 &")),
+        asks(command(f"sh -c 'echo $$ > {tmp_path}/started; exec sleep 300'")),
+        asks(command("echo still here", "look")),
+        says("done"),
+    )
+    running = asyncio.create_task(conversation.arun())
+    pid, job = await written(tmp_path / "started"), await written(tmp_path / "job")
+    conversation.interrupt()
+    await running
+    assert not alive(pid)
+    assert not alive(job)
+    assert run_of(conversation).outcome.status == "stopped"
+    conversation.send_message("again")
+    await conversation.arun()
+    assert "still here" in answers(conversation)["look"]
+
+
 async def test_jobs_in_the_background_can_be_kept_and_a_later_stop_spares_those_of_earlier_runs(talk, tmp_path):
     conversation = talk(
         asks(command(f"sleep 300 & echo $! > {tmp_path}/job")),

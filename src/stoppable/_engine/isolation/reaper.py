@@ -30,7 +30,7 @@ _SHORT, _LONG = 0.001, 1.0
 def main(leash: int, line: int, command: list[str]) -> None:
     """Start the agent process, reap until there is no child left, and report."""
     prctl(_SET_SUBREAPER, 1)
-    os.set_inheritable(leash, False)
+    os.set_inheritable(leash, False)  # noqa: FBT003 - it takes no names
     agent = _start(command)
     os.close(line)  # the host reads the end of the line when the agent process closes it
     code = Reaper(leash, agent).reap()
@@ -123,10 +123,10 @@ class Reaper:
             if not os.read(self._leash, 1 << 10):
                 self._leash = None  # the host is dead
 
-    def _ignore(self, number: int, frame: FrameType | None) -> None:
+    def _ignore(self, _number: int, _frame: FrameType | None) -> None:
         pass  # the signal wakes ``select``
 
-    def _forward(self, number: int, frame: FrameType | None) -> None:
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
         if self._code is None:
             os.kill(self._agent, number)
 

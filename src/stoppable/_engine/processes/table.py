@@ -6,14 +6,20 @@ other program and so still shows the environment of its parent, in the name of a
 process that left the session, lost its parent and cleared its environment is not found (N6). Without ``/proc`` no
 process is found, and only the process group as a whole can be signalled.
 
-**What proves that no process is left.** A search takes about a millisecond, and processes may fork and end meanwhile, so
-a search that finds none proves nothing by itself. It does if it was complete: the kernel lists processes by rising
-pids, and gives new ones rising pids. Suppose that at every moment of the listing some member was alive, the first of
-them from the beginning. If the listing passed its pid too late, it had ended by then, and the next one, with a higher
-pid, already lived when the listing passed that one; and so on, up to the member that was alive at the end, which must
-have been listed. So if no listed process is a member, there was a moment without members, and members come only from
-members. This fails if a listed process could not be looked at before it ended (it may have been the member), or if the
-pids started again at 1; then the search is not complete, and is repeated.
+**What proves that no process is left.** A search takes a millisecond or two, and processes may fork and end meanwhile,
+so a search that finds none proves nothing by itself. It does if it looked at every process that was listed. The kernel
+lists processes by rising pids, and gives rising pids to new ones. Suppose that some member was alive at every moment of
+the listing. The first of them lived from the beginning. If it was not listed, it had ended before the listing came to
+its pid; so its successor, with a higher pid, already lived when the listing came to that one; and so on, up to the
+member that lived at the end, which must have been listed. So if no listed process is a member, there was a moment
+without members, and members come only from members.
+
+That fails if a listed process ended before it was looked at, because it may have been a member that had forked; or if
+the pids started again at 1 meanwhile. Then the search is repeated, and as long as none was complete, the group counts
+as alive. A process that was looked at before, or whose parent is a stranger that adopts no orphans, is a stranger
+whenever it ends. Only where other programs start orphans all the time no search is complete. There, a member that is
+never met must have ended each time between the listing and the look at it, which is a fraction of its life: it counts
+as dead after fifty searches in a row.
 """
 
 from __future__ import annotations
@@ -42,6 +48,7 @@ GROUPS = "STOPPABLE_GROUPS"
 # kept, so that the processes of a stoppable program inside a run are found even after that program was killed.
 
 _LOOKS = 5
+_MISSES = 50
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -238,10 +245,28 @@ def _read_groups(pid: int, stat: Stat) -> frozenset[bytes] | None:
 _GROUPS = GROUPS.encode()
 
 
+def _strangers(others: dict[int, Stat], unknown: dict[int, Stat]) -> set[int]:
+    """Return the processes that are no members, given those that were ruled out and those that could not be looked at.
+
+    A child of a stranger is a stranger, except if the parent may have adopted it: orphans of members are adopted by an
+    ancestor of this process.
+    """
+    adopters, above = {os.getpid(), 1}, os.getpid()
+    while above in others and others[above].parent not in adopters:
+        above = others[above].parent
+        adopters.add(above)
+    strangers = set(others)
+    for pid in sorted(unknown):
+        parent = unknown[pid].parent
+        if parent in strangers and parent not in adopters:
+            strangers.add(pid)
+    return strangers
+
+
 class Members:
     """The live processes of one group; a zombie counts as dead."""
 
-    __slots__ = ("_cookie", "_dead", "_known", "_since", "is_gone", "parents", "session")
+    __slots__ = ("_cookie", "_dead", "_known", "_misses", "_since", "is_gone", "parents", "session")
 
     def __init__(self, group_id: str, session: int | None = None) -> None:
         """Create the group, before the first process that bears its id is started."""
@@ -250,6 +275,7 @@ class Members:
         """The session whose processes are members; None once its id may be reused, because its leader was reaped."""
         self._known: dict[int, bytes] = {}  # all processes that were members, with their start times
         self._dead: dict[int, bytes] = {}  # the zombies that the last search saw, with their start times
+        self._misses = 0  # how many searches in a row have found nothing, and were not complete
         self._since = int(boot_clock() * _TICKS) - 1
         self.is_gone = False
         """Whether the last search has proven that no member is alive."""
@@ -262,53 +288,63 @@ class Members:
 
     def each(self) -> Iterator[int]:
         """Yield each live process as soon as it is found, because some end before all of them are listed."""
+        strangers: set[int] = set()
         for _ in range(_LOOKS):
             is_empty = True
-            for pid in self._search():
+            for pid in self._search(strangers):
                 is_empty = False
+                self._misses = 0
                 yield pid
             if self.is_gone or not is_empty:
                 return
+            self._misses += 1
 
-    def _search(self) -> Iterator[int]:
+    def _search(self, strangers: set[int]) -> Iterator[int]:
+        """Look at all processes once; ``strangers`` are those that an earlier look at this moment has ruled out."""
         self.is_gone, self.parents = False, {}
         is_complete, newest, dead_before = True, proc_files.last_pid(), self._dead
         others: dict[int, Stat] = {}
+        unknown: dict[int, Stat] = {}
         dead: dict[int, bytes] = {}
         pids = proc_files.listed()
         for pid in reversed(pids):  # mostly the newest first
             try:
                 stat = look_at(pid)
             except OSError:
-                is_complete = False  # it ended after it was listed, and may have been a member
+                # It ended after it was listed, and may have been a member.
+                is_complete = is_complete and pid in strangers
                 continue
             if stat.is_dead:
                 dead[pid] = stat.started
-                if self._may_be_member(pid, stat) and dead_before.get(pid) != stat.started:
-                    is_complete = False  # when it was listed it may have lived, and it may have forked after that
+                # When it was listed it may have lived, and it may have forked after that.
+                if dead_before.get(pid) != stat.started and pid not in strangers and self._may_be_member(pid, stat):
+                    unknown[pid] = stat
                 continue
             is_member = self._is_member(pid, stat)
             if not is_member:
-                others[pid] = stat
-                is_complete = is_complete and is_member is not None
+                (others if is_member is False else unknown)[pid] = stat
             elif self._note(pid, stat):
                 is_complete = False
                 yield pid
-        for pid in self._descendants(others):
+        for pid in self._descendants(others, unknown):
             is_complete = False
             yield pid
+        strangers.update(_strangers(others, unknown))
         for pid in _groups_of.keys() - pids:
             _groups_of.pop(pid, None)
         self._dead = dead
-        self.is_gone = is_complete and proc_files.last_pid() >= newest
+        is_complete = is_complete and strangers >= unknown.keys() and proc_files.last_pid() >= newest
+        self.is_gone = is_complete or self._misses >= _MISSES
 
-    def _descendants(self, others: dict[int, Stat]) -> Iterator[int]:
+    def _descendants(self, *candidates: dict[int, Stat]) -> Iterator[int]:
         """Yield the children of members that bear no id: a fork, ``env -i``."""
         is_growing = True
         while is_growing:
-            below = [pid for pid, stat in others.items() if stat.parent in self.parents]
-            is_growing = bool(below)
-            yield from [pid for pid in below if self._note(pid, others.pop(pid))]
+            is_growing = False
+            for others in candidates:
+                below = [pid for pid, stat in others.items() if stat.parent in self.parents and not stat.is_dead]
+                is_growing = is_growing or bool(below)
+                yield from [pid for pid in below if self._note(pid, others.pop(pid))]
 
     def _note(self, pid: int, stat: Stat) -> bool:
         """Note a live member, and return whether it counts; the children of one that does not count do."""

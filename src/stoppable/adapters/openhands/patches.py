@@ -110,6 +110,7 @@ def activate() -> None:
         LocalConversation.cancel_token = property(_cancel_token(LocalConversation.cancel_token))
         if names.TERMINAL_SESSION is not None:
             names.TERMINAL_SESSION.execute = terminals.execute(names.TERMINAL_SESSION.execute)
+            terminals.mark_shells()
         _is_active = True
 
 

@@ -1,4 +1,7 @@
-"""The processes of a terminal, read from the kernel: the shell, its foreground command and its jobs."""
+"""The processes of a terminal, read from the kernel: the shell, its foreground command and its jobs.
+
+A job that left the session of its shell (``setsid job &``) is found by a variable that the shell was started with.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _PROC = Path("/proc")
+
+TERMINAL = "STOPPABLE_TERMINAL"
+"""The environment variable that identifies a terminal, or several that share the server of tmux."""
+_PANE = "TMUX_PANE"
 
 
 class ProcessInfo(NamedTuple):
@@ -44,9 +51,27 @@ def in_front(shell: int) -> int | None:
 
 
 def jobs(shell: int) -> set[ProcessInfo]:
-    """Return the processes in the session of a shell, without the shell."""
-    if not _PROC.is_dir():
+    """Return the processes that a shell has started, without the shell."""
+    leader = process(shell)
+    if leader is None:
         return set()
     numbers = [entry.name for entry in _PROC.iterdir() if entry.name.isdigit()]
-    found = [one for number in numbers if (one := process(number)) is not None]
-    return {one._replace(front=0) for one in found if one.session == shell and one.pid != shell}
+    found = [one for number in numbers if (one := process(number)) is not None and one.pid != shell]
+    terminal = _terminal_of(shell)
+    return {
+        one._replace(front=0)
+        for one in found
+        if one.session == shell
+        or (terminal is not None and one.started >= leader.started and _terminal_of(one.pid) == terminal)
+    }
+
+
+def _terminal_of(pid: int) -> tuple[bytes, bytes] | None:
+    """Return what identifies the terminal that a process was started in, or None."""
+    try:
+        entries = dict(entry.partition(b"=")[::2] for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return None  # it is gone, or belongs to another user
+    terminal = entries.get(TERMINAL.encode())
+    # Without the first one, the second may be that of the terminal in which the whole program was started.
+    return None if terminal is None else (terminal, entries.get(_PANE.encode(), b""))

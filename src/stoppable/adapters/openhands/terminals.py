@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import importlib
 import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import stoppable
 from stoppable.adapters.openhands import names
-from stoppable.adapters.openhands.processes import ProcessInfo, in_front, jobs, shell_of
+from stoppable.adapters.openhands.processes import TERMINAL, ProcessInfo, in_front, jobs, shell_of
 
 _logger = logging.getLogger("stoppable.adapters.openhands")
 
@@ -134,6 +136,22 @@ def _end(group: int) -> None:
     """Make a process group a part of the current, stopped run: it gets TERM, then KILL, and the run waits for it."""
     with contextlib.suppress(stoppable.AgentStopped):
         stoppable.adopt_process(pgid=group, name=f"command {group}")
+
+
+def mark_shells() -> None:
+    """Start every shell with a variable that identifies its terminal: it finds jobs that leave the shell's session."""
+    for name in ("subprocess_terminal", "tmux_terminal", "tmux_pane_pool"):
+        with contextlib.suppress(ImportError, AttributeError):  # without it, jobs are found by their session
+            module: Any = importlib.import_module(f"openhands.tools.terminal.terminal.{name}")
+            module.build_terminal_env = _with_mark(module.build_terminal_env)
+
+
+def _with_mark(plain: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
+    @functools.wraps(plain)
+    def build(*args: Any, **kwargs: Any) -> dict[str, str]:
+        return {**plain(*args, **kwargs), TERMINAL: uuid.uuid4().hex}
+
+    return build
 
 
 current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("stoppable-openhands-call", default=None)

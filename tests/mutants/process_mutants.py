@@ -1,0 +1,67 @@
+"""Deliberate mistakes in how processes are found, ended and proven dead."""
+
+from .mutant import UNIT, Mutant
+
+_SEARCH = UNIT + "test_search.py::"
+_REAPER = UNIT + "test_reaper.py::"
+_CHAIN = _SEARCH + "test_a_chain_that_goes_on_after_each_listing_is_not_proven_dead"
+_ORPHAN = "tests/plain/test_forks.py::test_a_fork_whose_parent_has_ended_is_dead_when_the_run_is_stopped"
+
+PROCESS_MUTANTS = (
+    Mutant(
+        name="a process that ended unseen is no reason to search again",
+        breaks="G8",
+        file="_engine/processes/table.py",
+        snippet="                is_complete = is_complete and pid in strangers\n",
+        replacement="",
+        caught_by=(_CHAIN + "[gone]",),
+    ),
+    Mutant(
+        name="a zombie was one when it was listed",
+        breaks="G8",
+        file="_engine/processes/table.py",
+        snippet="if dead_before.get(pid) != stat.started and pid not in strangers and self._may_be_member(pid, stat):",
+        replacement="if False:",
+        caught_by=(_CHAIN + "[zombies]",),
+    ),
+    Mutant(
+        name="pids never start again",
+        breaks="G8",
+        file="_engine/processes/table.py",
+        snippet=" and proc_files.last_pid() >= newest",
+        replacement="",
+        caught_by=(_SEARCH + "test_a_search_in_which_the_pids_start_again_is_no_proof",),
+    ),
+    Mutant(
+        name="a process in an exec belongs to nobody",
+        breaks="G8",
+        file="_engine/processes/table.py",
+        snippet="return None  # it is in an exec, or dies",
+        replacement="return frozenset()",
+        caught_by=(_SEARCH + "test_a_process_in_an_exec_shows_no_environment_and_is_not_taken_for_another",),
+    ),
+    Mutant(
+        name="a fork bears no mark",
+        breaks="G8",
+        file="_engine/plain/processes.py",
+        snippet="            table.mark_fork(cookie)\n",
+        replacement="            pass\n",
+        caught_by=(_ORPHAN + "[double_fork-kill]", _ORPHAN + "[without_files-kill]"),
+    ),
+    Mutant(
+        name="the reaper adopts no orphans",
+        breaks="G8",
+        file="_engine/isolation/reaper.py",
+        snippet="    prctl(_SET_SUBREAPER, 1)\n",
+        replacement="",
+        caught_by=(_REAPER + "test_a_process_that_hid_is_dead_when_the_run_is_stopped[leaves_a_daemon-kill]",),
+    ),
+    Mutant(
+        name="the reaper ends with the agent process",
+        breaks="G8",
+        file="_engine/isolation/reaper.py",
+        snippet="        while self._reap_some():\n",
+        replacement="        while self._reap_some() and self._code is None:\n",
+        caught_by=(_REAPER + "test_a_completed_agent_leaves_none_behind_either[hides]",),
+    ),
+)
