@@ -14,7 +14,7 @@ APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients 
 FLAKY := .ci/flaky
 SET_ASIDE := grep -sE '^tests/' $(FLAKY)
 
-.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
+.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host test-host-threads test-host-asyncio test-host-processes host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -137,6 +137,35 @@ test-fleet: ## keep runs in a real Postgres, which the tests start, and share th
 test-libraries: ## let runs use libraries that start threads, and instrument them beside OpenTelemetry and Sentry
 	$(call environment,.venv-libraries,dev$(comma)libraries)
 	.venv-libraries/bin/python -m pytest -q tests/libraries
+
+# Debian installs Pythons without their tests: one that has them is preferred
+test-host: ## run the tests of CPython and anyio with and without instrument(), all or SUITES="anyio …"; writes bench/results/host-suites.md
+	@set -e; pythons=(); for version in 3.11 3.13; do \
+		found=; for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python; do \
+			if $$python -c '' 2>/dev/null; then found=$${found:-$$python}; else continue; fi; \
+			if $$python -c 'import test.test_threading' 2>/dev/null; then found=$$python; break; fi; done; \
+		if [ -z "$$found" ]; then echo "THE HOST WAS NOT TESTED on Python $$version: it is not installed"; continue; fi; \
+		$(MAKE) --no-print-directory host-environment PYTHON=$$found VENV=.venv-host-$$version; \
+		pythons+=(.venv-host-$$version/bin/python); \
+	done; \
+	if [ $${#pythons[@]} != 0 ]; then $(PYTHON) -m tests.host_suites.run "$${pythons[@]}" $(if $(SUITES),--only $(SUITES)); fi
+
+test-host-threads: ## the part of test-host about threads
+	@$(MAKE) --no-print-directory test-host SUITES="test_threading test_concurrent_futures"
+
+test-host-asyncio: ## the part of test-host about asyncio, anyio and subprocesses
+	@$(MAKE) --no-print-directory test-host SUITES="test_asyncio test_subprocess anyio"
+
+test-host-processes: ## the part of test-host about multiprocessing
+	@$(MAKE) --no-print-directory test-host SUITES="test_multiprocessing_fork test_multiprocessing_spawn test_multiprocessing_forkserver"
+
+# the wheel of anyio has no tests
+host-environment:
+	$(call environment,$(VENV),)
+	@test -d $(VENV)/anyio/tests || { \
+		$(VENV)/bin/python -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: --dest $(VENV)/sdist anyio && \
+		mkdir -p $(VENV)/anyio && tar xzf $(VENV)/sdist/anyio-*.tar.gz -C $(VENV)/anyio --strip-components 1; }
+	@VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/uv pip install -q '$(VENV)/anyio[trio]' --group $(VENV)/anyio/pyproject.toml:test
 
 LOWEST := tests/client/test_client.py tests/client/test_cut_connections.py tests/cli/test_commands.py tests/server/test_stopping.py \
 	tests/server/test_streams.py tests/server/test_safety.py tests/server/test_lockout.py tests/stores/test_sqlite.py

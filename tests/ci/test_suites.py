@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 RUN = (ROOT / ".ci/run").read_text()
 # too long for a landing, a part of another target, or about tests that are known to fail
-BY_HAND = {"test-flaky", "test-instrumented", "test-mutants-all", "test-openhands-with", "test-version"}
+BY_HAND = {"test-flaky", "test-host", "test-instrumented", "test-mutants-all", "test-openhands-with", "test-version"}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_change_of_what_everything_rests_on_chooses_versions_and_mutants_and_a
 def test_every_suite_has_its_turn_once_in_a_round(suites, choose):
     parts = [list(choose(turn=turn)) for turn in range(len(suites.divide(suites.SUITES)))]
     assert [name for part in parts for name in part] == [suite.name for suite in suites.SUITES]
-    assert all(minutes(suites, part) <= suites.PART for part in parts)
+    assert all(minutes(suites, part) <= suites.PART or len(part) == 1 for part in parts)
     assert list(choose(turn=len(parts))) == parts[0], "then the next round begins"
 
 

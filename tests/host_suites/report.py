@@ -1,0 +1,88 @@
+"""What a comparison says, as a line and as a page."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .comparison import Comparison
+from .suites import FAILED, PASSED, SKIPPED, Result
+
+HEAD = """# The tests of CPython and anyio, plain and with `instrument()`
+
+Written by `make test-host`. Each suite is run twice in the same environment: plain, and with `stoppable.instrument()`
+switched on in the interpreter and in those that it starts, outside runs. A test that passes plain and not with
+`instrument()` is repeated twice both ways, with its file. Resources that need a network are off. A file of CPython
+counts as one test more, because it can fail by itself: if it leaves a thread behind, for example. With `instrument()` a
+suite takes longer, because every interpreter that a test starts imports stoppable.
+"""
+
+
+def counts(result: Result) -> Counter[str]:
+    """Count the tests in each state."""
+    return Counter(result.states.values())
+
+
+def line(comparison: Comparison) -> str:
+    """Say for a terminal what a comparison has shown."""
+    plain, instrumented = comparison.plain, comparison.instrumented
+    passed = f"{counts(plain)[PASSED]} passed plain and {counts(instrumented)[PASSED]} with instrument()"
+    times = f"{plain.seconds:.0f} s and {instrumented.seconds:.0f} s"
+    words = [
+        f"Python {comparison.python}, {comparison.suite}: {len(plain.states)} tests, {passed}, {times}",
+        *(f"  DEFECT: {test}: {how}" for test, how in comparison.defects.items()),
+        *(
+            f"  needs luck: {test}: {how}, and not again or not only with instrument()"
+            for test, how in comparison.flakes.items()
+        ),
+    ]
+    return "\n".join(words)
+
+
+def page(comparisons: Sequence[Comparison], missing: Sequence[str]) -> str:
+    """Return the page with all figures."""
+    sys.path.append(str(Path(__file__).parents[2] / "bench"))
+    from machine import facts
+
+    machine = [f"- {name}: {value}" for name, value in facts(()) if name not in {"Python", "Packages"}]
+    lines = [HEAD, *machine, "", *_table(comparisons), ""]
+    lines += _section("Worse with `instrument()`", _tests(comparisons, "defects"), "Nothing.")
+    lines += _section("Worse once, but not again, or as bad plain", _tests(comparisons, "flakes"), "Nothing.")
+    lines += _section("Not run", missing, "Everything was run.")
+    lines += _section("Where the tests are from", [c.note for c in comparisons if c.note], "The installations.")
+    return "\n".join(lines)
+
+
+def _table(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    states = (PASSED, SKIPPED, FAILED)
+    names = [
+        "Python",
+        "suite",
+        "tests",
+        *(f"{state} {mode}" for state in (*states, "time") for mode in ("plain", "with")),
+    ]
+    yield "| " + " | ".join(names) + " |"
+    yield "|---|---|" + "---:|" * 9
+    for each in comparisons:
+        both = (each.plain, each.instrumented)
+        numbers = [counts(result)[state] for state in states for result in both]
+        cells = [
+            each.python,
+            each.suite,
+            len(each.plain.states),
+            *numbers,
+            *(f"{result.seconds:.0f} s" for result in both),
+        ]
+        yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _tests(comparisons: Sequence[Comparison], kind: str) -> list[str]:
+    return [
+        f"Python {each.python}: `{test}` ({how})" for each in comparisons for test, how in getattr(each, kind).items()
+    ]
+
+
+def _section(title: str, items: Sequence[str], nothing: str) -> list[str]:
+    return [f"## {title}", "", *([f"- {item}" for item in items] or [nothing]), ""]

@@ -1,0 +1,62 @@
+"""Runs the tests of CPython and anyio twice: plain, and with instrument() on in every interpreter that they start.
+
+What passes plain must pass with instrument() too, because outside runs it changes nothing. A test that does not is
+tried twice more both ways, with its whole file: some of these tests need luck. Interpreters that a test starts with
+``-I`` or ``-E``, or with an environment of its own, are plain.
+
+    python -m tests.host_suites.run PYTHON... [--only SUITE...]
+
+Each PYTHON is the interpreter of an environment. ``anyio/`` in the environment is the source distribution of anyio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .comparison import Comparison, compare
+from .report import line, page
+from .suites import SUITES, Missing, Python, Suite
+
+PAGE = Path(__file__).parents[2] / "bench/results/host-suites.md"
+
+
+def main() -> None:
+    """Compare all suites, or those that are named, on all Pythons; write the page if it is all of them."""
+    parser = argparse.ArgumentParser(description="Run the tests of CPython and anyio with and without instrument().")
+    parser.add_argument("pythons", nargs="+", type=Path, metavar="PYTHON")
+    parser.add_argument("--only", nargs="+", default=[], choices=[suite.name for suite in SUITES], metavar="SUITE")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and tests need it
+    logs = Path(tempfile.mkdtemp(prefix="host-suites-"))
+    chosen = [suite for suite in SUITES if suite.name in (arguments.only or [each.name for each in SUITES])]
+    pairs = [(Python(path.absolute()), suite) for path in arguments.pythons for suite in chosen]
+
+    def run(pair: tuple[Python, Suite]) -> Comparison | str:
+        python, suite = pair
+        try:
+            comparison = compare(python, suite, logs)
+        except Missing as reason:
+            answer = f"{suite.name} WAS NOT RUN on Python {python.version}: {reason}"
+            print(answer, flush=True)
+            return answer
+        print(line(comparison), flush=True)
+        return comparison
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(run, pairs))
+    comparisons = [answer for answer in answers if isinstance(answer, Comparison)]
+    if not arguments.only:
+        PAGE.write_text(page(comparisons, [answer for answer in answers if isinstance(answer, str)]), encoding="utf-8")
+    if any(comparison.defects for comparison in comparisons):
+        sys.exit(f"instrument() broke tests of the host; the logs are in {logs}")
+    shutil.rmtree(logs)
+
+
+if __name__ == "__main__":
+    main()
