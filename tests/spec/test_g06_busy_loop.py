@@ -185,13 +185,13 @@ async def test_processes_are_searched_once_more_before_they_are_given_up(monkeyp
     """Busy threads make a search take seconds; the process was dead long before."""
     stoppable.instrument()
     searching, may_search, started = threading.Event(), threading.Event(), []
-    find = Family.find
+    strike = Family.strike
 
-    def slow_find(self):
-        found = find(self)
+    def slow_strike(self, signum):
+        struck = strike(self, signum)
         searching.set()
         may_search.wait(60)
-        return found
+        return struck
 
     async def agent():
         started.append(subprocess.Popen(["sleep", "60"]))
@@ -199,7 +199,7 @@ async def test_processes_are_searched_once_more_before_they_are_given_up(monkeyp
 
     handle = await stoppable.spawn(agent, policy=Policy(kill=0.1))
     await until(lambda: handle.run.in_flight)
-    monkeypatch.setattr(Family, "find", slow_find)
+    monkeypatch.setattr(Family, "strike", slow_strike)
     await handle.stop("kill")
     assert await asyncio.to_thread(searching.wait, 30)
     await until(lambda: handle.run.first_stop.is_delayed)

@@ -49,14 +49,14 @@ def chain(members):
     chain.end()
 
 
-def after_each_listing(monkeypatch, happens):
+def after_each_listing(monkeypatch, happens, among=None):
     """Let something happen whenever the processes have been listed, and before the first is looked at."""
     listed = proc_files.listed
 
     def listed_and_then():
         pids = listed()
         happens()
-        return pids
+        return [pid for pid in pids if among is None or pid in among]
 
     monkeypatch.setattr(proc_files, "listed", listed_and_then)
 
@@ -65,7 +65,7 @@ def after_each_listing(monkeypatch, happens):
 def test_a_chain_that_goes_on_after_each_listing_is_not_proven_dead(members, chain, monkeypatch, reap):
     with monkeypatch.context() as patched:
         after_each_listing(patched, lambda: chain.go_on(reap=reap))
-        for _ in range(5):
+        for _ in range(3):
             assert members.pids() == []
             assert not members.is_gone
     assert members.pids() == [chain.links[-1].pid]
@@ -76,8 +76,9 @@ def test_a_chain_that_goes_on_after_each_listing_is_not_proven_dead(members, cha
 
 
 def test_strangers_that_end_after_each_listing_are_in_nobodys_way(members, monkeypatch):
-    with subprocess.Popen(["sh", "-c", "for n in 1 2 3 4 5; do sleep 60 & echo $!; done; wait"], stdout=-1) as parent:
-        others = [int(parent.stdout.readline()) for _ in range(5)]
+    many = "for n in 1 2 3 4 5 6 7 8 9 10; do sleep 60 & echo $!; done; wait"
+    with subprocess.Popen(["sh", "-c", many], stdout=subprocess.PIPE) as parent:
+        others = [int(parent.stdout.readline()) for _ in range(10)]
         wait_until(lambda: all(table.name(pid) == "sleep" for pid in others))
 
         def end_one():
@@ -87,7 +88,7 @@ def test_strangers_that_end_after_each_listing_are_in_nobodys_way(members, monke
 
         since = {pid: table.started(pid) for pid in others}
         with monkeypatch.context() as patched:
-            after_each_listing(patched, end_one)
+            after_each_listing(patched, end_one, among={*others, parent.pid, os.getpid(), *table.ancestors()})
             assert members.pids() == []
         assert members.is_gone
         for pid in others:

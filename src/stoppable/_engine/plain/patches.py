@@ -74,7 +74,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
         for finder in list(sys.meta_path):
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            find = None if finder is self else getattr(finder, "find_spec", None)  # the import system skips it too
+            spec = None if find is None else find(fullname, path, target)
             if spec is not None:
                 return spec
         return None
@@ -104,9 +105,8 @@ class _Loader(importlib.abc.Loader):
         self._then(module)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(
-            self._loader, name
-        )  # what else loaders can do, for code that asks for the spec without importing
+        # What else loaders can do, for code that asks for the spec without importing.
+        return getattr(self._loader, name)
 
 
 _finder = _Finder()

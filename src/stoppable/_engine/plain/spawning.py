@@ -22,7 +22,19 @@ def _here() -> RunContext | None:
     return None if type(_get()) is Outside or not is_on() else scopes.current()
 
 
-def popen_of(original: Callable[..., None]) -> Callable[..., None]:
+class _OnlyInRuns:
+    """A method that is the original one outside runs, without a frame of ours: a warning then names the caller's line."""
+
+    def __init__(self, original: Callable[..., None], inside: Callable[..., None]) -> None:
+        functools.update_wrapper(self, original)
+        self._original, self._inside = original, inside
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        method: Any = self._original if _here() is None else self._inside
+        return method.__get__(instance, owner)
+
+
+def popen_of(original: Callable[..., None]) -> _OnlyInRuns:
     """Return a ``Popen.__init__`` whose processes take part in the run; asyncio uses it too."""
 
     @functools.wraps(original)
@@ -43,7 +55,7 @@ def popen_of(original: Callable[..., None]) -> Callable[..., None]:
             raise
         start.started(self.pid)
 
-    return init
+    return _OnlyInRuns(original, init)
 
 
 def _program(args: Any) -> str:

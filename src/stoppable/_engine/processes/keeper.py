@@ -53,7 +53,8 @@ class Keeper:
         self._is_told = False
         self._drain_until: float | None = None
         self._is_captured = False
-        self._is_empty: bool | None = None  # whether this turn has proven that none is left; None without a search
+        self._is_searched = False  # this turn has searched for processes
+        self._is_empty = False  # it is proven that none is left, so none can come
         self._pause = 0.0
 
     def keep(self) -> None:
@@ -171,12 +172,13 @@ class Keeper:
     def _obey(self) -> None:
         """Send pending signals: TERM once, because a second one would interrupt clean-up; KILL in every turn."""
         group = self._group
-        self._is_empty = None
+        self._is_searched = False
         while group.signals:
             self._signal_group(group.signals.pop(0))
         if group.force is Force.KILL:
             self._drain_soon()
-            self._strike(signal.SIGKILL)
+            if not self._is_empty:
+                self._strike(signal.SIGKILL)
             group.kills += 1
         elif group.force is Force.TERM and not self._is_told:
             self._is_told = True
@@ -193,7 +195,10 @@ class Keeper:
         for pid in self._members.each():
             if not self._is_in_group(pid):
                 self._members.signal(pid, signum)
-        self._is_empty = self._members.is_gone
+        self._note_search()
+
+    def _note_search(self) -> None:
+        self._is_searched, self._is_empty = True, self._members.is_gone
 
     def _signal_group(self, signum: int) -> None:
         if not self._is_reaped:
@@ -224,9 +229,9 @@ class Keeper:
             self._group.captured()
         if self._group.returncode is None or not self._is_captured:
             return False
-        if self._is_empty is None:
+        if not self._is_searched and not self._is_empty:
             self._members.pids()
-            self._is_empty = self._members.is_gone
+            self._note_search()
         if self._is_empty:
             return True
         if self._group.ends_with_leader:

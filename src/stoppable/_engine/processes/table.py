@@ -16,10 +16,11 @@ without members, and members come only from members.
 
 That fails if a listed process ended before it was looked at, because it may have been a member that had forked; or if
 the pids started again at 1 meanwhile. Then the search is repeated, and as long as none was complete, the group counts
-as alive. A process that was looked at before, or whose parent is a stranger that adopts no orphans, is a stranger
-whenever it ends. Only where other programs start orphans all the time no search is complete. There, a member that is
-never met must have ended each time between the listing and the look at it, which is a fraction of its life: it counts
-as dead after fifty searches in a row.
+as alive. The repetition looks only at processes that are new, so it is fast, and rarely misses one. A process that was
+looked at before, or whose parent is a stranger that adopts no orphans, is a stranger whenever it ends. Only where other
+programs start short-lived orphans all the time may no search be complete. There, a member that is never met must have
+ended each time between the listing and the look at it, a fraction of its life: after a hundred searches in a row that
+found nothing, there is none.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ GROUPS = "STOPPABLE_GROUPS"
 # A group has its own id because a run has many groups, and the end of one must not end the others. The outer ids are
 # kept, so that the processes of a stoppable program inside a run are found even after that program was killed.
 
-_LOOKS = 5
-_MISSES = 50
+_LOOKS = 10
+_MISSES = 100
+_PIDS = 1 << 22  # there are never more
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -245,22 +247,19 @@ def _read_groups(pid: int, stat: Stat) -> frozenset[bytes] | None:
 _GROUPS = GROUPS.encode()
 
 
-def _strangers(others: dict[int, Stat], unknown: dict[int, Stat]) -> set[int]:
-    """Return the processes that are no members, given those that were ruled out and those that could not be looked at.
+def _rule_out(strangers: dict[int, Stat], unknown: dict[int, Stat]) -> None:
+    """Move those that must be strangers from the processes of which nothing is known.
 
     A child of a stranger is a stranger, except if the parent may have adopted it: orphans of members are adopted by an
     ancestor of this process.
     """
     adopters, above = {os.getpid(), 1}, os.getpid()
-    while above in others and others[above].parent not in adopters:
-        above = others[above].parent
+    while above in strangers and strangers[above].parent not in adopters:
+        above = strangers[above].parent
         adopters.add(above)
-    strangers = set(others)
     for pid in sorted(unknown):
-        parent = unknown[pid].parent
-        if parent in strangers and parent not in adopters:
-            strangers.add(pid)
-    return strangers
+        if unknown[pid].parent in strangers and unknown[pid].parent not in adopters:
+            strangers[pid] = unknown.pop(pid)
 
 
 class Members:
@@ -274,7 +273,7 @@ class Members:
         self.session = session
         """The session whose processes are members; None once its id may be reused, because its leader was reaped."""
         self._known: dict[int, bytes] = {}  # all processes that were members, with their start times
-        self._dead: dict[int, bytes] = {}  # the zombies that the last search saw, with their start times
+        self._dead: dict[int, bytes] = {}  # the zombies that were seen, with their start times
         self._misses = 0  # how many searches in a row have found nothing, and were not complete
         self._since = int(boot_clock() * _TICKS) - 1
         self.is_gone = False
@@ -288,7 +287,7 @@ class Members:
 
     def each(self) -> Iterator[int]:
         """Yield each live process as soon as it is found, because some end before all of them are listed."""
-        strangers: set[int] = set()
+        strangers: dict[int, Stat] = {}
         for _ in range(_LOOKS):
             is_empty = True
             for pid in self._search(strangers):
@@ -299,41 +298,32 @@ class Members:
                 return
             self._misses += 1
 
-    def _search(self, strangers: set[int]) -> Iterator[int]:
-        """Look at all processes once; ``strangers`` are those that an earlier look at this moment has ruled out."""
+    def _search(self, strangers: dict[int, Stat]) -> Iterator[int]:
+        """Look at all processes except those that an earlier round has ruled out, and add those that this one does."""
         self.is_gone, self.parents = False, {}
-        is_complete, newest, dead_before = True, proc_files.last_pid(), self._dead
-        others: dict[int, Stat] = {}
+        is_complete, newest = True, proc_files.last_pid()
         unknown: dict[int, Stat] = {}
-        dead: dict[int, bytes] = {}
         pids = proc_files.listed()
-        for pid in reversed(pids):  # mostly the newest first
+        for pid in sorted(set(pids) - strangers.keys(), key=lambda pid: (newest - pid) % _PIDS):  # the newest first
             try:
                 stat = look_at(pid)
             except OSError:
-                # It ended after it was listed, and may have been a member.
-                is_complete = is_complete and pid in strangers
+                is_complete = False  # it ended after it was listed, and may have been a member
                 continue
-            if stat.is_dead:
-                dead[pid] = stat.started
-                # When it was listed it may have lived, and it may have forked after that.
-                if dead_before.get(pid) != stat.started and pid not in strangers and self._may_be_member(pid, stat):
-                    unknown[pid] = stat
-                continue
-            is_member = self._is_member(pid, stat)
+            is_member = self._was_member(pid, stat) if stat.is_dead else self._is_member(pid, stat)
             if not is_member:
-                (others if is_member is False else unknown)[pid] = stat
+                (strangers if is_member is False else unknown)[pid] = stat
             elif self._note(pid, stat):
                 is_complete = False
                 yield pid
-        for pid in self._descendants(others, unknown):
+        for pid in self._descendants(strangers, unknown):
             is_complete = False
             yield pid
-        strangers.update(_strangers(others, unknown))
-        for pid in _groups_of.keys() - pids:
-            _groups_of.pop(pid, None)
-        self._dead = dead
-        is_complete = is_complete and strangers >= unknown.keys() and proc_files.last_pid() >= newest
+        _rule_out(strangers, unknown)
+        for gone in (_groups_of, self._dead):
+            for pid in gone.keys() - pids:
+                gone.pop(pid, None)
+        is_complete = is_complete and not unknown and proc_files.last_pid() >= newest
         self.is_gone = is_complete or self._misses >= _MISSES
 
     def _descendants(self, *candidates: dict[int, Stat]) -> Iterator[int]:
@@ -365,6 +355,12 @@ class Members:
             return False
         groups = _read_groups(pid, stat)
         return None if groups is None else self._cookie in groups
+
+    def _was_member(self, pid: int, stat: Stat) -> bool | None:
+        """Return False for a zombie, or None at first: when it was listed it may have lived, and then have forked."""
+        was_dead = self._dead.get(pid) == stat.started
+        self._dead[pid] = stat.started
+        return False if was_dead or not self._may_be_member(pid, stat) else None
 
     def _may_be_member(self, pid: int, stat: Stat) -> bool:
         return (int(stat.started) >= self._since and not stat.is_kernel) or pid in self._known
