@@ -12,8 +12,8 @@ def run(tmp_path, code, *options):
     """Execute a file, and return what it printed."""
     file = tmp_path / "program.py"
     file.write_text(INSTRUMENTED + textwrap.dedent(code))
-    done = subprocess.run([sys.executable, *options, file], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, *options, file]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout + done.stderr
 
 

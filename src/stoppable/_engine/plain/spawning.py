@@ -23,7 +23,7 @@ def _here() -> RunContext | None:
 
 
 class _OnlyInRuns:
-    """A method that is the original one outside runs, without a frame of ours: a warning then names the caller's line."""
+    """A method that is the original outside runs, without a frame of ours: a warning then names the caller's line."""
 
     def __init__(self, original: Callable[..., None], inside: Callable[..., None]) -> None:
         functools.update_wrapper(self, original)
