@@ -75,7 +75,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)  # the import system skips it too
-            spec = None if find is None else find(fullname, path, target)
+            spec: importlib.machinery.ModuleSpec | None = None if find is None else find(fullname, path, target)
             if spec is not None:
                 return spec
         return None

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable
 from contextvars import Token
-from typing import Any
+from typing import Any, cast
 
 from stoppable._core import context
 from stoppable._core.context import FORKED, Outside, RunContext
@@ -26,7 +26,7 @@ class _OnlyInRuns:
     """A method that is the original outside runs, without a frame of ours: a warning then names the caller's line."""
 
     def __init__(self, original: Callable[..., None], inside: Callable[..., None]) -> None:
-        functools.update_wrapper(self, original)
+        functools.update_wrapper(cast("Any", self), original)
         self._original, self._inside = original, inside
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
