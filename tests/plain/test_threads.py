@@ -526,7 +526,7 @@ async def test_a_loop_that_runs_for_ever_on_a_thread_outlives_the_run_that_start
 
 
 async def test_the_excepthook_of_a_thread_belongs_to_the_run_and_may_start_nothing_after_the_stop(monkeypatch):
-    crashed, release, begun = threading.Event(), threading.Event(), []
+    crashed, release, begun, seen = threading.Event(), threading.Event(), [], []
 
     def crash():
         begun.append(1)
@@ -535,7 +535,7 @@ async def test_the_excepthook_of_a_thread_belongs_to_the_run_and_may_start_nothi
     def restart(_args):
         crashed.set()
         release.wait(30)
-        assert stoppable.current_run() is not None
+        seen.append(stoppable.current_run())
         threading.Thread(target=crash).start()
 
     monkeypatch.setattr(threading, "excepthook", restart)
@@ -552,4 +552,4 @@ async def test_the_excepthook_of_a_thread_belongs_to_the_run_and_may_start_nothi
     assert handle.status == "stopping"
     release.set()
     assert (await handle.outcome()).status == "stopped"
-    assert begun == [1]
+    assert (begun, seen) == ([1], [handle.run])
