@@ -20,7 +20,7 @@ PROCESS_MUTANTS = (
         name="a zombie was one when it was listed",
         breaks="G8",
         file="_engine/processes/table.py",
-        snippet="return False if was_dead or not self._may_be_member(pid, stat) else None",
+        snippet="return False if was_dead else None",
         replacement="return False",
         caught_by=(_CHAIN + "[zombies]",),
     ),

@@ -75,13 +75,19 @@ def _short(path: str) -> bytes:
         _libc.close(handle)
 
 
-def content(path: str) -> bytes:
-    """Return a file of any length, such as the environment of a process; this may block, and releases."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def environ(pid: int) -> bytes:
+    """Return the environment of a process; this may block, and releases the interpreter twice."""
+    handle = os.open(f"{PROC}/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
     try:
         pieces = [os.read(handle, _CHUNK)]
-        while pieces[-1]:
+        while len(pieces[-1]) == _CHUNK:  # only the end is shorter
             pieces.append(os.read(handle, _CHUNK))
     finally:
-        os.close(handle)
+        _libc.close(handle)
     return b"".join(pieces)
+
+
+def maps(pid: int) -> bytes:
+    """Return the memory mappings of a process; this may block, and releases the interpreter."""
+    with open(f"{PROC}/{pid}/maps", "rb") as file:  # noqa: PTH123 - a Path is slower
+        return file.read()

@@ -3,8 +3,9 @@
 A process belongs to a group if it is in the session of the group's leader, if its parent does, or if it bears the
 group's id: in its environment, which survives ``setsid`` and the death of its parent, or, for a fork that executes no
 other program and so still shows the environment of its parent, in the name of a memory mapping (see ``mark_fork``). A
-process that left the session, lost its parent and cleared its environment is not found (N6). Without ``/proc`` no
-process is found, and only the process group as a whole can be signalled.
+process that left the session, lost its parent and cleared its environment is not found (N6). What a stranger starts
+for a member, such as a daemon that ran before, is a stranger too. Without ``/proc`` no process is found, and only the
+process group as a whole can be signalled.
 
 **What proves that no process is left.** A search takes a millisecond or two, and processes may fork and end meanwhile,
 so a search that finds none proves nothing by itself. It does if it looked at every process that was listed. The kernel
@@ -17,10 +18,7 @@ without members, and members come only from members.
 That fails if a listed process ended before it was looked at, because it may have been a member that had forked; or if
 the pids started again at 1 meanwhile. Then the search is repeated, and as long as none was complete, the group counts
 as alive. The repetition looks only at processes that are new, so it is fast, and rarely misses one. A process that was
-looked at before, or whose parent is a stranger that adopts no orphans, is a stranger whenever it ends. Only where other
-programs start short-lived orphans all the time may no search be complete. There, a member that is never met must have
-ended each time between the listing and the look at it, a fraction of its life: after a hundred searches in a row that
-found nothing, there is none.
+looked at before, or whose parent is a stranger that adopts no orphans, is a stranger whenever it ends.
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ GROUPS = "STOPPABLE_GROUPS"
 # kept, so that the processes of a stoppable program inside a run are found even after that program was killed.
 
 _LOOKS = 10
-_MISSES = 100
 _PIDS = 1 << 22  # there are never more
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -162,7 +159,7 @@ def is_running(pid: int, since: bytes) -> bool:
 
 def environ(pid: int) -> bytes:
     """Return the environment that a process was started with."""
-    return proc_files.content(f"{proc_files.PROC}/{pid}/environ")
+    return proc_files.environ(pid)
 
 
 def name(pid: int) -> str:
@@ -233,7 +230,7 @@ def _read_groups(pid: int, stat: Stat) -> frozenset[bytes] | None:
             if variable == _GROUPS:
                 found.update(value.split(b":"))
         if stat.is_fork and _marks_forks:
-            found.update(_MARKED.findall(proc_files.content(f"{proc_files.PROC}/{pid}/maps")))
+            found.update(_MARKED.findall(proc_files.maps(pid)))
     except PermissionError:
         pass  # it belongs to another user
     except OSError:
@@ -247,25 +244,23 @@ def _read_groups(pid: int, stat: Stat) -> frozenset[bytes] | None:
 _GROUPS = GROUPS.encode()
 
 
-def _rule_out(strangers: dict[int, Stat], unknown: dict[int, Stat]) -> None:
-    """Move those that must be strangers from the processes of which nothing is known.
+def _adopters(processes: dict[int, Stat]) -> set[int]:
+    """Return the processes that may have children which they did not start.
 
-    A child of a stranger is a stranger, except if the parent may have adopted it: orphans of members are adopted by an
-    ancestor of this process.
+    An ancestor of this process may adopt an orphan of a member. The children of any other stranger are strangers.
     """
-    adopters, above = {os.getpid(), 1}, os.getpid()
-    while above in strangers and strangers[above].parent not in adopters:
-        above = strangers[above].parent
-        adopters.add(above)
-    for pid in sorted(unknown):
-        if unknown[pid].parent in strangers and unknown[pid].parent not in adopters:
-            strangers[pid] = unknown.pop(pid)
+    found, above = {1}, os.getpid()
+    while above not in found:
+        found.add(above)
+        if above in processes:
+            above = processes[above].parent
+    return found
 
 
 class Members:
     """The live processes of one group; a zombie counts as dead."""
 
-    __slots__ = ("_cookie", "_dead", "_known", "_misses", "_since", "is_gone", "parents", "session")
+    __slots__ = ("_cookie", "_dead", "_known", "_since", "is_gone", "parents", "session")
 
     def __init__(self, group_id: str, session: int | None = None) -> None:
         """Create the group, before the first process that bears its id is started."""
@@ -274,7 +269,6 @@ class Members:
         """The session whose processes are members; None once its id may be reused, because its leader was reaped."""
         self._known: dict[int, bytes] = {}  # all processes that were members, with their start times
         self._dead: dict[int, bytes] = {}  # the zombies that were seen, with their start times
-        self._misses = 0  # how many searches in a row have found nothing, and were not complete
         self._since = int(boot_clock() * _TICKS) - 1
         self.is_gone = False
         """Whether the last search has proven that no member is alive."""
@@ -292,25 +286,26 @@ class Members:
             is_empty = True
             for pid in self._search(strangers):
                 is_empty = False
-                self._misses = 0
                 yield pid
             if self.is_gone or not is_empty:
                 return
-            self._misses += 1
 
     def _search(self, strangers: dict[int, Stat]) -> Iterator[int]:
         """Look at all processes except those that an earlier round has ruled out, and add those that this one does."""
         self.is_gone, self.parents = False, {}
         is_complete, newest = True, proc_files.last_pid()
+        looked_at: dict[int, Stat] = {}
         unknown: dict[int, Stat] = {}
         pids = proc_files.listed()
         for pid in sorted(set(pids) - strangers.keys(), key=lambda pid: (newest - pid) % _PIDS):  # the newest first
             try:
-                stat = look_at(pid)
+                looked_at[pid] = look_at(pid)
             except OSError:
                 is_complete = False  # it ended after it was listed, and may have been a member
-                continue
-            is_member = self._was_member(pid, stat) if stat.is_dead else self._is_member(pid, stat)
+        adopters = _adopters({**strangers, **looked_at})
+        for pid, stat in reversed(looked_at.items()):  # parents before their children
+            is_child_of_stranger = stat.parent in strangers and stat.parent not in adopters
+            is_member = self._is_member(pid, stat, is_child_of_stranger=is_child_of_stranger)
             if not is_member:
                 (strangers if is_member is False else unknown)[pid] = stat
             elif self._note(pid, stat):
@@ -319,12 +314,10 @@ class Members:
         for pid in self._descendants(strangers, unknown):
             is_complete = False
             yield pid
-        _rule_out(strangers, unknown)
         for gone in (_groups_of, self._dead):
             for pid in gone.keys() - pids:
                 gone.pop(pid, None)
-        is_complete = is_complete and not unknown and proc_files.last_pid() >= newest
-        self.is_gone = is_complete or self._misses >= _MISSES
+        self.is_gone = is_complete and not unknown and proc_files.last_pid() >= newest
 
     def _descendants(self, *candidates: dict[int, Stat]) -> Iterator[int]:
         """Yield the children of members that bear no id: a fork, ``env -i``."""
@@ -347,23 +340,21 @@ class Members:
     def _is_spared(self, pid: int, stat: Stat) -> bool:  # noqa: ARG002 - for subclasses
         return False
 
-    def _is_member(self, pid: int, stat: Stat) -> bool | None:
-        """Return whether a live process is a member, or None if it cannot be known at the moment."""
-        if self._known.get(pid) == stat.started or stat.session == self.session:
+    def _is_member(self, pid: int, stat: Stat, *, is_child_of_stranger: bool) -> bool | None:
+        """Return whether a process is a live member, or None if it cannot be known at the moment."""
+        is_known = self._known.get(pid) == stat.started or stat.session == self.session
+        if is_known and not stat.is_dead:
             return True
-        if not self._may_be_member(pid, stat):
+        is_young = int(stat.started) >= self._since and not stat.is_kernel
+        if not is_known and (is_child_of_stranger or not is_young):
             return False
+        if stat.is_dead:
+            # When it was listed it may have lived, and have forked after that; unless it was dead in an earlier round.
+            was_dead = self._dead.get(pid) == stat.started
+            self._dead[pid] = stat.started
+            return False if was_dead else None
         groups = _read_groups(pid, stat)
         return None if groups is None else self._cookie in groups
-
-    def _was_member(self, pid: int, stat: Stat) -> bool | None:
-        """Return False for a zombie, or None at first: when it was listed it may have lived, and then have forked."""
-        was_dead = self._dead.get(pid) == stat.started
-        self._dead[pid] = stat.started
-        return False if was_dead or not self._may_be_member(pid, stat) else None
-
-    def _may_be_member(self, pid: int, stat: Stat) -> bool:
-        return (int(stat.started) >= self._since and not stat.is_kernel) or pid in self._known
 
     def has(self, pid: int) -> bool:
         """Return whether a process is a live member that was found before."""

@@ -43,7 +43,6 @@ class Family(table.Members):
     def add(self, pid: int) -> bool:
         """Add a process; return False if there is none with that pid."""
         self._added.add(pid)
-        self._misses = 0
         with contextlib.suppress(OSError):
             self._known[pid] = table.started(pid)
             return True
