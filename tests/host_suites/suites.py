@@ -34,7 +34,11 @@ class Result:
     """What one run of a suite, or of some of its files, said."""
 
     states: dict[str, str]
-    """PASSED, SKIPPED or FAILED, by the test; a file is listed like a test, because it can fail by itself."""
+    """PASSED, SKIPPED or FAILED, by the test.
+
+    A file of CPython is listed like a test. It has failed if that is not the fault of one of its tests: it crashed,
+    took too long, or left a thread or a process behind.
+    """
     files: dict[str, str | None]
     """The file of each test."""
     seconds: float
@@ -132,8 +136,10 @@ class CPython:
         states = {case.attrib["name"]: _state(case) for case in _cases(report)}
         found = self._LINE.findall(log.read_text(errors="replace"))
         whole = {name: word if word in {PASSED, SKIPPED} else FAILED for name, word in found}
-        states |= whole
-        return Result(states=states, files={test: _file_of(test, whole) for test in states}, seconds=seconds, log=log)
+        owners = {test: _file_of(test, whole) for test in {*states, *whole}}
+        blamed = {owners[test] for test, state in states.items() if state == FAILED}
+        states |= {file: PASSED if file in blamed else state for file, state in whole.items()}
+        return Result(states=states, files=owners, seconds=seconds, log=log)
 
     def note(self, python: Python) -> str:
         """Say where the tests are from, if they are not those of this Python."""
