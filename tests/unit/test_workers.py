@@ -451,10 +451,12 @@ async def _exists(path):
     await until(path.exists, within=60)
 
 
-@pytest.mark.parametrize(("agent", "is_blind"), [(worker_agents.never_looks, True), (worker_agents.looks, False)])
-async def test_a_run_that_never_looked_is_told_so_also_in_a_worker_process(tmp_path, agent, is_blind):
+@pytest.mark.parametrize(
+    ("agent", "is_blind", "blind_grace"), [(worker_agents.never_looks, True, 0.1), (worker_agents.looks, False, 60)]
+)
+async def test_a_run_that_never_looked_is_told_so_also_in_a_worker_process(tmp_path, agent, is_blind, blind_grace):
     path = tmp_path / "there"
-    policy = stoppable.Policy(blind_grace=0.1, grace=60)
+    policy = stoppable.Policy(blind_grace=blind_grace, grace=60)
     handle = await stoppable.spawn(agent, str(path), isolation="process", policy=policy)
     await until(path.exists, 30)
     await handle.stop()

@@ -358,7 +358,7 @@ def is_worker_thread() -> bool:
     """Return whether runs are live but this thread belongs to none of them."""
     if _get_running_loop() is not None or threading.current_thread() is threading.main_thread():
         return False
-    return bool(_by_task or threads.live)
+    return bool(threads.live) or any(participant.alive() for participant in list(_by_task.values()))
 
 
 _MANY = 200

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import inspect
 import threading
@@ -47,6 +48,7 @@ class PoolCall(Participant):
     def follow(self, future: Future[Any]) -> None:
         """Record the end of the call when its future is done."""
         self._future = future
+        future.set_exception = functools.partial(_fail, future)  # type: ignore[method-assign]
         future.add_done_callback(self._done)
 
     @classmethod
@@ -104,6 +106,12 @@ class PoolCall(Participant):
             run.sink.left(run, self._boundary)
         if run.body_end is not None:
             run.settle()
+
+
+def _fail(future: Future[Any], error: BaseException | None) -> None:
+    """Fail a future, unless it was cancelled: before 3.12, a pool whose processes die while one is cancelled hangs."""
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
+        Future.set_exception(future, error)
 
 
 class _CallOutside(PoolCall):

@@ -38,7 +38,19 @@ class Processes(Participant):
     A run has up to two of these: processes of its clean-up are separate, because only KILL ends them.
     """
 
-    __slots__ = ("_cut", "_family", "_force", "_is_clear", "_is_told", "_open", "_pause", "_run", "id", "is_cleanup")
+    __slots__ = (
+        "_cut",
+        "_family",
+        "_force",
+        "_is_clear",
+        "_is_told",
+        "_left",
+        "_open",
+        "_pause",
+        "_run",
+        "id",
+        "is_cleanup",
+    )
 
     def __init__(self, run: RunNode, *, is_cleanup: bool) -> None:
         self.id = new_id()
@@ -51,6 +63,7 @@ class Processes(Participant):
         self._is_clear = False  # the run's body has ended, and a complete search has found no process
         self._cut: set[int] = set()  # the processes that were signalled
         self._pause = 0.0
+        self._left: list[int] = []  # the processes that the last search found
 
     @classmethod
     def of(cls, run: RunNode, *, is_cleanup: bool) -> Processes:
@@ -91,8 +104,10 @@ class Processes(Participant):
 
     def describe(self) -> str:
         """Name the processes."""
-        found = ", ".join(f"{pid} ({table.name(pid)})" for pid in self._family.find())
-        return f"processes {found or 'whose end could not be proven'}"
+        # As the last search found them: another one here would disturb that of the watcher's thread.
+        pids = sorted({*self._left, *(pid for pid in list(self._open.values()) if pid is not None)})
+        listed = ", ".join(f"{pid} ({table.name(pid)})" for pid in pids)
+        return f"processes {listed or 'whose end could not be proven'}"
 
     # How they begin and end
 
@@ -134,6 +149,7 @@ class Processes(Participant):
             return None  # this is called again when the body or one of them ends
         else:
             left = self._family.find()
+        self._left = left
         if left or self._open or not self._family.is_gone:
             is_urgent = self._force is Force.KILL or not left
             self._pause = min(self._pause * 2 + 0.001, _SHORT if is_urgent else _LONG)
