@@ -90,6 +90,26 @@ async def test_a_loop_that_other_code_blocks_makes_no_run_lost(mode, looks):
         assert (outcome.rung, saved) == ("cancel", [True]), "its clean-up has the time that the policy gives it"
 
 
+async def test_a_clean_up_has_its_time_after_the_loop_was_blocked():
+    """Blocked for longer than the rung: without that, KILL would come as soon as the loop turns."""
+    steps = []
+
+    async def agent():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            for step in range(10):
+                await asyncio.sleep(0.1)
+                steps.append(step)
+
+    handle = await stoppable.spawn(agent, policy=Policy(cancel=3, kill=3))
+    await asyncio.sleep(0)
+    await handle.stop("immediate")
+    time.sleep(4)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, len(steps)) == ("stopped", "cancel", 10)
+
+
 async def test_a_run_that_was_stopped_before_its_first_step_is_not_lost():
     handle = await stoppable.spawn(asyncio.sleep, 60, policy=SHORT)
     handle.run.stop("kill")
@@ -109,6 +129,30 @@ async def test_a_run_that_blocks_its_own_loop_for_longer_than_the_rungs_is_not_l
     handle = await stoppable.spawn(agent, policy=SHORT)
     threading.Thread(target=lambda: (blocked.wait(30), handle.run.stop("kill"))).start()
     assert (await handle.outcome()).status == "stopped"
+
+
+async def test_a_loop_that_the_run_itself_blocks_delays_no_rung_but_lost():
+    """Its code can act, and CANCEL may be what ends the process that it waits for."""
+    blocked, go_on = threading.Event(), threading.Event()
+
+    async def agent():
+        stoppable.check()
+        blocked.set()
+        go_on.wait(60)
+        await asyncio.sleep(60)
+
+    def press():
+        blocked.wait(30)
+        handle.run.stop("graceful")
+        wait_until(lambda: handle.run.rung == "kill", within=60)
+        go_on.set()
+
+    handle = await stoppable.spawn(agent, policy=SHORT)
+    thread = threading.Thread(target=press)
+    thread.start()
+    assert (await handle.outcome()).status == "stopped"
+    thread.join(30)
+    assert handle.run.receipt.ladder[-1].after < 9, "the bound of each rung is ten seconds"
 
 
 @pytest.mark.parametrize("policy", [Policy(kill=0.1), Policy(kill=0.5), Policy(kill=0)])
@@ -209,28 +253,20 @@ async def test_processes_are_searched_once_more_before_they_are_given_up(monkeyp
     started[0].wait(30)
 
 
-async def test_many_ladders_share_one_ping_of_their_loop(monkeypatch):
+def test_many_ladders_share_one_ping_of_their_loop(aside, monkeypatch):
     answers = []
     answer = pulse.Pulse._answer
     monkeypatch.setattr(pulse.Pulse, "_answer", lambda self: (answers.append(self), answer(self)))
-    policy = Policy(cancel=3 * control.TICK_SECONDS, kill=60)
-    go_on = asyncio.Event()
-
-    async def agent():
-        try:
-            await asyncio.sleep(60)
-        finally:
-            await go_on.wait()
-
-    handles = [await stoppable.spawn(agent, policy=policy) for _ in range(300)]
-    await asyncio.sleep(0)
+    handles = [aside.run(stoppable.spawn(asyncio.sleep, 60, policy=Policy(kill=0.5))) for _ in range(200)]
+    aside.run(asyncio.sleep(0))
+    aside.block()
     for handle in handles:
-        handle.run.stop("immediate")
-    await until(lambda: len(answers) >= 3)
-    go_on.set()
+        handle.run.stop("kill")
+    wait_until(lambda: all(handle.run.first_stop.is_delayed for handle in handles))
+    aside.released.set()
     for handle in handles:
-        assert (await handle.outcome()).status == "stopped"
-    assert len(answers) < len(handles) / 3
+        assert wait_until(lambda handle=handle: handle.run.outcome).status == "stopped"
+    assert 0 < len(answers) < len(handles) / 2
 
 
 async def test_the_loop_of_a_run_that_has_obeyed_is_left_alone():
@@ -241,15 +277,23 @@ async def test_the_loop_of_a_run_that_has_obeyed_is_left_alone():
     await until(lambda: not control.get().waiting)
 
 
+class Sluggish:
+    def wait(self, seconds):
+        time.sleep(seconds + 2 * pulse.LATE_SECONDS)
+
+
 def test_a_control_thread_that_is_woken_late_remembers_for_how_long():
     made = Control()
-
-    class Sluggish:
-        def wait(self, seconds):
-            time.sleep(seconds + 2 * pulse.LATE_SECONDS)
-
     made._bell = Sluggish()
-    made._sleep(0.01)
+    made._sleep(time.monotonic() + 0.01)
+    assert pulse.covered(made.starved, 0) >= pulse.LATE_SECONDS
+
+
+def test_a_control_thread_that_is_kept_from_working_between_two_timers_remembers_for_how_long():
+    made = Control()
+    made._noted = time.monotonic(), time.thread_time()
+    time.sleep(2 * pulse.LATE_SECONDS)
+    made._note_time()
     assert pulse.covered(made.starved, 0) >= pulse.LATE_SECONDS
 
 
@@ -265,7 +309,7 @@ FROZEN = """
             print("saved", flush=True)
 
     async def main():
-        policy = stoppable.Policy(cancel=1, kill=1)
+        policy = stoppable.Policy(cancel=3, kill=3)
         handle = await stoppable.spawn(agent, policy=policy)
         await asyncio.sleep(0)
         await handle.stop("immediate")
@@ -281,7 +325,7 @@ def test_the_time_in_which_the_process_was_suspended_does_not_count():
     with subprocess.Popen(script, stdout=subprocess.PIPE, text=True) as process:
         status = Path(f"/proc/{process.pid}/stat")
         wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
-        time.sleep(2.5)  # longer than the rungs
+        time.sleep(4)  # longer than the rung
         os.kill(process.pid, signal.SIGCONT)
         assert process.communicate(timeout=60)[0].split("\n")[:2] == ["saved", "stopped cancel"]
 

@@ -126,7 +126,7 @@ class Counted(list):
         return super().__getitem__(key)
 
 
-def test_the_receipts_of_all_runs_of_a_tree_read_it_a_few_times_and_not_once_for_each_run(tree):
+def test_the_receipts_of_all_runs_do_not_each_read_the_whole_tree(tree):
     stop = Stop(tree, Mode.COOPERATIVE, Reason())
     RunNode.tell([stop])
     stop.nodes = Counted(stop.nodes)

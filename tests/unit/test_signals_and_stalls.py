@@ -149,7 +149,7 @@ def stalled():
     go_on.set()
 
 
-def test_another_thread_takes_over_from_a_stalled_one_and_the_log_says_where_that_was(stalled, caplog):
+def test_another_thread_takes_over_and_the_log_says_where_the_stalled_one_is(stalled, caplog):
     made, go_on = stalled
     first, fired = made._thread, threading.Event()
     made.call_at(clock.now(), fired.set)
@@ -160,12 +160,16 @@ def test_another_thread_takes_over_from_a_stalled_one_and_the_log_says_where_tha
         assert fired.wait(30)
         record = wait_until(lambda: caplog.records and caplog.records[0])
     assert "in hang" in record.getMessage()
+    entered, leave, fired_by = threading.Event(), threading.Event(), []
+    made.call_at(clock.now(), lambda: (entered.set(), leave.wait(30)))
+    assert entered.wait(30)
+    made.call_at(clock.now(), lambda: fired_by.append(threading.current_thread()))
     go_on.set()
-    first.join(5)
-    assert not first.is_alive(), "two threads would fire the same timers"
-    again = threading.Event()
-    made.call_at(clock.now(), again.set)
-    assert again.wait(5)
+    first.join(30)
+    assert not first.is_alive()
+    assert fired_by == [], "the timers belong to the new thread"
+    leave.set()
+    wait_until(lambda: fired_by == [made._thread])
 
 
 def test_a_thread_that_makes_steps_is_not_replaced():

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -86,7 +87,8 @@ class Control:
         self._steps_seen = 0
         self._misses = 0
         self.starved: pulse.Times = pulse.new_times()
-        """When the thread was to be woken, and when it was, if that was much later: no thread could run."""
+        """Times at which the thread was kept from running, as every other thread probably was."""
+        self._noted = 0.0, 0.0  # the time, and that of the processor, at the end of the last wait or step
         self.waiting: set[Timer] = set()
         """The timers that wait for code to act: while there are any, event loops are pinged."""
 
@@ -181,6 +183,8 @@ class Control:
         # Asked before every timer: while one was fired, another thread may have taken over.
         while self._thread is thread and (due := self.next_due()) is not None and due <= clock.now():
             self._steps += 1
+            if thread is not None:
+                self._note_time()  # before it is fired: a ladder does not count the time in which it could not run
             timer = heapq.heappop(self._heap)[2]
             try:
                 timer.fire()
@@ -203,6 +207,7 @@ class Control:
 
     def _work(self) -> None:
         thread = threading.current_thread()
+        self._noted = clock.now(), time.thread_time()
         while self._thread is thread:
             try:
                 self._steps += 1
@@ -210,24 +215,34 @@ class Control:
                 due = self.next_due()
                 if self.waiting:
                     pulse.beat(TICK_SECONDS)
-                tick = clock.now() + TICK_SECONDS
-                self._wakes_at = tick if due is None else min(due, tick)
-                self._sleep(max(0.0, self._wakes_at - clock.now()))
+                now = self._note_time()
+                self._wakes_at = now + TICK_SECONDS if due is None else min(due, now + TICK_SECONDS)
+                self._sleep(max(now, self._wakes_at))
                 self._fire_due(thread)
             except BaseException:  # raised into this thread from outside, for example
                 _logger.exception("the control thread goes on")
 
-    def _sleep(self, seconds: float) -> None:
-        until = clock.now() + seconds
+    def _sleep(self, until: float) -> None:
         # Signals are left to other threads, but only during the wait: threads and processes inherit what is blocked,
         # and callbacks may start some.
         blocked = _block_signals()
         try:
-            self._bell.wait(seconds)
+            self._bell.wait(until - clock.now())
         finally:
             _restore_signals(blocked)
-        if (now := clock.now()) - until > pulse.LATE_SECONDS:
+        now = clock.now()
+        self._noted = now, time.thread_time()
+        if now - until > pulse.LATE_SECONDS:
             self.starved.append((until, now))
+
+    def _note_time(self) -> float:
+        """Return the time, and note for how long the thread, whose callbacks never wait, was kept from working."""
+        now, worked = clock.now(), time.thread_time()
+        kept = now - self._noted[0] - (worked - self._noted[1])
+        self._noted = now, worked
+        if kept > pulse.LATE_SECONDS:
+            self.starved.append((now - kept, now))
+        return now
 
 
 # Of the C module: the public function makes an enum member of each of sixty signals, which takes half a millisecond.

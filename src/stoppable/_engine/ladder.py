@@ -163,17 +163,21 @@ class Ladder(control.Timer):
         seconds = stop.seconds_before(rung)
         if not seconds and rung is not Rung.LOST:
             return
-        due_at, began_at, pause = self.when, self._began_at, _FIRST_PAUSE
+        planned_at, began_at, pause = self.when, self._began_at, _FIRST_PAUSE
+        # The rung below may have been climbed late: a large tree, or a process that was suspended meanwhile.
+        is_late = began_at + seconds - planned_at > pulse.LATE_SECONDS
+        due_at = began_at + seconds if is_late else planned_at
         bound = max(_BOUND_FACTOR * seconds, _LEAST_BOUND_SECONDS)
         while True:
+            now = clock.now()  # before what was lost of it is looked up
             starved = list(control.get().starved)
             frozen = pulse.covered(starved, began_at)
-            if rung is not Rung.LOST and not frozen and all(loop.is_steady(began_at) for loop in pulse.every()):
+            is_over = now >= due_at and not frozen and rung is not Rung.LOST
+            if is_over and all(loop.is_steady(began_at) for loop in pulse.every()):
                 return  # the usual case, however many runs there are
             loops, is_searching = yield from self._survey(stop, rung)
             stalled = [pulse.covered([*starved, *loop.stalls()], began_at) for loop in loops]
             over_at, latest = due_at + max(stalled, default=frozen), began_at + bound + frozen
-            now = clock.now()
             # For LOST once more, after the time is over: what was about to end has ended then.
             behind = [loop for loop in loops if loop.turned_at < (over_at if rung is Rung.LOST else began_at)]
             if now >= latest or (now >= over_at and not behind and not is_searching):
@@ -181,7 +185,7 @@ class Ladder(control.Timer):
             for loop in behind:
                 loop.ping()
             again_at = min(latest, max(over_at, now + pause))
-            stop.delay(rung, again_at - due_at)
+            stop.delay(rung, again_at - planned_at)
             yield again_at
             pause = min(2 * pause, control.TICK_SECONDS)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from stoppable._core import clock
 
-LATE_SECONDS = 0.1
+LATE_SECONDS = 0.05
 """What is answered later than that was held up."""
 _TIMES_KEPT = 1000
 
