@@ -142,12 +142,13 @@ async def test_a_job_is_in_flight_in_the_run_that_made_it_and_a_stop_refuses_its
 
 
 async def test_the_items_of_a_stopped_run_are_worked_off_before_it_is_stopped_and_start_nothing():
-    jobs, began, release, results = queue.Queue(), threading.Event(), threading.Event(), []
+    jobs, results = queue.Queue(), []
+    began, releases = [threading.Event() for _ in range(3)], [threading.Event() for _ in range(3)]
 
     def work():
         while (number := jobs.get()) is not None:
-            began.set()
-            release.wait(30)
+            began[number].set()
+            releases[number].wait(30)
             try:
                 results.append((number, command()))
             except concurrent.futures.CancelledError:
@@ -156,16 +157,18 @@ async def test_the_items_of_a_stopped_run_are_worked_off_before_it_is_stopped_an
     async def agent():
         for number in range(3):
             jobs.put(number)
-        threading.Thread(target=work, name="worker").start()
+        threading.Thread(target=work, name="worker", daemon=True).start()
         await asyncio.sleep(60)
 
     handle = await stoppable.spawn(agent)
-    await until(began.is_set)
+    await until(began[0].is_set)
     receipt = await handle.stop("immediate")
     assert receipt.in_flight == ("thread:worker",)
     await until(lambda: handle.run.body_end is not None)
-    assert handle.status == "stopping"
-    release.set()
+    for each, release in zip(began, releases, strict=True):
+        await until(each.is_set)
+        assert handle.status == "stopping"
+        release.set()
     assert (await handle.outcome()).status == "stopped"
     assert results == [(number, "refused") for number in range(3)]
     jobs.put(None)

@@ -502,7 +502,8 @@ async def test_a_loop_that_runs_for_ever_on_a_thread_outlives_the_run_that_start
         """A part of an app, which the first of its agents to need it starts."""
         if not loops:
             loops.append(asyncio.new_event_loop())
-            threading.Thread(target=serve if by == "function" else loops[0].run_forever, name="shared loop").start()
+            target = serve if by == "function" else loops[0].run_forever
+            threading.Thread(target=target, name="shared loop", daemon=True).start()
         return loops[0]
 
     async def agent():
