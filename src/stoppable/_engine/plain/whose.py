@@ -127,8 +127,8 @@ def is_server(frame: FrameType) -> bool:
 
 
 def _is_started_by_user(thread: threading.Thread, frame: FrameType | None) -> bool:
-    # Libraries that wrap Thread.start have the thread among their arguments: look for the code that called them.
-    while frame is not None and not _is_users_frame(frame) and _has_argument(frame, thread):
+    # Code that wraps Thread.start has the thread among its arguments: look for the code that called it.
+    while frame is not None and _has_argument(frame, thread):
         frame = frame.f_back
     return frame is not None and _is_users_frame(frame)
 
