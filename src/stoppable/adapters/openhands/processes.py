@@ -69,9 +69,10 @@ def jobs(shell: int) -> set[ProcessInfo]:
 def _terminal_of(pid: int) -> tuple[bytes, bytes] | None:
     """Return what identifies the terminal that a process was started in, or None."""
     try:
-        entries = dict(entry.partition(b"=")[::2] for entry in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+        entries = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return None  # it is gone, or belongs to another user
-    terminal = entries.get(TERMINAL.encode())
+    variables = {name: value for name, _, value in (entry.partition(b"=") for entry in entries)}
+    terminal = variables.get(TERMINAL.encode())
     # Without the first one, the second may be that of the terminal in which the whole program was started.
-    return None if terminal is None else (terminal, entries.get(_PANE.encode(), b""))
+    return None if terminal is None else (terminal, variables.get(_PANE.encode(), b""))
