@@ -256,6 +256,8 @@ faults: ## kill, freeze and cut off replicas under load (STOPS=…, SEED=…): n
 	$(call environment,.venv-fleet,dev$(comma)fleet)
 	.venv-fleet/bin/python tests/faults/campaign.py --store sqlite --stops $(or $(STOPS),2000) $(if $(SEED),--seed $(SEED))
 	.venv-fleet/bin/python tests/faults/campaign.py --store postgres --stops $(or $(STOPS),2000) $(if $(SEED),--seed $(SEED))
+	.venv-fleet/bin/python tests/faults/signals.py
+	.venv-fleet/bin/python tests/faults/busy_loop.py
 
 bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-bench,bench$(comma)server)
