@@ -14,7 +14,7 @@ APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients 
 FLAKY := .ci/flaky
 SET_ASIDE := grep -sE '^tests/' $(FLAKY)
 
-.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host test-host-threads test-host-asyncio test-host-processes host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
+.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -149,15 +149,6 @@ test-host: ## run the tests of CPython and anyio with and without instrument(), 
 		pythons+=(.venv-host-$$version/bin/python); \
 	done; \
 	if [ $${#pythons[@]} != 0 ]; then $(PYTHON) -m tests.host_suites.run "$${pythons[@]}" $(if $(SUITES),--only $(SUITES)); fi
-
-test-host-threads: ## the part of test-host about threads
-	@$(MAKE) --no-print-directory test-host SUITES="test_threading test_concurrent_futures"
-
-test-host-asyncio: ## the part of test-host about asyncio, anyio and subprocesses
-	@$(MAKE) --no-print-directory test-host SUITES="test_asyncio test_subprocess anyio"
-
-test-host-processes: ## the part of test-host about multiprocessing
-	@$(MAKE) --no-print-directory test-host SUITES="test_multiprocessing_fork test_multiprocessing_spawn test_multiprocessing_forkserver"
 
 # the wheel of anyio has no tests
 host-environment:
