@@ -14,9 +14,11 @@ HEAD = """# The tests of CPython and anyio, plain and with `instrument()`
 
 Written by `make test-host`. Each suite is run twice in the same environment: plain, and with `stoppable.instrument()`
 switched on in the interpreter and in those that it starts, outside runs. A test that passes plain and not with
-`instrument()` is repeated twice both ways, with its file. Resources that need a network are off. A file of CPython
-counts as one test more, because it can fail by itself: if it leaves a thread behind, for example. With `instrument()` a
-suite takes longer, because every interpreter that a test starts imports stoppable.
+`instrument()` is repeated twice both ways, with its file. A test that fails plain, because of this machine for example,
+shows nothing about `instrument()`. The optional resources of CPython's tests and the tests of anyio that need a network
+are off, and so is `WithThreadsTestPool.test_terminate`, which may wait for five minutes. A file of CPython counts as
+one test more, because it can fail by itself: if it leaves a thread behind, for example. With `instrument()` a suite
+takes longer, because every interpreter that a test starts imports stoppable; two suites are run beside each other.
 """
 
 
@@ -41,13 +43,17 @@ def line(comparison: Comparison) -> str:
     return "\n".join(words)
 
 
-def page(comparisons: Sequence[Comparison], missing: Sequence[str]) -> str:
-    """Return the page with all figures."""
+def machine() -> list[str]:
+    """Return what a reader must know about the machine; the load is that of this moment."""
     sys.path.append(str(Path(__file__).parents[2] / "bench"))
     from machine import facts
 
-    machine = [f"- {name}: {value}" for name, value in facts(()) if name not in {"Python", "Packages"}]
-    lines = [HEAD, *machine, "", *_table(comparisons), ""]
+    return [f"- {name}: {value}" for name, value in facts(()) if name not in {"Python", "Packages"}]
+
+
+def page(facts: Sequence[str], comparisons: Sequence[Comparison], missing: Sequence[str]) -> str:
+    """Return the page with all figures."""
+    lines = [HEAD, *facts, "", *_table(comparisons), ""]
     lines += _section("Worse with `instrument()`", _tests(comparisons, "defects"), "Nothing.")
     lines += _section("Worse once, but not again, or as bad plain", _tests(comparisons, "flakes"), "Nothing.")
     lines += _section("Not run", missing, "Everything was run.")

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .comparison import Comparison, compare
-from .report import line, page
+from .report import line, machine, page
 from .suites import SUITES, Missing, Python, Suite
 
 PAGE = Path(__file__).parents[2] / "bench/results/host-suites.md"
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], choices=[suite.name for suite in SUITES], metavar="SUITE")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and tests need it
+    facts = machine()
     logs = Path(tempfile.mkdtemp(prefix="host-suites-"))
     chosen = [suite for suite in SUITES if suite.name in (arguments.only or [each.name for each in SUITES])]
     pairs = [(Python(path.absolute()), suite) for path in arguments.pythons for suite in chosen]
@@ -52,7 +53,8 @@ def main() -> None:
         answers = list(pool.map(run, pairs))
     comparisons = [answer for answer in answers if isinstance(answer, Comparison)]
     if not arguments.only:
-        PAGE.write_text(page(comparisons, [answer for answer in answers if isinstance(answer, str)]), encoding="utf-8")
+        missing = [answer for answer in answers if isinstance(answer, str)]
+        PAGE.write_text(page(facts, comparisons, missing), encoding="utf-8")
     if any(comparison.defects for comparison in comparisons):
         sys.exit(f"instrument() broke tests of the host; the logs are in {logs}")
     shutil.rmtree(logs)
