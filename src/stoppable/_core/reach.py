@@ -32,6 +32,30 @@ class Reach:
         self.after: Sequence[tuple[RunNode, str]] = ()
         self.abandoned: Sequence[tuple[RunNode, Abandoned]] = ()
 
+    def note_in_flight(self, run: RunNode, boundary: Boundary) -> None:
+        """Record a boundary that was open at the stop."""
+        with lock:
+            self.in_flight = _appended(self.in_flight, (run, boundary))
+            if boundary.is_idle:
+                self.idle = _appended(self.idle, boundary)
+
+    def note_after(self, entry: tuple[RunNode, str]) -> None:
+        """Record a boundary that was entered after the stop; every stop of its run records the same entry."""
+        with lock:
+            self.after = _appended(self.after, entry)
+
+    def note_abandoned(self, run: RunNode, name: Abandoned) -> None:
+        """Record a participant that could not be ended."""
+        with lock:
+            self.abandoned = _appended(self.abandoned, (run, name))
+
+
+def _appended(noted: Sequence[T], entry: T) -> Sequence[T]:
+    if not isinstance(noted, list):
+        return [entry]
+    noted.append(entry)
+    return noted
+
 
 class ByRun:
     """What a stop reached, by run: thousands of runs may want a receipt, and each costs no more than its subtree."""

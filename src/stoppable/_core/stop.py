@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from stoppable._core import clock
 from stoppable._core.gate import lock
-from stoppable._core.reach import Abandoned, ByRun, Reach
+from stoppable._core.reach import ByRun, Reach
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Mode, Rung, Status
 
 if TYPE_CHECKING:
-    from stoppable._core.boundary import Boundary
     from stoppable._core.hooks import Hook
     from stoppable._core.node import RunNode
     from stoppable._core.participants import RemoteParticipant
@@ -129,23 +128,6 @@ class Stop(Reach):
         self._unacknowledged = 1  # this process, and every notified remote
         self._by_run: ByRun | None = None
 
-    def note_in_flight(self, run: RunNode, boundary: Boundary) -> None:
-        """Record a boundary that was open at the stop."""
-        with lock:
-            self.in_flight = _and(self.in_flight, (run, boundary))
-            if boundary.is_idle:
-                self.idle = _and(self.idle, boundary)
-
-    def note_after(self, entry: tuple[RunNode, str]) -> None:
-        """Record a boundary that was entered after the stop; every stop of its run records the same entry."""
-        with lock:
-            self.after = _and(self.after, entry)
-
-    def note_abandoned(self, run: RunNode, name: Abandoned) -> None:
-        """Record a participant that could not be ended."""
-        with lock:
-            self.abandoned = _and(self.abandoned, (run, name))
-
     def by_run(self) -> ByRun:
         """Return what the stop reached, by run."""
         if self._by_run is None:
@@ -250,13 +232,6 @@ class Stop(Reach):
             if rung is Rung.KILL:
                 return self.requested_at + seconds
         return None
-
-
-def _and(noted: Sequence[T], entry: T) -> Sequence[T]:
-    if not isinstance(noted, list):
-        return [entry]
-    noted.append(entry)
-    return noted
 
 
 class Due:
