@@ -120,9 +120,9 @@ class Boundary(Member):
         members = run.members
         if members is None:
             members = run.make_members()
-        members[self] = True  # published first, then checked
         if self.is_look:
             run.checked_at = _coarse.now
+        members[self] = True  # published first, then checked
         if run.closed or run.budget is not None or run.sink is not None:
             self._published(run, run)
         return self
@@ -158,9 +158,9 @@ class Boundary(Member):
         members = run.members
         if members is None:
             members = run.make_members()
-        members[self] = True
         if self.is_look:
             run.checked_at = _coarse.now
+        members[self] = True
         if run.closed or run.budget is not None or run.sink is not None:
             try:
                 self._published(run, run)
