@@ -162,8 +162,10 @@ def test_the_part_of_a_stop_in_a_subtree_is_what_a_search_through_all_of_it_find
                 stop.nodes.append(late)
                 stop.note_after((late, "tool late"))
                 stop.note_abandoned(late, ("a thread", ()))
+            stop.idle = [opened for _, opened in stop.in_flight if dice.random() < more / 3]
             for run in nodes:
                 part = stop.by_run().part(run)
+                assert set(part.idle) == {opened for _, opened in part.in_flight} & set(stop.idle)
                 assert sorted(node.id for node in part.nodes) == sorted(
                     {node.id for node in stop.nodes if node.is_within(run)}
                 )
