@@ -104,6 +104,23 @@ async def test_a_call_that_dies_with_its_process_was_cut_and_one_that_had_not_be
     assert fates == [("touch_and_sleep", fate), *[("double", "skipped")] * 5]
 
 
+async def test_a_pool_that_breaks_after_a_call_was_cancelled_ends_the_others(tmp_path):
+    """In 3.11 and 3.12 its thread fails at the cancelled future, and nobody hears of the calls after that one."""
+    there, go = tmp_path / "there", tmp_path / "go"
+
+    async def agent():
+        with _pool() as pool:
+            calls = [pool.submit(touch_and_die, str(there), str(go)), *(pool.submit(double, n) for n in range(9))]
+            await until(there.exists, 30)
+            assert calls[5].cancel()
+            go.touch()
+            done, _ = await stoppable.to_thread(concurrent.futures.wait, calls[:5] + calls[6:], 30)
+            return len(done), stoppable.current_run().in_flight
+
+    count, in_flight = await (await stoppable.spawn(agent)).result()
+    assert (count, [name for name in in_flight if "double" in name]) == (9, [])
+
+
 async def test_a_pool_that_breaks_by_itself_has_finished_its_calls(tmp_path):
     there = tmp_path / "there"
 

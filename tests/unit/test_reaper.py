@@ -42,6 +42,8 @@ def leaves_a_daemon(path, seconds=60):
             os.execve("/bin/sleep", ["sleep", "60"], {})
         os._exit(0)
     os.wait()
+    while not os.path.exists(path):  # otherwise it may be ended before it has begun
+        time.sleep(0.001)
     time.sleep(seconds)
 
 def starts_a_chain(path, seconds=60):

@@ -33,6 +33,18 @@ _get, _set = context.current.get, context.current.set
 _owners: weakref.WeakKeyDictionary[Any, RunNode] = weakref.WeakKeyDictionary()
 
 
+class _PoolFuture(Future[Any]):
+    """The future of a call that may have been cancelled when its pool breaks.
+
+    Before 3.13, a pool whose processes end meanwhile fails at such a future, and leaves the others without a result.
+    """
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Set the error of the call, unless it was cancelled."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            super().set_exception(exception)
+
+
 class PoolCall(Participant):
     """A call in a process pool; CANCEL and KILL cancel it if it has not begun."""
 
@@ -47,8 +59,9 @@ class PoolCall(Participant):
 
     def follow(self, future: Future[Any]) -> None:
         """Record the end of the call when its future is done."""
+        if type(future) is Future:
+            future.__class__ = _PoolFuture
         self._future = future
-        future.set_exception = functools.partial(_fail, future)  # type: ignore[method-assign]
         future.add_done_callback(self._done)
 
     @classmethod
@@ -106,12 +119,6 @@ class PoolCall(Participant):
             run.sink.left(run, self._boundary)
         if run.body_end is not None:
             run.settle()
-
-
-def _fail(future: Future[Any], error: BaseException | None) -> None:
-    """Fail a future, unless it was cancelled: before 3.12, a pool whose processes die while one is cancelled hangs."""
-    with contextlib.suppress(concurrent.futures.InvalidStateError):
-        Future.set_exception(future, error)
 
 
 class _CallOutside(PoolCall):
