@@ -313,6 +313,16 @@ ENGINE_MUTANTS = (
         caught_by=(SPEC + "test_g06_busy_loop.py::test_processes_are_searched_once_more_before_they_are_given_up",),
     ),
     Mutant(
+        name="a machine that is always too busy holds a stop for ever",
+        breaks="G6",
+        file="_engine/ladder.py",
+        snippet="began_at + bound + suspended",
+        replacement="began_at + bound + frozen",
+        caught_by=(
+            SPEC + "test_g06_busy_loop.py::test_a_machine_that_is_always_too_busy_does_not_hold_a_stop_for_ever",
+        ),
+    ),
+    Mutant(
         name="the time in which the process was suspended counts",
         breaks="G6, G7",
         file="_engine/ladder.py",

@@ -332,6 +332,29 @@ def test_the_time_in_which_the_process_was_suspended_does_not_count():
         assert process.communicate(timeout=60)[0].split("\n")[:2] == ["saved", "stopped cancel"]
 
 
+class _AlwaysLate(list):
+    """What the control thread notes on a machine that is too busy all the time: it is late again and again."""
+
+    def __init__(self):
+        self._since = time.monotonic()
+
+    def __iter__(self):
+        now, begin = time.monotonic(), self._since
+        while begin < now:
+            yield begin, min(begin + 0.3, now)
+            begin += 0.3
+
+
+async def test_a_machine_that_is_always_too_busy_does_not_hold_a_stop_for_ever(monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(control.get(), "starved", _AlwaysLate())
+    handle = await stoppable.spawn(release.wait, 60, policy=Policy(kill=0.05))
+    await until(lambda: handle.run.started_at)
+    await handle.stop("kill")
+    assert (await handle.outcome()).status == "lost"
+    release.set()
+
+
 def test_times_that_overlap_count_once():
     assert pulse.covered([(1, 4), (2, 3), (3, 6), (8, 9)], 0) == 6
     assert pulse.covered([(1, 4), (2, 3), (3, 6), (8, 9)], 3.5) == 3.5
