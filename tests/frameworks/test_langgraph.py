@@ -167,11 +167,15 @@ async def test_an_immediate_stop_cancels_the_tool_in_flight_and_the_model_gets_n
     assert (len(trip.prompts), trip.calls, trip.effects) == (1, 1, [])
 
 
+class OtherExecutor(ThreadPoolExecutor):
+    """An executor of a class that stoppable does not know."""
+
+
 @pytest.mark.usefixtures("uninstrumented")
 async def test_a_stop_that_is_an_exception_is_swallowed_by_a_tool_node_that_handles_errors(new_trip):
     trip = new_trip("flight", "hotel", stop_is_exception=True)
-    # With an executor of its own, the loop gets none of ours, which would turn the next tool back by itself.
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+    # Calls in a plain executor take part in the run, which would turn the next tool back by itself.
+    asyncio.get_running_loop().set_default_executor(OtherExecutor())
     stopped = await trip.stop_in_flight(agent_of(trip, handle_tool_errors=True))
     stopped.was_swallowed("StopAsException")
 
