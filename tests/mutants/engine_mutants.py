@@ -31,7 +31,7 @@ ENGINE_MUTANTS = (
         name="a run that looked once, long ago, gets the full grace",
         breaks="G6",
         file="_core/stop.py",
-        snippet="since = self.requested_at - self.target.policy.blind_grace - clock.COARSE_SECONDS",
+        snippet="since = self.requested_at - max(self.target.policy.blind_grace, _FRESH_SECONDS)",
         replacement="since = 0.0",
         caught_by=(
             SPEC + "test_g06_bounded.py::"

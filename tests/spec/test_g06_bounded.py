@@ -242,6 +242,15 @@ async def test_a_run_that_has_not_looked_for_longer_than_its_blind_grace_is_blin
     assert (await handle.outcome()).rung == "cancel"
 
 
+async def test_with_a_blind_grace_of_zero_a_run_that_just_looked_gets_its_grace(clock):
+    handle = await stoppable.spawn(_looks_by_checking, policy=Policy(blind_grace=0))
+    await wait(lambda: handle.run.checked_at > -math.inf)
+    clock.advance(1.5)
+    assert not (await handle.stop()).blind
+    await handle.stop("kill")
+    await handle.outcome()
+
+
 async def _inside_a_boundary():
     with stoppable.boundary("llm", "model"):
         await asyncio.sleep(60)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FRESH_SECONDS = 2.0
+
 
 class Answer(StrEnum):
     """What a stop request did: accepted, escalated, already_stopping or already_finished."""
@@ -161,12 +163,13 @@ class Stop(Reach):
     def mark_blind(self) -> None:
         """Find out whether the subtree is blind: nothing in it would notice the stop.
 
-        It has no hook and no remote, is inside no boundary, and has reached no check for longer than ``blind_grace``.
+        It has no hook and no remote, is inside no boundary, and has reached no check for longer than ``blind_grace``,
+        or two seconds if that is more: with a ``blind_grace`` of zero, code that checks now and then is not blind.
         While a call that an executor makes for it is in flight, that is not known yet.
         """
         is_waiting = self.mode is Mode.GRACEFUL and self.grace is None and self.target.started_at is not None
         if is_waiting and not self.has_listener and not any(boundary.is_look for _, boundary in self.in_flight):
-            since = self.requested_at - self.target.policy.blind_grace - clock.COARSE_SECONDS
+            since = self.requested_at - max(self.target.policy.blind_grace, _FRESH_SECONDS) - clock.COARSE_SECONDS
             if not self._has_checked_since(since):
                 self.is_call_awaited = bool(self.in_flight)
                 self.blind_after = None if self.in_flight else self.target.policy.blind_wait

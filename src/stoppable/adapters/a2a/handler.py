@@ -41,6 +41,7 @@ from stoppable.adapters.a2a.stores import Ends, guarded
 
 OnDisconnect = Literal["keep", "stop"]
 
+_BUSY_SECONDS = 10.0  # the ladder waits for an event loop that is busy
 _SETTLE_SECONDS = 1.0  # from the end of a run to the end of its task in the store
 _STORE_SECONDS = 30.0  # the same for a run of this process, whose end is on its way to the store
 _MOST_SECONDS = 60.0  # how long a cancel may take
@@ -106,7 +107,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
 
     async def _stop(self, params: CancelTaskRequest, context: ServerCallContext, asked: Asked) -> Task:
         total = self._executor.policy.total(asked.mode, asked.grace)
-        wait = _MOST_SECONDS if math.isinf(total) else min(total + _SETTLE_SECONDS, _MOST_SECONDS)
+        wait = _MOST_SECONDS if math.isinf(total) else min(total + _BUSY_SECONDS + _SETTLE_SECONDS, _MOST_SECONDS)
         owner = owner_of(context)
         receipts = await self._executor.stop(params.id, asked, actor=owner, owner=owner, wait=wait)
         if any(not receipt.final for receipt in receipts):
