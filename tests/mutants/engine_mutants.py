@@ -39,6 +39,14 @@ ENGINE_MUTANTS = (
         ),
     ),
     Mutant(
+        name="the time at which runs look stands still",
+        breaks="G11",
+        file="_engine/control.py",
+        snippet="                clock.coarse.update()\n                self._wakes_at = math.inf",
+        replacement="                self._wakes_at = math.inf",
+        caught_by=(SPEC + "test_g06_bounded.py::test_a_run_that_keeps_looking_is_not_blind_however_long_it_works",),
+    ),
+    Mutant(
         name="a run is blind though it has a hook that is told of the stop",
         breaks="G11",
         file="_core/node.py",

@@ -251,6 +251,20 @@ async def test_with_a_blind_grace_of_zero_a_run_that_just_looked_gets_its_grace(
     await handle.outcome()
 
 
+async def test_a_run_that_keeps_looking_is_not_blind_however_long_it_works():
+    """In real time: the control thread keeps the time at which a run looked."""
+
+    async def agent():
+        while True:
+            stoppable.check()
+            await asyncio.sleep(0.01)
+
+    handle = await stoppable.spawn(agent)
+    await asyncio.sleep(3)
+    assert not (await handle.stop()).blind
+    assert (await handle.outcome()).rung == "signal"
+
+
 async def _inside_a_boundary():
     with stoppable.boundary("llm", "model"):
         await asyncio.sleep(60)

@@ -211,6 +211,7 @@ class Control:
         while self._thread is thread:
             try:
                 self._steps += 1
+                clock.coarse.update()
                 self._wakes_at = math.inf
                 due = self.next_due()
                 if self.waiting:
@@ -227,7 +228,8 @@ class Control:
         # and callbacks may start some.
         blocked = _block_signals()
         try:
-            self._bell.wait(until - clock.now())
+            # Never longer than a tick: a test may have replaced the clock since ``until`` was computed.
+            self._bell.wait(min(until - clock.now(), TICK_SECONDS))
         finally:
             _restore_signals(blocked)
         now = clock.now()
