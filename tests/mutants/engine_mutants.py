@@ -392,4 +392,14 @@ ENGINE_MUTANTS = (
         replacement="stop",
         caught_by=(UNIT + "test_bounded_control.py::test_the_receipts_of_all_runs_do_not_each_read_the_whole_tree",),
     ),
+    Mutant(
+        name="the time between two pings of a loop with long turns counts",
+        breaks="G6",
+        file="_engine/pulse.py",
+        snippet="if is_late and now < self._wanted_until:",
+        replacement="if False:",
+        caught_by=(
+            SPEC + "test_g06_busy_loop.py::test_a_loop_with_one_long_turn_after_another_is_measured_throughout",
+        ),
+    ),
 )

@@ -355,6 +355,22 @@ async def test_a_machine_that_is_always_too_busy_does_not_hold_a_stop_for_ever(m
     release.set()
 
 
+async def test_a_loop_with_one_long_turn_after_another_is_measured_throughout():
+    """Each of them is shorter than the pause between two pings of the control thread."""
+    loop = asyncio.get_running_loop()
+    pulse.follow(loop)
+    found = pulse.of(loop)
+    began = time.monotonic()
+    await until(lambda: found.beat(3600) or found.turned_at >= began)
+    first = time.monotonic()
+    found.ping()
+    for _ in range(6):
+        time.sleep(2 * pulse.LATE_SECONDS)
+        await asyncio.sleep(0)
+    assert pulse.covered(found.stalls(), first) >= 11 * pulse.LATE_SECONDS
+    await until(lambda: found._sent_at is None)
+
+
 def test_times_that_overlap_count_once():
     assert pulse.covered([(1, 4), (2, 3), (3, 6), (8, 9)], 0) == 6
     assert pulse.covered([(1, 4), (2, 3), (3, 6), (8, 9)], 3.5) == 3.5

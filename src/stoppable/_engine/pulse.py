@@ -34,15 +34,20 @@ def covered(times: Iterable[tuple[float, float]], since: float) -> float:
 
 
 class Pulse:
-    """Pings one event loop: one ping at a time, sent by the control thread and answered by the loop."""
+    """Pings one event loop: one ping at a time, sent by the control thread and answered by the loop.
 
-    __slots__ = ("_loop", "_sent_at", "_stalls", "turned_at")
+    A loop that was held up for one turn may have more such turns ahead. It then pings itself, until it turns quickly or
+    the control thread is no longer interested: otherwise the time between two pings would count.
+    """
+
+    __slots__ = ("_loop", "_sent_at", "_stalls", "_wanted_until", "turned_at")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         key = id(loop)
         self._loop = weakref.ref(loop, lambda _: _pulses.pop(key, None))
         self._stalls = new_times()
         self._sent_at: float | None = None  # of the ping that was not answered
+        self._wanted_until = -math.inf
         self.turned_at: float = -math.inf
         """When the last answered ping was sent: whatever was queued in the loop before that has been called."""
 
@@ -58,12 +63,26 @@ class Pulse:
             self._sent_at, self.turned_at = None, math.inf
 
     def _answer(self) -> None:
-        sent_at, now = self._sent_at, clock.now()
+        sent_at, now, loop = self._sent_at, clock.now(), self._loop()
         assert sent_at is not None, "one ping, one answer"
-        if now - sent_at > LATE_SECONDS:
+        assert loop is not None, "it calls this"
+        is_late = now - sent_at > LATE_SECONDS
+        if is_late:
             self._stalls.append((sent_at, now))
         self.turned_at = sent_at
-        self._sent_at = None  # last: a stall that is read in between counts twice for a moment, but never not at all
+        # Last: a stall that is read in between counts twice for a moment, but never not at all.
+        if is_late and now < self._wanted_until:
+            self._sent_at = now
+            loop.call_soon(self._answer)
+        else:
+            self._sent_at = None
+
+    def beat(self, pause: float) -> None:
+        """Send a ping, unless the last one was sent within so many seconds; to be called about as often."""
+        now = clock.now()
+        self._wanted_until = now + 2 * pause
+        if self.turned_at <= now - pause:
+            self.ping()
 
     def stalls(self) -> Iterator[tuple[float, float]]:
         """Yield the times at which the loop did not turn."""
@@ -99,7 +118,5 @@ def every() -> list[Pulse]:
 
 def beat(pause: float) -> None:
     """Ping the loops that were not pinged within the last seconds."""
-    earliest = clock.now() - pause
     for pulse in every():
-        if pulse.turned_at <= earliest:
-            pulse.ping()
+        pulse.beat(pause)
