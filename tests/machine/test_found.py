@@ -446,3 +446,17 @@ class Undead(Participant):
 
     def describe(self):
         return "undead"
+
+
+def test_a_parent_waits_for_the_child_after_one_that_was_given_up():
+    parent = RunNode("parent")
+    first, second = RunNode("first", parent), RunNode("second", parent)
+    for run in (parent, first, second):
+        run.begin(Undead())
+    parent.stop("cooperative")
+    first.lose()
+    for run in (parent, second):
+        assert parent.status == "stopping"
+        run.deliver(raised=True)
+        run.end(None, None)
+    assert (second.status, parent.status) == ("stopped", "lost")

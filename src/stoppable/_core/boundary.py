@@ -144,7 +144,8 @@ class Boundary(Member):
             if run.sink is not None:
                 run.sink.left(run, self)
 
-    # The same methods as coroutines: calling the sync ones would cost a tenth of an `async with`.
+    # The same methods as coroutines: calling the sync ones would cost a tenth of an `async with`. Only the run's own
+    # code uses them, so they are always a look.
 
     async def __aenter__(self) -> Self:
         run = _get()
@@ -158,8 +159,7 @@ class Boundary(Member):
         members = run.members
         if members is None:
             members = run.make_members()
-        if self.is_look:
-            run.checked_at = _coarse.now
+        run.checked_at = _coarse.now
         members[self] = True
         if run.closed or run.budget is not None or run.sink is not None:
             try:
@@ -175,8 +175,7 @@ class Boundary(Member):
         run = self._run
         if run is not None:
             self._run = None
-            if self.is_look:
-                run.checked_at = _coarse.now
+            run.checked_at = _coarse.now
             if run.closed:
                 if error is not None and self._goes_on(run):
                     return
