@@ -122,7 +122,7 @@ def _in_front(master, shell):
 
 
 async def test_one_that_ends_by_itself_is_no_longer_in_flight(foreign):
-    process = foreign("read line")
+    process = foreign("exec sleep 1000")
     async with stoppable.open_run("job") as run:
         adopted = stoppable.adopt_process(pid=process.pid)
         assert adopted.alive
