@@ -19,6 +19,8 @@ FILE_SECONDS = 900
 """Until a file of CPython's tests counts as hung."""
 SUITE_SECONDS = 2400
 """Until a suite counts as hung."""
+END_SECONDS = 60
+"""Until one that was told to end is killed."""
 WITHOUT_END = "*.WithThreadsTestPool.test_terminate"
 """A test of multiprocessing that waits for five minutes if a thread is fast; later Pythons have mended it."""
 
@@ -89,14 +91,17 @@ def _perform(command: Sequence[object], log: Path, *, instrumented: bool, **opti
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
             **options,
         )
-        for signum in (signal.SIGINT, signal.SIGKILL):  # told to end, CPython's runner ends its own processes
+        for seconds in (SUITE_SECONDS, END_SECONDS):
             try:
-                process.wait(SUITE_SECONDS if signum is signal.SIGINT else 60)
+                process.wait(seconds)
                 break
             except subprocess.TimeoutExpired:
-                process.send_signal(signum)
+                process.send_signal(signal.SIGINT)  # told to end, CPython's runner ends its own processes
+        else:
+            os.killpg(process.pid, signal.SIGKILL)  # the signal came before the runner was ready for it
         process.wait()
     return time.monotonic() - begin
 
