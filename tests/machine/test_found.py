@@ -410,6 +410,25 @@ def test_a_final_receipt_says_for_good_that_the_run_never_looked(clock):
     assert run.receipt.blind
 
 
+def test_the_final_receipt_of_a_child_stays_when_its_parent_turns_out_not_to_be_blind(clock):
+    parent = RunNode("parent")
+    parent.begin(Undead())
+    child = RunNode("child", parent)
+    child.begin(Undead())
+    clock.advance(10)
+    parent.stop()
+    child.deliver(raised=True)
+    child.end(None, None)
+    final = child.receipt
+    assert (child.status, final.blind, parent.receipt.blind) == ("stopped", True, True)
+    in_run(parent, stoppable.should_stop)
+    clock.advance(2)
+    assert not parent.receipt.blind
+    assert child.receipt == final
+    parent.stop("kill")
+    clock.advance(2)
+
+
 @pytest.mark.parametrize("look", [stoppable.should_stop, stoppable.check])
 def test_a_run_that_was_started_in_a_shield_and_looked_gets_its_grace(clock, look):
     run = RunNode("cleans up")

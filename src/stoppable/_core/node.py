@@ -65,6 +65,7 @@ class RunNode(Awaited, Run):
         "recorded",
         "rung",
         "started_at",
+        "was_blind",
         "was_interrupted",
     )
 
@@ -100,6 +101,7 @@ class RunNode(Awaited, Run):
             False  # its code has noticed the stop, by AgentStopped or should_stop(), and may be unwinding
         )
         self._clean: bool | None = True  # False once force has cut a clean-up, None if it may have
+        self.was_blind: bool = False  # at its end
         self.was_interrupted: bool = False  # hooks were called at INTERRUPT: they may have ended an effect
         self.rung: Rung | None = None
         self.climbs: tuple[tuple[Rung, float], ...] = ()
@@ -451,6 +453,8 @@ class RunNode(Awaited, Run):
             if error is not None and self.delivered_at is not None:
                 clean = False  # the error was raised on the way out
             self.library_threads = participants.library_threads(self) or self.library_threads
+            # The stop may have a target above, of which that still changes; the receipt of this run is final.
+            self.was_blind = any(stop.is_blind for stop in self.stops())
         fields = (status, reason, rung, clean, result, partial, error, clock.now())
         self.outcome = tuple.__new__(Outcome, fields)  # at half the cost of Outcome(…)
         self.closed = True

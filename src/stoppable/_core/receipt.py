@@ -41,7 +41,7 @@ def write(run: RunNode, answer: Answer) -> Receipt:
         acknowledged_at=stops[0].acknowledged_at,
         delivered_at=run.delivered_at,
         ended_at=ended_at,
-        blind=any(stop.is_blind for stop in stops),
+        blind=any(stop.is_blind for stop in stops) if outcome is None else run.was_blind,
         library_threads=run.library_threads,
         ladder=_ladder(run, stops, is_final=status.terminal),
     )

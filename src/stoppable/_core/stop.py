@@ -184,7 +184,9 @@ class Stop(Reach):
 
     def recheck_call(self) -> bool:
         """Return whether the target is blind after all: the call of an executor is over, and it reached no check."""
-        if not self.is_call_awaited or any(boundary in (run.members or ()) for run, boundary in self.in_flight):
+        if self.target.outcome is not None or not self.is_call_awaited:
+            return False
+        if any(boundary in (run.members or ()) for run, boundary in self.in_flight):
             return False
         self.is_call_awaited = False
         if not self._has_checked_since(self.requested_at):
