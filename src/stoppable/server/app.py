@@ -42,6 +42,7 @@ from stoppable.server.responses import Problem, json_response, problem_of_status
 from stoppable.server.route import answer_to, guarded_route
 from stoppable.server.run_log import run_log
 from stoppable.server.run_routes import RunRoutes
+from stoppable.server.shares import Shares
 from stoppable.server.stop_routes import StopRoutes
 from stoppable.server.web_ui import ui
 from stoppable.supervisor import Supervisor
@@ -81,8 +82,10 @@ def routes(
 ) -> APIRouter:
     """Return the routes of a backend, behind a principal; with ``allowed_origins`` they answer CORS requests."""
 
-    async def remember(request: Request, found: Any = Depends(principal)) -> None:  # noqa: B008 - FastAPI's way
+    async def remember(request: Request, found: Any = Depends(principal)) -> AsyncIterator[None]:  # noqa: B008 - FastAPI's way
         admit(request, found)
+        with backend.shares.request(found.owner, request.scope):
+            yield
 
     kind = guarded_route(backend.limits, frozenset(allowed_origins), tells_origins=tells_origins)
     made = APIRouter(dependencies=[Depends(remember)], route_class=kind)
@@ -161,7 +164,8 @@ def create_app(
         app.include_router(made)
     for extra in routers:
         further = extra if isinstance(extra, APIRouter) else extra(host)
-        app.include_router(further, dependencies=[Depends(_admission(identify, principal, frozenset(allowed_origins)))])
+        admission = _admission(backend.shares, identify, principal, frozenset(allowed_origins))
+        app.include_router(further, dependencies=[Depends(admission)])
     _add_health(app, backend)
     app.include_router(ui())
     _add_errors(app, made)
@@ -187,13 +191,15 @@ async def living(backend: Backend) -> AsyncIterator[None]:
 
 
 def _admission(
-    identify: Identify | None, principal: PrincipalDependency | None, origins: Collection[str]
+    shares: Shares, identify: Identify | None, principal: PrincipalDependency | None, origins: Collection[str]
 ) -> Callable[..., Any]:
     """Return the dependency that authenticates callers of your own routes."""
 
-    async def known(request: Request, found: Any = Depends(principal)) -> None:  # noqa: B008 - FastAPI's way
+    async def known(request: Request, found: Any = Depends(principal)) -> AsyncIterator[None]:  # noqa: B008 - FastAPI's way
         check_origin(request.method, request.headers, origins)
         admit(request, found)
+        with shares.request(found.owner, request.scope):
+            yield
 
     async def identified(request: Request) -> None:
         check_origin(request.method, request.headers, origins)

@@ -21,6 +21,7 @@ from stoppable.server.agents import Registry
 from stoppable.server.limits import ServerLimits
 from stoppable.server.responses import Problem
 from stoppable.server.route import body_of
+from stoppable.server.shares import Shares
 from stoppable.server.sse.streams import Streams
 from stoppable.supervisor import Prepared, StartOptions, Supervisor
 
@@ -46,11 +47,13 @@ class Backend:
     services: Sequence[Callable[[], AbstractAsyncContextManager[Any]]] = ()
     is_draining: bool = False
     streams: Streams = field(init=False)
+    shares: Shares = field(init=False)
     _isolated: set[str] = field(default_factory=set)
     """Live runs with ``isolation="process"``, and some that have ended."""
 
     def __post_init__(self) -> None:
         self.streams = Streams(self.supervisor, self.limits)
+        self.shares = Shares(self.limits)
 
     async def record(self, run_id: str, caller: Principal) -> RunRecord:
         """Return a run that the caller may see, or raise RunNotFound."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -12,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from stoppable._core import clock
 from stoppable.server.limits import ServerLimits
 from stoppable.server.responses import Problem
+from stoppable.server.shares import IN_RESERVE, is_stop
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -33,6 +35,17 @@ class Connection(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Told:
+    """When something was logged last, and how often it has happened since."""
+
+    at: float = -_LOG_SECONDS
+    count: int = 0
+
+
+_FULL = "the server has all the connections that it may have"
+
+
 class Connections:
     """The connections whose client owes the server something: a request, or the rest of one.
 
@@ -47,8 +60,7 @@ class Connections:
         self._per_address = per_address
         self._owing: dict[Connection, str] = {}
         self._by_address: dict[str, dict[Connection, None]] = {}
-        self._cut = 0
-        self._told_at = -_LOG_SECONDS
+        self._told: dict[str, _Told] = {}
 
     def owes(self, connection: Connection, address: str) -> None:
         """Add a connection that owes something."""
@@ -68,7 +80,7 @@ class Connections:
 
     def make_room(self, count: int) -> bool:
         """Return whether another connection may be used besides ``count``; closes one that waits if necessary."""
-        return count < self.most or self._cut_first(self._owing, "the server has all the connections that it may have")
+        return count < self.most or self._cut_first(self._owing, _FULL)
 
     def fit_into_open_files(self) -> int:
         """Lower the limits to what this process may open, and return how many connections to accept in one go."""
@@ -89,12 +101,20 @@ class Connections:
             return False
         self.paid(first)
         first.cut()
-        self._cut += 1
-        now = clock.now()
-        if now - self._told_at >= _LOG_SECONDS:  # a flood must not fill the log
-            _logger.warning("%s: closed the %d that waited longest", why, self._cut)
-            self._told_at, self._cut = now, 0
+        self._tell(why, "closed the %d that waited longest")
         return True
+
+    def refuse(self) -> None:
+        """Log that a connection, or a request that is not a stop, was refused."""
+        self._tell(_FULL, "refused %d, because all of them are in use (limit connections)")
+
+    def _tell(self, why: str, what: str) -> None:
+        told = self._told.setdefault(what, _Told())
+        told.count += 1
+        now = clock.now()
+        if now - told.at >= _LOG_SECONDS:  # a flood must not fill the log
+            _logger.warning("%s: %s", why, what % told.count)
+            told.at, told.count = now, 0
 
 
 def open_file_limit() -> int:
@@ -147,7 +167,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
         if not self.waiting.make_room(there) and there >= self.waiting.most + self.waiting.for_stops:
-            transport.abort()
+            self.waiting.refuse()
+            self.cut()
             return
         self._wait(self.limits.head_seconds)
 
@@ -227,8 +248,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(b"400 Bad Request", _NO_HTTP)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        if len(self.connections) > self.waiting.most and not _is_stop(cycle.scope):
-            app = _too_many
+        if len(self.connections) > self.waiting.most:
+            if is_stop(cycle.scope):
+                cycle.scope[IN_RESERVE] = True
+            else:
+                self.waiting.refuse()
+                app = _too_many
         super()._start_asgi_task(cycle, app)
 
     def _cut_unless_read(self, before: int | None = None) -> None:
@@ -266,11 +291,6 @@ class BoundedProtocol(HttpToolsProtocol):
             if self.cycle is None or self.cycle.response_complete:  # otherwise it would end up in a response
                 self.transport.write(_REFUSAL % (status, len(body), body))
             self.transport.close()
-
-
-def _is_stop(scope: Scope) -> bool:
-    path: str = scope["path"]
-    return scope["method"] == "POST" and path.endswith(("/stop", "/stops"))
 
 
 async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:

@@ -22,6 +22,12 @@ class ServerLimits:
     address_connections: int = 2_048
     """How many connections without a complete request one address may hold."""
     streams: int = 4_096
+    owner_connections: int = 2_048
+    """How many requests of one owner may be in progress, streams included; at most half of ``connections``."""
+    owner_streams: int = 1_024
+    """How many streams one owner may follow; at most half of ``streams``."""
+    owner_waits: int = 512
+    """How many stops of one owner may wait for an end; at most half of ``connections``. Others are answered at once."""
     owner_runs: int = 1_000
     """How many live runs an owner may have in this process; runs without an owner are not counted."""
     owner_processes: int = 32

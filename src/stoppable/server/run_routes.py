@@ -218,7 +218,7 @@ class RunRoutes:
         caller = caller_of(request, Scope.READ)
         since = after if last_event_id is None else last_event_id
         view = ChangesView(self._backend.supervisor, caller.owner, resumes=since is not None)
-        return open_stream(self._backend.streams, view, since or 0)
+        return open_stream(self._backend.streams, view, since or 0, caller.owner)
 
     async def events(
         self,
@@ -234,7 +234,7 @@ class RunRoutes:
         if Scope.STOP not in caller.scopes:
             record = replace(record, on_disconnect="keep")  # leaving must not bypass the scope
         view = TreeView(record, caller.owner) if tree else RunView(record)
-        return await resume_stream(self._backend.streams, view, last_event_id or after)
+        return await resume_stream(self._backend.streams, view, last_event_id or after, caller.owner)
 
 
 def _receipt(record: RunRecord) -> Receipt:

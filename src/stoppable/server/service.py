@@ -123,6 +123,7 @@ class Service:
             _listener(self._host, self._port) as listener,
         ):
             self._config.backlog = self._waiting.fit_into_open_files()
+            self.app.state.backend.shares.connections = self._waiting.most
             host, port = listener.getsockname()[:2]
             self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             self._server.run(sockets=[listener])

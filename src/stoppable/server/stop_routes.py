@@ -99,16 +99,17 @@ class StopRoutes:
         """Stop a run. The same request again changes nothing; a harder mode escalates."""
         caller = caller_of(request, Scope.STOP)
         wanted = body or _DEFAULT
-        receipt = await self._supervisor.stop(
-            run_id,
-            wanted.mode,
-            wanted.reason,
-            caller.actor,
-            self._backend.limits.grace(wanted.grace),
-            wait=wait or None,
-            owner=caller.owner,
-            if_unknown_hold=if_unknown == "hold",
-        )
+        with self._backend.shares.wait(caller.owner, request.scope, wait) as seconds:
+            receipt = await self._supervisor.stop(
+                run_id,
+                wanted.mode,
+                wanted.reason,
+                caller.actor,
+                self._backend.limits.grace(wanted.grace),
+                wait=seconds,
+                owner=caller.owner,
+                if_unknown_hold=if_unknown == "hold",
+            )
         receipt = await visible_receipt(self._supervisor, caller, receipt)
         told = {
             "runId": run_id,
@@ -136,23 +137,24 @@ class StopRoutes:
             raise Problem(403, "foreign_owner", "you may only stop your own runs: leave out the owner")
         # A hold without an owner would refuse the starts of other owners.
         selector = body.selector.to_selector(caller.owner)
-        stopped = await self._supervisor.stop_where(
-            owner=selector.owner,
-            labels=selector.labels,
-            name=selector.name,
-            key=selector.key,
-            all=selector.all,
-            mode=body.mode,
-            reason=body.reason,
-            actor=caller.actor,
-            grace=self._backend.limits.grace(body.grace),
-            hold=body.hold,
-            dry_run=body.dry_run,
-            if_unknown_hold=body.if_unknown == "hold" and selector.is_conversation,
-            wait=wait or None,
-            idempotency_key=None if idempotency_key is None else _key(caller, idempotency_key, body),
-            within=caller.owner,
-        )
+        with self._backend.shares.wait(caller.owner, request.scope, wait) as seconds:
+            stopped = await self._supervisor.stop_where(
+                owner=selector.owner,
+                labels=selector.labels,
+                name=selector.name,
+                key=selector.key,
+                all=selector.all,
+                mode=body.mode,
+                reason=body.reason,
+                actor=caller.actor,
+                grace=self._backend.limits.grace(body.grace),
+                hold=body.hold,
+                dry_run=body.dry_run,
+                if_unknown_hold=body.if_unknown == "hold" and selector.is_conversation,
+                wait=seconds,
+                idempotency_key=None if idempotency_key is None else _key(caller, idempotency_key, body),
+                within=caller.owner,
+            )
         hold = None if stopped.hold is None else _told_hold(stopped.hold)
         receipts = [await visible_receipt(self._supervisor, caller, receipt) for receipt in stopped]
         told = {"dryRun": body.dry_run, "receipts": receipts, "hold": hold, "waitsUntil": stopped.waits_until}

@@ -73,7 +73,7 @@ class EventStreams:
         if owner is not None and record.owner != owner:
             raise RunNotFound(run_id)
         inner = TreeView(record, owner) if tree else RunView(record)
-        return await resume_stream(self._streams, _Encoded(inner, encoder, encoder.first(record)), after)
+        return await resume_stream(self._streams, _Encoded(inner, encoder, encoder.first(record)), after, owner)
 
     def drain(self) -> None:
         """End every stream because this process shuts down, and ask clients to resume elsewhere."""

@@ -18,6 +18,11 @@ class Follower(Protocol):
     """An open stream, as its feed sees it."""
 
     @property
+    def owner(self) -> str | None:
+        """The owner whose runs the reader may see; None for all."""
+        ...
+
+    @property
     def keeps_run(self) -> bool:
         """Whether the run is stopped after this reader and all others like it have left."""
         ...

@@ -35,11 +35,13 @@ class Reader:
         "_streams",
         "_task",
         "_waiter",
+        "owner",
         "view",
     )
 
-    def __init__(self, streams: Streams, view: View, after: int, send: Send) -> None:
+    def __init__(self, streams: Streams, view: View, after: int, owner: str | None, send: Send) -> None:
         self.view: View = view
+        self.owner: str | None = owner
         self._send_message = send
         self._is_over = view.is_replay
         self._after = after

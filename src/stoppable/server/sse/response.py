@@ -17,31 +17,31 @@ _HEADERS = [
 ]
 
 
-def open_stream(streams: Streams, view: View, after: int) -> Response:
-    """Return a streaming response, or refuse it if too many are open."""
-    streams.check_room()
-    return EventStream(streams, view, after)
+def open_stream(streams: Streams, view: View, after: int, owner: str | None) -> Response:
+    """Return a streaming response, or refuse it if too many are open; ``owner`` is that of the caller."""
+    streams.check_room(owner)
+    return EventStream(streams, view, after, owner)
 
 
-async def resume_stream(streams: Streams, view: LogView, after: int) -> Response:
+async def resume_stream(streams: Streams, view: LogView, after: int, owner: str | None) -> Response:
     """Return a response that resumes after the client's last number; 204 if the client has seen the end."""
     # A number beyond the end, such as one of another store, is answered from the end.
     newest, is_seen = await view.position(streams.store, after)
     if view.is_replay and is_seen:
         return Response(status_code=204)  # a browser reconnects after every other end
-    return open_stream(streams, view, min(after, newest))
+    return open_stream(streams, view, min(after, newest), owner)
 
 
 class EventStream(Response):
     """Sends the events of a view after a number."""
 
-    def __init__(self, streams: Streams, view: View, after: int) -> None:
+    def __init__(self, streams: Streams, view: View, after: int, owner: str | None) -> None:
         super().__init__()
         run_id = [(b"stoppable-run-id", view.run_id.encode())] if view.run_id else []
         self.raw_headers: list[tuple[bytes, bytes]] = [*_HEADERS, *run_id]
-        self._streams, self._view, self._after = streams, view, after
+        self._streams, self._view, self._after, self._owner = streams, view, after, owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - Starlette's name
         """Send it, until its end or until the client goes away."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await Reader(self._streams, self._view, self._after, send).run(receive)
+        await Reader(self._streams, self._view, self._after, self._owner, send).run(receive)

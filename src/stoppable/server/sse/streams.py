@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 from stoppable._core import clock
 from stoppable._core.reason import Reason, ReasonKind
@@ -30,6 +31,7 @@ class Streams:
         self.limits = limits
         self.is_draining: bool = False
         self._count = 0
+        self._owners: Counter[str] = Counter()
         self._feeds: dict[str, Feed] = {}
         self._ticker: asyncio.Handle | None = None
         self._stopping: set[asyncio.Task[None]] = set()
@@ -37,10 +39,14 @@ class Streams:
     def __len__(self) -> int:
         return self._count
 
-    def check_room(self) -> None:
-        """Refuse a stream if too many are open."""
+    def check_room(self, owner: str | None) -> None:
+        """Refuse a stream if too many are open, or too many of one owner."""
         if self._count >= self.limits.streams:
             raise Problem(429, "too_many_streams", f"{self._count} streams are open: try later", {"Retry-After": "5"})
+        share = max(1, min(self.limits.owner_streams, self.limits.streams // 2))
+        if owner is not None and self._owners[owner] >= share:
+            message = f"owner {owner!r} has {share} open streams, which is the limit here: close some, or try later"
+            raise Problem(429, "too_many_streams", message, {"Retry-After": "5"})
 
     def join(self, view: View, reader: Follower) -> Feed:
         """Add a reader."""
@@ -49,6 +55,8 @@ class Streams:
             feed = self._feeds[view.name] = view.make_feed(self.store)
         feed.readers.append(reader)
         self._count += 1
+        if reader.owner is not None:
+            self._owners[reader.owner] += 1
         if self._ticker is None:
             self._tick_later()
         return feed
@@ -58,6 +66,10 @@ class Streams:
         feed = self._feeds[view.name]
         feed.readers.remove(reader)
         self._count -= 1
+        if reader.owner is not None:
+            self._owners[reader.owner] -= 1
+            if not self._owners[reader.owner]:
+                del self._owners[reader.owner]  # owners come and go
         if not feed.readers:
             feed.close()
             del self._feeds[view.name]
