@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from stoppable import _secrets
 from stoppable.cli.exits import CommandError, Exit
 from stoppable.errors import HoldNotFound, RunNotFound, StoppableError
 from stoppable.records import RunRecord
@@ -69,7 +70,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Labels = Annotated[list[str] | None, typer.Option("--label", metavar="KEY:VALUE", help="May be given several times.")]
 Store = Annotated[
     str | None,
-    typer.Option("--store", envvar="STOPPABLE_STORE", metavar="URL", help="Where runs are kept: sqlite:///runs.db."),
+    typer.Option(
+        "--store",
+        envvar="STOPPABLE_STORE",
+        metavar="URL",
+        help="Where runs are kept: sqlite:///runs.db.",
+        callback=lambda given: given or _secrets.store_url(),
+    ),
 ]
 
 

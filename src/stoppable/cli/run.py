@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.live import Live
 
-from stoppable import _api_key
+from stoppable import _secrets
 from stoppable._core import clock
 from stoppable._core.policy import Limits
 from stoppable._core.reason import Reason, ReasonKind
@@ -62,8 +62,8 @@ def run(
     Once stops it gracefully: calls in flight may finish. Twice cuts them off. Three times kills the run.
     """
     console = _Console(as_json=as_json)
-    # A module may print while it is imported; nothing that an agent starts inherits the key.
-    with console.output(), _api_key.taken():
+    # A module may print while it is imported; nothing that an agent starts inherits secrets.
+    with console.output(), _secrets.taken(store):
         instrument()  # before the agent is imported, which may undo it
         agent = load.agent(target)
     args, kwargs = load.call(agent, options.arguments(given))
@@ -75,7 +75,7 @@ def run(
         isolation="process" if isolated else "thread",
     )
     # The agent gets a thread, this one stays free for signals and the screen: an agent that blocks cannot hold them up.
-    with _api_key.taken():
+    with _secrets.taken(store):
         record = asyncio.run(_run(start, functools.partial(agent, *args, **kwargs), store, console))
     code = console.conclude(record)
     # Let the system handle Ctrl-C again: a thread that the agent left behind cannot swallow it.

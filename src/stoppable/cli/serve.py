@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
-from stoppable import _api_key
+from stoppable import _secrets
 from stoppable._core.ids import new_id
 from stoppable._engine.plain.install import instrument
 from stoppable.cli import load, options, screen
@@ -74,7 +74,7 @@ def serve(
     from stoppable.server import serve as serve_http  # noqa: PLC0415 - it needs an extra
 
     with contextlib.ExitStack() as stack:
-        key = stack.enter_context(_api_key.taken())  # before anything of the agents runs: they must not inherit it
+        key = stack.enter_context(_secrets.taken(store))  # before anything of the agents runs: they must not inherit it
         instrument()  # before the agents are imported, which may say otherwise
         agents: dict[str, Callable[..., Any]] = {} if target is None else load.agents(target)
         if demo:

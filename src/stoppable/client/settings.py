@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
-from stoppable import _api_key
+from stoppable import _secrets
 from stoppable.client.calls import Request
 from stoppable.errors import InvalidArgument
 
@@ -37,7 +37,7 @@ def is_loopback(url: str) -> bool:
 
 def authorization(api_key: str | None) -> dict[bytes, bytes]:
     """Return the header with the key that was given, or with the key of the environment."""
-    key = api_key or _api_key.find()
+    key = api_key or _secrets.api_key()
     return {b"Authorization": b"Bearer " + _header(key)} if key else {}
 
 

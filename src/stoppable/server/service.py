@@ -19,7 +19,7 @@ from typing import Any, NoReturn, ParamSpec
 import uvicorn
 from fastapi import FastAPI
 
-from stoppable import _api_key
+from stoppable import _secrets
 from stoppable._core import clock
 from stoppable._core.state import PRESSES, Mode
 from stoppable.errors import InvalidArgument, StoreError
@@ -72,7 +72,7 @@ class Service:
         routers: Routers = (),
         services: Services = (),
     ) -> None:
-        key = api_key or (_api_key.find() if principal is None else None)
+        key = api_key or (_secrets.api_key() if principal is None else None)
         if not is_loopback(host) and key is None and principal is None:
             raise InvalidArgument(
                 f"without a key anyone who can reach {host} could stop your runs: "
@@ -82,6 +82,7 @@ class Service:
             store, ttl=ttl, keep_days=keep_days, keep_input=keep_input, unpickle=False
         )
         self.url: str = ""
+        self._store = store
         self._host, self._port, self._ready = host, port, ready
         self._log_json = log_json
         bounds = limits or ServerLimits()
@@ -118,7 +119,7 @@ class Service:
         up.
         """
         with (
-            _api_key.taken(),  # even if it is not used: processes of agents must not inherit it
+            _secrets.taken(self._store),  # even if the key is not used: processes of agents must not inherit it
             logs.configured(as_json=self._log_json),
             _listener(self._host, self._port) as listener,
         ):

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from stoppable import _secrets
 from stoppable.errors import InvalidArgument
 from stoppable.stores.base import Store
 from stoppable.stores.memory import MemoryStore
@@ -59,12 +60,18 @@ def register_store(scheme: str, factory: Factory) -> None:
     _registered[scheme] = factory
 
 
+def url_in_environment() -> str | None:
+    """Return STOPPABLE_STORE, what is in the file STOPPABLE_STORE_FILE, or the systemd credential stoppable-store."""
+    return _secrets.store_url()
+
+
 def store_of(url: str | Store | None) -> Store:
     """Return a store that is not yet open: in memory for None, otherwise what the scheme says."""
     if url is None:
         return MemoryStore()
     if not isinstance(url, str):
         return url
+    _secrets.protect(url)
     return _factory(url)(url)
 
 

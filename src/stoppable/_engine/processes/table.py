@@ -32,7 +32,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from stoppable import _api_key
+from stoppable import _secrets
 from stoppable._engine.boot import boot_clock
 from stoppable._engine.processes import proc_files
 
@@ -61,7 +61,7 @@ def environment(
     outer = os.environ.get(GROUPS)
     added[GROUPS] = f"{outer}:{group_id}" if outer else group_id
     if given is None:
-        given = {name: value for name, value in os.environ.items() if name not in _api_key.SECRET}
+        given = _secrets.inheritable()
     return {**given, **added}
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 from stoppable.adapters.adk import names
 from stoppable.adapters.adk.apps import install
 from stoppable.adapters.adk.runners import OnDisconnect
+from stoppable.stores.urls import url_in_environment
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.adapters.adk")
@@ -24,7 +25,7 @@ def _installing(real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def get_fast_api_app(self: Any, *args: Any, **kwargs: Any) -> Any:
         app = real(self, *args, **kwargs)
-        store = os.environ.get("STOPPABLE_STORE") or None
+        store = url_in_environment()
         port = os.environ.get("STOPPABLE_ADK_CONTROL_PORT")
         policy = os.environ.get("STOPPABLE_ADK_ON_DISCONNECT") or None
         install(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import psycopg
@@ -91,6 +91,8 @@ class Address:
     schema: str
     name: str
     """What errors call it: the URL without its password."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Parameters of libpq that the URL does not have."""
 
 
 class ImpatientConnection(psycopg.Connection[Any]):  # type: ignore[misc]  # its types are known where psycopg is
@@ -125,7 +127,9 @@ class ImpatientConnection(psycopg.Connection[Any]):  # type: ignore[misc]  # its
 def connect(address: Address, patience: float | None = None, *, prepared: Sequence[str] = ()) -> ImpatientConnection:
     """Return a connection that commits each statement that is not in a transaction."""
     try:
-        connection: ImpatientConnection = ImpatientConnection.connect(address.url, autocommit=True, **OPTIONS)
+        connection: ImpatientConnection = ImpatientConnection.connect(
+            address.url, autocommit=True, **OPTIONS, **address.secrets
+        )
     except (psycopg.Error, UnicodeError) as error:
         raise explain(error, address) from error
     connection.patience = patience

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
+from stoppable import _secrets
 from stoppable.errors import StoreError
 from stoppable.stores.base import EVENTS_KEPT, wall_clock
 from stoppable.stores.postgres import events, retention, runs, stops
@@ -45,6 +47,7 @@ class PostgresStore(SqlStore["Engine"]):
     ) -> None:
         super().__init__(without_password(url), events_kept)
         self._url = url
+        self._secrets = _secrets_besides(url)
         self._schema = schema
         self._locks = locks
         self._clock = clock
@@ -62,10 +65,20 @@ class PostgresStore(SqlStore["Engine"]):
         except ImportError as error:
             raise StoreError(f'runs in Postgres need psycopg: pip install "stoppable[postgres]" ({error})') from error
         return Engine(
-            Address(url=self._url, schema=self._schema, name=self.name),
+            Address(url=self._url, schema=self._schema, name=self.name, secrets=self._secrets),
             locks=self._locks or default_directory(),
             clock=self._clock,
             events_kept=self._events_kept,
             hints=self._hints,
             watchers=self._watchers,
         )
+
+
+def _secrets_besides(url: str) -> dict[str, str]:
+    """Return the parameters that libpq would read from the environment at every connect; a server removes them there."""
+    parts = urlsplit(url)
+    given = parse_qs(parts.query)
+    found = {} if "passfile" in given else {"passfile": _secrets.variable("PGPASSFILE")}
+    if parts.password is None and "password" not in given:
+        found["password"] = _secrets.variable("PGPASSWORD")
+    return {name: value for name, value in found.items() if value}
