@@ -18,7 +18,7 @@ SECONDS = 60
 class Replica:
     """One server, with the agents of ``fleet_agents``."""
 
-    def __init__(self, url, folder, ttl=30):
+    def __init__(self, url, folder, ttl=30, **environment):
         self._held = contextlib.ExitStack()
         port = self._held.enter_context(held_port())
         self.log = folder / f"{port}.log"
@@ -27,7 +27,7 @@ class Replica:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "stoppable", "serve", "fleet_agents", "--port", str(port), "--ttl", str(ttl)],
                 cwd=HERE,
-                env={**variables, "STOPPABLE_STORE": url},
+                env={**variables, "STOPPABLE_STORE": url, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

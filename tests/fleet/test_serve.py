@@ -1,6 +1,7 @@
 """`stoppable serve` on a database: replicas that die with stops pending, and a database that is away."""
 
 import signal
+import time
 
 import pytest
 from tests.waiting import wait_until
@@ -57,3 +58,36 @@ def test_while_the_database_is_away_local_stops_work_and_are_kept_when_it_is_bac
     assert here.over(run)["status"] == "stopped"
     assert here.status(other) == "running"
     assert here.status(here.start()) == "running"
+
+
+def test_the_password_in_the_environment_reaches_the_database_and_no_agent(replica, own_server, tmp_path):
+    without = own_server.url.replace(":secret@", "@")
+    assert without != own_server.url
+    here = replica(
+        f"{without}?locks={tmp_path / 'locks'}",
+        PGPASSWORD="secret",
+        DATABASE_URL=own_server.url,
+        OTHER_URL="postgresql://u:other@h/d",
+    )
+    run = here.http.post("/runs", json={"agent": "environment"}).json()["id"]
+    seen = here.over(run)["outcome"]["result"]
+    assert not {"STOPPABLE_STORE", "PGPASSWORD", "DATABASE_URL"} & set(seen["here"])
+    assert "secret" not in str(seen)
+    assert "OTHER_URL=postgresql://u:other@h/d" in seen["command"]
+    own_server.kill()
+    own_server.start()
+    wait_until(here.is_ready, SECONDS)  # it has connected again
+    assert here.over(run)["status"] == "completed"
+
+
+def test_while_the_database_is_away_a_read_fails_as_fast_as_a_start(replica, own_server, tmp_path):
+    here = replica(f"{own_server.url}?locks={tmp_path / 'locks'}", ttl=60)
+    run = here.start()
+    own_server.kill()
+    for path in (f"/runs/{run}", "/runs", f"/runs/{run}/tree", "/holds") * 3:
+        began = time.monotonic()
+        assert here.http.get(path).status_code == 503
+        assert time.monotonic() - began < 3, "the time-out of a connection is 5 s"
+    own_server.start()
+    wait_until(here.is_ready, SECONDS)
+    wait_until(lambda: here.http.get(f"/runs/{run}").status_code == 200, SECONDS)

@@ -9,19 +9,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
-import psycopg_pool
-from psycopg import errors
+from psycopg import errors, pq
 
 from stoppable._engine.boot import boot_clock
 from stoppable.errors import StoreError
 from stoppable.stores.base import Intent
-from stoppable.stores.future import Settled, StoreFuture, settle
+from stoppable.stores.future import StoreFuture, settle
 from stoppable.stores.listeners import Listeners
 from stoppable.stores.postgres import connection, events, single_stop
 from stoppable.stores.postgres.connection import Address, ImpatientConnection, Link, explain
@@ -38,7 +38,6 @@ T = TypeVar("T")
 
 _READERS = 3
 _TRIES = 8  # of a transaction after deadlocks
-_READ_SECONDS = 5.0  # to wait for a connection of the pool
 _DECIDED_SECONDS = 7.0  # for a transaction whose connection was lost: left alone, the server ends it after 5
 
 _log = logging.getLogger("stoppable")
@@ -77,27 +76,17 @@ class Engine(SqlEngine):
         machine = Machine(locks)
         self.locks: WorkerLocks = machine.locks
         self.leases: LeaseCalls = Leases(machine)
-        self._pool = psycopg_pool.ConnectionPool(
-            address.url,
-            connection_class=ImpatientConnection,
-            kwargs={"autocommit": True, **connection.OPTIONS},
-            configure=lambda made: connection.configure(made, address),
-            min_size=1,
-            max_size=_READERS,
-            num_workers=1,
-            timeout=_READ_SECONDS,
-            reconnect_timeout=1,
-            open=True,
-            name="stoppable-postgres",
-        )
+        reading = [Link(lambda: connection.connect(address)) for _ in range(_READERS)]
         self._links = [
             Link(lambda: connection.connect(address, prepared=single_stop.PREPARED)),
             Link(self._connect_to_beat),
+            *reading,
         ]
         self._write_thread = BatchThread("stoppable-postgres-writer", self._work)
         self._beats: BatchThread[Write] = BatchThread("stoppable-postgres-heartbeat", self._beat)
         self._readers: list[BatchThread[Read]] = [
-            BatchThread(f"stoppable-postgres-reader-{number}", self._answer) for number in range(_READERS)
+            BatchThread(f"stoppable-postgres-reader-{number}", partial(self._answer, link))
+            for number, link in enumerate(reading)
         ]
         self._turns = itertools.cycle(self._readers)
         self.listener: Listener = Listener(self._connect_to_beat, self._transaction, self._channel, hints, watchers)
@@ -140,25 +129,29 @@ class Engine(SqlEngine):
             _log.warning("stoppable: %s does not answer: the last writes may be lost", self._address.name)
         for link in self._links:
             link.drop()
-        self._pool.close(PATIENCE_SECONDS)
 
     # Reading
 
-    def _answer(self, reads: list[Read]) -> None:
-        for read in reads:
-            settle([self._looked_up(*read)])
-
-    def _looked_up(self, call: Callable[..., Any], args: tuple[Any, ...], future: StoreFuture[Any]) -> Settled:
-        for tries in range(_READERS + 1):  # every connection of the pool may have been lost at once
+    def _answer(self, link: Link, reads: list[Read]) -> None:
+        for call, args, future in reads:
             try:
-                with self._pool.connection() as found:
-                    return future, call(Session(found), *args), None
-            except psycopg.OperationalError as error:
-                if tries == _READERS or isinstance(error, psycopg_pool.PoolTimeout | errors.QueryCanceled):
-                    return future, None, explain(error, self._address)
+                found = self._look_up(link, call, args)
             except Exception as error:
-                return future, None, explain(error, self._address)
-        raise AssertionError("the last try returns")
+                settle([(future, None, explain(error, self._address))])
+            else:
+                settle([(future, found, None)])
+
+    def _look_up(self, link: Link, call: Callable[..., T], args: tuple[Any, ...], *, is_first: bool = True) -> T:
+        made = link.get()
+        try:
+            return call(Session(made), *args)
+        except psycopg.OperationalError as error:
+            if not is_first or isinstance(error, errors.QueryCanceled):
+                raise
+        finally:
+            if made.closed or made.info.transaction_status != pq.TransactionStatus.IDLE:
+                link.drop()
+        return self._look_up(link, call, args, is_first=False)  # the connection was lost while it was idle
 
     # Writing
 
