@@ -122,10 +122,12 @@ class RunConflict(StoppableError):
 class RunHeld(StoppableError):
     """A hold refuses new runs like this one."""
 
-    def __init__(self, hold_id: str, reason: str = "") -> None:
-        super().__init__(hold_id, reason)
+    def __init__(self, hold_id: str, reason: str = "", owner: str | None = None) -> None:
+        super().__init__(hold_id, reason, owner)
         self.hold_id = hold_id
         self.reason = reason
+        self.owner = owner
+        """The owner whose runs the hold refuses; None if it may refuse those of others too."""
 
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.reason else ""

@@ -163,7 +163,7 @@ async def test_a_stop_that_waited_for_a_run_of_its_owner_is_not_told_to_another(
             name: [entry["reason"] for entry in (await client.get("/audit")).json()["entries"]]
             for name, client in (("ada", ada), ("eve", eve), ("root", root))
         }
-    assert seen == {"ada": ["of ada", "of root"], "eve": ["of eve"], "root": ["of eve", "of ada", "of root"]}
+    assert seen == {"ada": ["of ada"], "eve": ["of eve"], "root": ["of eve", "of ada", "of root"]}
 
 
 async def test_the_audit_of_one_owner_is_read_in_parts(service):
@@ -287,3 +287,37 @@ async def test_a_tree_is_loaded_once_and_without_the_receipts_in_it(monkeypatch)
             assert [run["status"] for run in runs] == ["stopped"] * 6
             assert not any("receipt" in run for run in runs)
             assert loaded == [run_id]
+
+
+async def test_the_audit_of_an_owner_reads_no_records_and_has_what_an_operator_did_to_its_runs(service, monkeypatch):
+    async with (
+        client_of(service, **as_user("ada")) as ada,
+        client_of(service, **as_user("eve")) as eve,
+        client_of(service, **as_user("root")) as root,
+    ):
+        for client in (ada, eve):
+            run_id = await started(client, "sleeper")
+            await root.post(f"/runs/{run_id}/stop", json={"reason": "by the operator"}, params={"wait": 30})
+
+        def refuse(run_id):
+            raise AssertionError(f"the record of {run_id} was read")
+
+        monkeypatch.setattr(service.supervisor.store, "get", refuse)
+        (entry,) = (await eve.get("/audit")).json()["entries"]
+        assert entry["target"]["run"] == run_id
+        assert (entry["reason"], entry["result"]["owner"]) == ("by the operator", "eve")
+        assert len((await root.get("/audit")).json()["entries"]) == 2
+
+
+async def test_the_reason_of_a_hold_is_told_to_whom_the_hold_is_shown(service):
+    async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("root")) as root:
+        for selector, is_shown in (({"labels": {"team": "x"}}, False), ({"owner": "ada"}, True)):
+            body = {"selector": selector, "hold": True, "reason": "what the operator thinks"}
+            hold = (await root.post("/stops", json=body)).json()["hold"]["id"]
+            refused = await ada.post("/runs", json={"agent": "sleeper", "labels": {"team": "x"}})
+            assert (refused.status_code, refused.json()["error"]["holdId"]) == (423, hold)
+            assert ("what the operator thinks" in refused.text) is is_shown
+            assert bool((await ada.get("/holds")).json()["holds"]) is is_shown
+            refused = await root.post("/runs", json={"agent": "sleeper", "labels": {"team": "x"}, "owner": "ada"})
+            assert "what the operator thinks" in refused.text
+            await root.delete(f"/holds/{hold}")

@@ -1,10 +1,12 @@
 """Log lines, errors, preflights and tracebacks: what is told to whom, and that nobody can put words in our mouth."""
 
+import asyncio
 import logging
 
 import httpx
 import pytest
-from fastapi import FastAPI, Header
+from fastapi import APIRouter, FastAPI, Header, Request
+from starlette.responses import PlainTextResponse
 
 import stoppable
 from stoppable import Supervisor
@@ -115,3 +117,45 @@ async def test_a_body_that_is_wrong_is_told_in_the_words_of_whoever_sent_it():
     assert message.startswith("the body is not JSON: ")
     assert message.endswith(" (character 10)")
     assert lacking.json()["error"]["message"] == "agent: Field required"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_two_host_headers_are_refused(method):
+    with served([], api_key="the-key-of-this-server") as service:
+        host, port = service.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        request = f"{method} /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
+        writer.write(request.encode())
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert b"more than one Host header" in answer
+
+
+ADDRESSES = [
+    ("localhost:9", (), "http://localhost:9"),
+    ("127.0.0.1:9", (), "http://127.0.0.1:9"),
+    ("[::1]:9", (), "http://[::1]:9"),
+    ("agents.example", ("agents.example",), "http://agents.example"),
+    ("evil.example", ("agents.example",), "{url}"),
+    ("evil.example:80", (), "{url}"),
+]
+
+
+@pytest.mark.parametrize(("host", "allowed", "address"), ADDRESSES)
+async def test_the_address_of_a_server_in_links_is_no_foreign_host_header(host, allowed, address):
+    def links(server):
+        made = APIRouter()
+
+        async def address(request: Request):
+            return PlainTextResponse(server.address(request))
+
+        made.add_api_route("/address", address)
+        return made
+
+    async def me() -> Principal:
+        return Principal(owner="me")
+
+    with served([], principal=me, allowed_hosts=allowed, routers=[links]) as service:
+        async with client_of(service, headers={"Host": host}) as client:
+            assert (await client.get("/address")).text == address.format(url=service.url)

@@ -269,7 +269,10 @@ class ToyStore:
             result = result_of(state, answers, placed, until)
             if idempotency_key is not None:
                 state.answered[owner, idempotency_key] = (self.now(), result)
-            self._note(state, "stop", intent, target, {"runs": answers, "hold": placed and placed.id})
+            told: dict[str, Any] = {"runs": answers, "hold": placed and placed.id}
+            if isinstance(target, str):
+                told["owner"] = chosen[0].owner
+            self._note(state, "stop", intent, target, told)
             return result
 
         return self._call(work)

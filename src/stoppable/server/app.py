@@ -127,7 +127,14 @@ def create_app(
     if principal is not None and api_key is not None:
         raise InvalidArgument("give a principal or an api_key, not both: the principal may check a key itself")
     bounds = limits or ServerLimits()
-    backend = Backend(supervisor=supervisor, registry=Registry(agents), limits=bounds, agent_loop=agent_loop)
+    known_hosts = frozenset({*LOOPBACK, *map(str.lower, allowed_hosts)})
+    backend = Backend(
+        supervisor=supervisor,
+        registry=Registry(agents),
+        limits=bounds,
+        agent_loop=agent_loop,
+        known_hosts=known_hosts,
+    )
     identify: Identify | None = None
     if principal is None:
         identify = access.local_caller() if api_key is None else access.holder_of(api_key)
@@ -144,8 +151,7 @@ def create_app(
     )
     app.state.backend = backend
     is_open = principal is None and api_key is None
-    hosts = frozenset({*LOOPBACK, *map(str.lower, allowed_hosts)}) if is_open else None
-    app.add_middleware(Guard, limits=bounds, allowed_hosts=hosts)
+    app.add_middleware(Guard, limits=bounds, allowed_hosts=known_hosts if is_open else None)
     if allowed_origins:
         app.add_middleware(
             CORSMiddleware,

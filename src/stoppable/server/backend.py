@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, Unpack
@@ -15,7 +15,7 @@ from stoppable._core.state import Mode
 from stoppable._engine.handle import RunHandle
 from stoppable.errors import InvalidArgument, RunNotFound
 from stoppable.records import RunRecord
-from stoppable.server.access import Identify, Principal, Scope, caller_of
+from stoppable.server.access import LOOPBACK, Identify, Principal, Scope, caller_of, host_name
 from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.agents import Registry
 from stoppable.server.limits import ServerLimits
@@ -45,6 +45,8 @@ class Backend:
     limits: ServerLimits
     agent_loop: AgentLoop | None = None
     services: Sequence[Callable[[], AbstractAsyncContextManager[Any]]] = ()
+    known_hosts: Collection[str] = LOOPBACK
+    """The host names under which clients may know this server."""
     is_draining: bool = False
     streams: Streams = field(init=False)
     shares: Shares = field(init=False)
@@ -157,6 +159,20 @@ class Host:
     def caller(request: Request, scope: str = Scope.READ) -> Principal:
         """Return the caller of one of your routes, or raise a 403 that names the missing scope."""
         return caller_of(request, Scope(scope))
+
+    def address(self, request: Request) -> str:
+        """Return the scheme, host and port of this server for links, such as ``http://127.0.0.1:8420``.
+
+        The Host header counts only if it names this machine or one of ``allowed_hosts``: a response with another one
+        may end up in a cache, and send other clients to a foreign server.
+        """
+        scheme, netloc = request.url.scheme, request.url.netloc
+        name = host_name(netloc)
+        server = request.scope.get("server")
+        if name not in self._backend.known_hosts and server is not None:
+            host = f"[{server[0]}]" if ":" in server[0] else server[0]
+            netloc = host if server[1] is None else f"{host}:{server[1]}"
+        return f"{scheme}://{netloc}"
 
     def knows(self, authorization: str) -> bool:
         """Return whether a caller of your own protocol, other than HTTP, may do everything on this server.

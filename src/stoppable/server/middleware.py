@@ -64,6 +64,9 @@ class Guard:
             _log(scope, status, clock.now() - began)
 
     def _refusal(self, scope: Scope) -> Problem | None:
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            # A proxy may have decided by one of them, and we would decide by the other.
+            return Problem(400, "bad_request", "the request has more than one Host header")
         size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["query_string"])
         if size > self._limits.head_bytes:
             return Problem(

@@ -81,8 +81,11 @@ class Problem(HTTPException):
         return json_response({"error": error}, self.status_code, self.headers)
 
 
-def problem_of(error: StoppableError, *, to_operator: bool) -> Problem:
-    """Return the error response for an exception; details of the store are only in the log."""
+def problem_of(error: StoppableError, *, to_operator: bool, owner: str | None = None) -> Problem:
+    """Return the error response for an exception, as an operator or an owner may see it.
+
+    Owners see neither details of the store, which are in the log, nor the reason of a hold that is not only theirs.
+    """
     message = str(error)
     match error:
         case RunNotFound():
@@ -92,7 +95,9 @@ def problem_of(error: StoppableError, *, to_operator: bool) -> Problem:
         case RunConflict():
             return Problem(409, "run_conflict", message)
         case RunHeld():
-            return Problem(423, "run_held", message, holdId=error.hold_id, reason=error.reason)
+            is_seen = to_operator or (owner is not None and error.owner == owner)
+            held = error if is_seen else RunHeld(error.hold_id)
+            return Problem(423, "run_held", str(held), holdId=held.hold_id, reason=held.reason)
         case InvalidArgument():
             return Problem(422, "invalid_argument", message)
         case StoreError():

@@ -129,7 +129,9 @@ def answer_to(request: Request, error: StoppableError) -> Response:
     if isinstance(error, StoreError):
         _logger.warning("the store failed a request: %s", error)
     caller: Principal | None = getattr(request.state, "stoppable_principal", None)
-    return problem_of(error, to_operator=caller is not None and caller.owner is None).to_response()
+    if caller is None or caller.owner is None:
+        return problem_of(error, to_operator=caller is not None).to_response()
+    return problem_of(error, to_operator=False, owner=caller.owner).to_response()
 
 
 class _Request(Request):

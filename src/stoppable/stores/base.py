@@ -307,7 +307,10 @@ class Store(Protocol):
         ...
 
     def audit(self, after: int = 0, limit: int = 100) -> StoreFuture[Sequence[AuditEntry]]:
-        """Return audit entries with a higher number, in order."""
+        """Return audit entries with a higher number, in order.
+
+        The ``result`` of the stop of one run has the ``owner`` of that run, or of the stop if it waits for a run.
+        """
         ...
 
     def purge(self, before: float, limit: int = 1000) -> StoreFuture[int]:

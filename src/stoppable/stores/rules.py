@@ -202,7 +202,7 @@ def refuse_held(record: RunRecord, holds: Iterable[Hold]) -> None:
     """Raise RunHeld if a hold matches a start."""
     for hold in holds:
         if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
-            raise RunHeld(hold.id, hold.reason.message)
+            raise RunHeld(hold.id, hold.reason.message, hold.selector.owner)
 
 
 def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:

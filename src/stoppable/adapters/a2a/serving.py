@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from a2a.auth.user import UnauthenticatedUser, User
 from a2a.server.context import ServerCallContext
@@ -138,12 +138,21 @@ class _Agent(ServerCallContextBuilder):
 
         return Request(request.scope, replay)
 
+    def _base(self, request: Request) -> str:
+        """Return the address of an agent, from that of its card."""
+        path = request.url.path
+        for end in ("/.well-known/agent-card.json", "/.well-known/agent.json", "/agentCard"):
+            path = path.removesuffix(end)
+        return self._host.address(request) + path
+
     async def card(self, request: Request) -> Response:
         """Return the card, with the address under which it was asked for."""
-        card = _card(self._name, self._agent, _base(request))
+        base = self._base(request)
+        card = _card(self._name, self._agent, base)
         port = self._exposed.grpc_port
         if port is not None:
-            url = f"{request.url.netloc.rpartition(':')[0] or request.url.netloc}:{port}"
+            netloc = urlsplit(base).netloc
+            url = f"{netloc.rpartition(':')[0] or netloc}:{port}"
             over_grpc = AgentInterface(url=url, protocol_binding="GRPC", protocol_version="1.0", tenant=self._name)
             card.supported_interfaces.append(over_grpc)
         answer: Response = await create_agent_card_routes(card, cache_control=_CACHED)[0].endpoint(request)
@@ -156,7 +165,7 @@ class _Agent(ServerCallContextBuilder):
         card = {
             "name": self._name,
             "description": described,
-            "url": _base(request) + "/",
+            "url": self._base(request) + "/",
             "version": stoppable.__version__,
             "capabilities": {"streaming": True, "pushNotifications": False},
             "defaultInputModes": ["text/plain", "application/json"],
@@ -196,14 +205,6 @@ def _route(router: APIRouter, agent: _Agent, path: str, method: str, inner: Endp
 
     # A route of FastAPI: one of Starlette would bypass the authentication of the app.
     router.add_api_route(path, endpoint, methods=[method], response_class=Response, include_in_schema=False)
-
-
-def _base(request: Request) -> str:
-    """Return the address of an agent, from that of its card."""
-    path = request.url.path
-    for end in ("/.well-known/agent-card.json", "/.well-known/agent.json", "/agentCard"):
-        path = path.removesuffix(end)
-    return f"{request.url.scheme}://{request.url.netloc}{path}"
 
 
 def _description(name: str, agent: Callable[..., Any]) -> str:

@@ -262,7 +262,10 @@ class MemoryStore:
             answers = [(kept.record.id, answer) for kept, answer in found]
             if idempotency_key is not None:
                 self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)
-            self._note("stop", intent, target, {"runs": dict(answers), "hold": placed and placed.id})
+            result: dict[str, object] = {"runs": dict(answers), "hold": placed and placed.id}
+            if isinstance(target, str):
+                result["owner"] = chosen[0].record.owner
+            self._note("stop", intent, target, result)
         return self._result(found, placed, until)
 
     def _chosen(self, target: str | Selector, owner: str | None) -> list[StoredRun] | None:

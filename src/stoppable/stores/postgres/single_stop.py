@@ -59,7 +59,8 @@ stopped AS (
     INSERT INTO events (run, seq, at, type, data)
     SELECT number, last_event, stop_requested_at, 'status', %(event)s FROM stopped WHERE status <> 'pending'
 ), noted AS (
-    INSERT INTO audit (at, action, entry) SELECT now, 'stop', %(entry)s FROM stopped, moment
+    INSERT INTO audit (at, action, entry)
+    SELECT now, 'stop', replace(%(entry)s, %(owner_mark)s, coalesce(to_json(owner)::text, 'null')) FROM stopped, moment
 ), kept AS (
     INSERT INTO answered (key, owner, at, answers)
     SELECT %(key)s, %(owner)s, now, %(answers)s FROM stopped, moment
@@ -84,7 +85,7 @@ def stop(tx: Transaction, run_id: str, request: StopRequest) -> StopResult | Non
     intent = request.intent
     told = rows.Lines([rules.status_of_stop(Status.STOPPING, intent)]).rows[0]
     answers = {run_id: Answer.ACCEPTED}
-    result = {"runs": answers, "hold": None}
+    result = {"runs": answers, "hold": None, "owner": request.id}  # the statement puts the owner of the run there
     reason = rows.encode(intent.reason)
     intents = rows.encode([(run_id, intent.mode.rank, intent.grace, reason)])
     names = [RUN + run_id, RUN + listeners.ANY]
@@ -104,6 +105,7 @@ def stop(tx: Transaction, run_id: str, request: StopRequest) -> StopResult | Non
             "key": request.idempotency_key or request.id,
             "event": told[2],
             "entry": holds.entry_text(rules.audit_entry(0, 0.0, "stop", intent, run_id, result)),
+            "owner_mark": rows.encode(request.id),
             "answers": rows.encode(answers),
             "worker": WORKER,
             "intents": intents if len(intents) <= PAYLOAD // 2 else "",  # with a backslash before each quote

@@ -79,4 +79,7 @@ def remember(tx: SqlTransaction, request: StopRequest, result: StopResult) -> No
             "INSERT INTO answered (key, owner, at, answers, hold, waits_until) VALUES (?, ?, ?, ?, ?, ?)",
             (key, request.owner, tx.now(), rows.encode(answers), hold and rows.encode(hold), result.waits_until),
         )
-    holds.note(tx, "stop", request.intent, request.target, {"runs": answers, "hold": hold and hold.id})
+    told: dict[str, object] = {"runs": answers, "hold": hold and hold.id}
+    if isinstance(request.target, str) and result.answers:
+        told["owner"] = result.answers[0].record.owner
+    holds.note(tx, "stop", request.intent, request.target, told)

@@ -190,6 +190,15 @@ class Looking(StoreHarness):
         assert (bulk.action, bulk.result["hold"]) == ("stop", result.hold.id)
         assert (waiting.action, waiting.target["run"], waiting.result["runs"]) == ("stop", "a", {})
 
+    def test_the_audit_has_the_owner_of_a_run_that_was_stopped_by_its_id(self) -> None:
+        """So whoever may see an entry is known without reading the record of a run, which may be purged."""
+        self.start("a", owner='an"n')
+        self.start("b")
+        for run_id in ("a", "a", "b"):
+            self.stop(run_id)
+        self.stop("later", owner="bob", if_unknown_hold=True)
+        assert [entry.result["owner"] for entry in listed(self.store.audit())] == ['an"n', 'an"n', None, "bob"]
+
     def test_a_stop_that_was_refused_is_not_in_the_audit(self) -> None:
         refused(RunNotFound, self.store.request_stop, "a", intent())
         assert listed(self.store.audit()) == []
