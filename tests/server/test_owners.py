@@ -321,3 +321,45 @@ async def test_the_reason_of_a_hold_is_told_to_whom_the_hold_is_shown(service):
             refused = await root.post("/runs", json={"agent": "sleeper", "labels": {"team": "x"}, "owner": "ada"})
             assert "what the operator thinks" in refused.text
             await root.delete(f"/holds/{hold}")
+
+
+async def test_the_ids_that_owners_give_their_runs_are_their_own(service):
+    """Nobody can take an id from another, or find out whether another has taken it."""
+    async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("eve")) as eve:
+        request = {"agent": "sleeper", "runId": "chosen", "labels": {"of": "ada"}}
+        first = await ada.post("/runs", json=request)
+        assert first.status_code == 201
+        answers = {name: await eve.post("/runs", json={**request, "runId": name}) for name in ("chosen", "unused")}
+        assert {response.status_code for response in answers.values()} == {201}
+        taken, unused = (response.json() for response in answers.values())
+        assert taken["id"].replace("chosen", "unused") == unused["id"]
+        again = await ada.post("/runs", json=request)
+        assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
+        assert (await ada.post("/runs", json={"agent": "sleeper", "runId": "chosen"})).status_code == 409
+        tagged = await ada.post("/runs", json={**request, "runId": first.json()["id"]})
+        assert (tagged.status_code, tagged.json()["id"]) == (200, first.json()["id"])
+        for client, run_id in ((ada, first.json()["id"]), (eve, taken["id"])):
+            for name in ("chosen", run_id):
+                assert (await client.get(f"/runs/{name}")).json()["id"] == run_id
+                assert [run["id"] for run in (await client.get(f"/runs/{name}/tree")).json()["runs"]] == [run_id]
+                assert (await client.get("/runs", params={"parent": name})).json()["runs"] == []
+        assert (await eve.get(f"/runs/{first.json()['id']}")).status_code == 404
+        assert (await eve.post(f"/runs/{first.json()['id']}/stop")).status_code == 404
+        stopped = await ada.post("/runs/chosen/stop", params={"wait": 30})
+        assert (stopped.json()["runId"], stopped.json()["status"]) == (first.json()["id"], "stopped")
+        assert (await ada.get("/runs/chosen/receipt")).json()["runId"] == first.json()["id"]
+        assert (await eve.get("/runs/chosen")).json()["status"] in {"pending", "running"}
+        text = (await ada.get("/runs/chosen/events")).text
+        assert "event: done" in text
+
+
+async def test_an_id_of_one_owner_is_unknown_to_another_in_the_same_words(service):
+    async with client_of(service, **as_user("ada")) as ada, client_of(service, **as_user("eve")) as eve:
+        run_id = await started(ada, "sleeper", runId="hers")
+        for name in (run_id, "hers"):
+            for path in ("", "/tree", "/receipt", "/events"):
+                known, unknown = await eve.get(f"/runs/{name}{path}"), await eve.get(f"/runs/nobody{path}")
+                assert known.text.replace(name, "nobody") == unknown.text
+            known, unknown = await eve.post(f"/runs/{name}/stop"), await eve.post("/runs/nobody/stop")
+            assert known.text.replace(name, "nobody") == unknown.text
+            assert known.status_code == 404

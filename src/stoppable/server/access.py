@@ -71,6 +71,20 @@ class Principal:
             raise Problem(403, "missing_scope", f"the scope {scope.value!r} is missing")
 
 
+_TAG = 12  # characters
+
+
+def own_id(caller: Principal, run_id: str) -> str:
+    """Return the id of a run to which a caller gave an id: that id, with a tag of the caller's owner.
+
+    So owners cannot take ids from one another, or find out which ids others have taken.
+    """
+    if caller.owner is None:
+        return run_id
+    tag = "~" + hashlib.sha256(caller.owner.encode("utf-8", "surrogatepass")).hexdigest()[:_TAG]
+    return run_id if run_id.endswith(tag) else run_id + tag
+
+
 def admit(request: Request, found: Any) -> None:
     """Remember who is calling."""
     if not isinstance(found, Principal):

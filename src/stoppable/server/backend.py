@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +16,7 @@ from stoppable._core.state import Mode
 from stoppable._engine.handle import RunHandle
 from stoppable.errors import InvalidArgument, RunNotFound
 from stoppable.records import RunRecord
-from stoppable.server.access import LOOPBACK, Identify, Principal, Scope, caller_of, host_name
+from stoppable.server.access import LOOPBACK, Identify, Principal, Scope, caller_of, host_name, own_id
 from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.agents import Registry
 from stoppable.server.limits import ServerLimits
@@ -58,11 +59,13 @@ class Backend:
         self.shares = Shares(self.limits)
 
     async def record(self, run_id: str, caller: Principal) -> RunRecord:
-        """Return a run that the caller may see, or raise RunNotFound."""
-        record = await self.supervisor.get(run_id)
-        if not caller.sees_run(record):
-            raise RunNotFound(run_id)
-        return record
+        """Return a run that the caller may see, by its id or by the id that the caller gave it, or raise RunNotFound."""
+        for known_as in dict.fromkeys((run_id, own_id(caller, run_id))):
+            with contextlib.suppress(RunNotFound):
+                record = await self.supervisor.get(known_as)
+                if caller.sees_run(record):
+                    return record
+        raise RunNotFound(run_id)
 
     async def start(self, name: str, arguments: Any, options: StartOptions) -> tuple[str, bool]:
         """Start an agent, and return the id of its run and whether it is new; does not wait for the agent loop."""

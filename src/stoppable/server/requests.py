@@ -25,7 +25,8 @@ def _whole(value: Any) -> Any:
 
 RUN_ID = f"^{ids.RUN_ID}$"
 
-RunId: TypeAlias = Annotated[str, StringConstraints(pattern=RUN_ID)]
+# Shorter than an id may be, because the ids of owners get a tag.
+RunId: TypeAlias = Annotated[str, StringConstraints(pattern=RUN_ID, max_length=115)]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Key: TypeAlias = Annotated[str, StringConstraints(max_length=4096)]
 LabelText: TypeAlias = Annotated[str, StringConstraints(max_length=256)]

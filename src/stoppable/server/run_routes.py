@@ -13,9 +13,10 @@ from starlette.responses import Response
 
 from stoppable._core.state import Status
 from stoppable._core.stop import Answer, Receipt
+from stoppable.errors import RunNotFound
 from stoppable.records import Filter, RunRecord, RunSummary, Summaries
 from stoppable.server import openapi
-from stoppable.server.access import Principal, Scope, caller_of, visible_receipt, visible_record
+from stoppable.server.access import Principal, Scope, caller_of, own_id, visible_receipt, visible_record
 from stoppable.server.agents import NOTHING
 from stoppable.server.backend import Backend
 from stoppable.server.openapi import BODY, answer, errors
@@ -131,7 +132,7 @@ class RunRoutes:
             name=body.agent,
             owner=body.owner if caller.owner is None else caller.owner,
             labels=body.labels,
-            run_id=body.run_id,
+            run_id=None if body.run_id is None else own_id(caller, body.run_id),
             key=body.key,
             limits=bounds.limits(None if body.limits is None else body.limits.to_limits()),
             policy=bounds.policy(None if body.policy is None else body.policy.to_policy()),
@@ -163,6 +164,11 @@ class RunRoutes:
         caller = caller_of(request, Scope.READ)
         if owner is not None and not caller.sees(owner):
             return json_response(Summaries())
+        if parent is not None and caller.owner is not None:
+            try:
+                parent = (await self._backend.record(parent, caller)).id
+            except RunNotFound:
+                return json_response(Summaries())
         wanted = Filter(
             status=frozenset(status or ()),
             name=agent,
@@ -191,8 +197,8 @@ class RunRoutes:
     async def tree(self, request: Request, run_id: RunIdPath) -> Response:
         """Return a run and all its descendants in short, parents before children."""
         caller = caller_of(request, Scope.READ)
-        await self._backend.record(run_id, caller)
-        found = [run for run in await self._backend.supervisor.tree(run_id) if caller.sees_run(run)]
+        record = await self._backend.record(run_id, caller)
+        found = [run for run in await self._backend.supervisor.tree(record.id) if caller.sees_run(run)]
         return json_response({"runs": await self._with_in_flight(found)})
 
     async def receipt(self, request: Request, run_id: RunIdPath) -> Response:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request
 from starlette.responses import Response
 
-from stoppable.errors import HoldNotFound
+from stoppable._core.stop import Receipt
+from stoppable.errors import HoldNotFound, RunNotFound
 from stoppable.records import AuditEntry, Hold, to_json
 from stoppable.server import openapi
-from stoppable.server.access import Principal, Scope, caller_of, visible_receipt
+from stoppable.server.access import Principal, Scope, caller_of, own_id, visible_receipt
 from stoppable.server.backend import Backend
 from stoppable.server.openapi import BODY, answer, errors
 from stoppable.server.requests import RUN_ID, Seconds, StopBody, StopsBody
@@ -100,23 +103,35 @@ class StopRoutes:
         caller = caller_of(request, Scope.STOP)
         wanted = body or _DEFAULT
         with self._backend.shares.wait(caller.owner, request.scope, wait) as seconds:
-            receipt = await self._supervisor.stop(
-                run_id,
-                wanted.mode,
-                wanted.reason,
-                caller.actor,
-                self._backend.limits.grace(wanted.grace),
+            stop = partial(
+                self._supervisor.stop,
+                mode=wanted.mode,
+                reason=wanted.reason,
+                actor=caller.actor,
+                grace=self._backend.limits.grace(wanted.grace),
                 wait=seconds,
                 owner=caller.owner,
-                if_unknown_hold=if_unknown == "hold",
             )
+            receipt = await self._stop(stop, caller, run_id, may_wait=if_unknown == "hold")
         receipt = await visible_receipt(self._supervisor, caller, receipt)
         told = {
-            "runId": run_id,
+            "runId": receipt.run_id,
             "status": receipt.status.value if receipt.final else "stopping",
             "receipt": receipt,
         }
-        return json_response(told, 200 if receipt.final else 202, {"Stoppable-Run-Id": run_id})
+        return json_response(told, 200 if receipt.final else 202, {"Stoppable-Run-Id": receipt.run_id})
+
+    @staticmethod
+    async def _stop(stop: partial[Any], caller: Principal, run_id: str, *, may_wait: bool) -> Receipt:
+        """Stop a run by its id, or by the id that the caller gave it or will give it."""
+        given = own_id(caller, run_id)
+        if given != run_id:
+            with contextlib.suppress(RunNotFound):
+                return cast("Receipt", await stop(run_id))
+        try:
+            return cast("Receipt", await stop(given, if_unknown_hold=may_wait))
+        except RunNotFound:
+            raise RunNotFound(run_id) from None
 
     async def stop_where(
         self,
