@@ -259,13 +259,13 @@ async def test_ten_pages_share_one_look_at_the_store():
                 await page.until(is_in("completed", run_id))
 
 
-def flooded(service, count):
+def flooded(service, count, size=100_000):
     """Let the feed find much at once, which no page has room for."""
     feed = next(iter(service.app.state.backend.streams._feeds.values()))
 
     def flood():
         for _ in range(count):
-            feed._keep(run_changes.Batch(0, [(None, message("run", {"padding": "x" * 100_000}))]))
+            feed._keep(run_changes.Batch(0, [(None, message("run", {"padding": "x" * size}))]))
         for reader in feed.readers:
             reader.wake()
 
@@ -278,7 +278,7 @@ async def test_a_page_that_takes_nothing_for_long_is_dropped():
         events = stream.events()
         while (await anext(events))["event"] != "flight":
             pass
-        flooded(service, 150)
+        flooded(service, 3000, 5_000)
         streams = service.app.state.backend.streams
         await until(lambda: len(streams) == 0)
         told = [one async for one in events]

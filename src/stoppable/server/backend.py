@@ -59,7 +59,7 @@ class Backend:
         self.shares = Shares(self.limits)
 
     async def record(self, run_id: str, caller: Principal) -> RunRecord:
-        """Return a run that the caller may see, by its id or by the id that the caller gave it, or raise RunNotFound."""
+        """Return a run that the caller may see, by its id or the one that the caller gave it, or raise RunNotFound."""
         for known_as in dict.fromkeys((run_id, own_id(caller, run_id))):
             with contextlib.suppress(RunNotFound):
                 record = await self.supervisor.get(known_as)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -13,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from stoppable._core import clock
 from stoppable.server.limits import ServerLimits
 from stoppable.server.responses import Problem
-from stoppable.server.shares import IN_RESERVE, is_stop
+from stoppable.server.shares import CUT, IN_RESERVE, is_stop
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -24,6 +25,7 @@ _MOST_FILES = 65_536  # processes of runs inherit the limit, and some programs l
 _SPARE_FILES = 128  # for the store, the agents and the loop
 _LOG_SECONDS = 10.0
 _BACKLOG = 512
+_STREAM_BUFFER = 65_536
 _FOR_STOPS = 256  # connections beyond the limit that only a stop may use
 
 
@@ -254,7 +256,20 @@ class BoundedProtocol(HttpToolsProtocol):
             else:
                 self.waiting.refuse()
                 app = _too_many
+        if cycle.scope["path"].endswith("/events"):
+            cycle.scope[CUT] = self.cut
+            self._buffer_little()
         super()._start_asgi_task(cycle, app)
+
+    def _buffer_little(self) -> None:
+        """Keep little of a stream in memory: many clients may not read theirs.
+
+        The system would buffer megabytes for each client, which cost more time to copy than they are worth.
+        """
+        self.transport.set_write_buffer_limits(high=0)
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _STREAM_BUFFER)
 
     def _cut_unless_read(self, before: int | None = None) -> None:
         """Cut a client off that takes nothing: what is buffered for it would stay, and a close waits for it."""

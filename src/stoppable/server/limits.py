@@ -32,6 +32,10 @@ class ServerLimits:
     """How many live runs an owner may have in this process; runs without an owner are not counted."""
     owner_processes: int = 32
     """How many of them may have ``isolation="process"``."""
+    stream_bytes: int = 64_000_000
+    """How much memory large events may take that are being sent to readers, before the slowest reader is dropped."""
+    owner_stream_bytes: int = 16_000_000
+    """The same for the readers of one owner."""
     rung_seconds: float = 300.0
     """The longest grace, and the longest time of each rung, that a client may ask for."""
     run_seconds: float | None = None

@@ -15,6 +15,10 @@ IN_RESERVE = "stoppable.in_reserve"
 """Set in the scope of a request whose connection is one of those that are reserved for stops."""
 
 
+CUT = "stoppable.cut"
+"""In the scope of a stream: a function that closes its connection at once."""
+
+
 def is_stop(scope: Scope) -> bool:
     """Return whether a request is a stop, which is taken even if the server or the share of its owner is full."""
     path: str = scope["path"]

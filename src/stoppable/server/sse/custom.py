@@ -11,10 +11,10 @@ from starlette.responses import Response
 from stoppable.errors import RunNotFound
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.server.limits import ServerLimits
-from stoppable.server.sse.feed import Feed, message
+from stoppable.server.sse.feed import Feed, Piece, message
 from stoppable.server.sse.response import resume_stream
 from stoppable.server.sse.streams import Streams
-from stoppable.server.sse.views import READ, SEND_BYTES, LogView, Piece, RunView, TreeView
+from stoppable.server.sse.views import READ, SEND_BYTES, LogView, RunView, TreeView
 from stoppable.stores.base import Store
 from stoppable.supervisor import Supervisor
 

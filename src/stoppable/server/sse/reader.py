@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.types import Receive, Send
 
@@ -10,9 +11,10 @@ from stoppable._core import clock
 from stoppable.errors import StoppableError
 from stoppable.server.sse.feed import Feed, message
 from stoppable.server.sse.streams import Streams
-from stoppable.server.sse.views import Behind, View
+from stoppable.server.sse.views import SEND_BYTES, Behind, View
 
 _HEARTBEAT = b":\n\n"
+_END = b"\n\n"
 
 
 class Reader:
@@ -27,6 +29,7 @@ class Reader:
         "_feed",
         "_has_news",
         "_is_gone",
+        "_is_in_event",
         "_is_over",
         "_is_slow",
         "_send_message",
@@ -49,6 +52,7 @@ class Reader:
         self._feed: Feed | None = None
         self._has_news = False
         self._is_gone = False
+        self._is_in_event = False
         self._is_slow = False
         self._sending_since: float | None = None
         self._sent_at = clock.now()
@@ -60,8 +64,8 @@ class Reader:
         """Whether the run is stopped after this reader and all others like it have left."""
         return self.view.stops_run and not self._is_over
 
-    async def run(self, receive: Receive) -> None:
-        """Send it until its end."""
+    async def run(self, receive: Receive, cut: Callable[[], object] | None = None) -> None:
+        """Send it until its end; ``cut`` closes the connection of a client that does not read."""
         self._task = asyncio.current_task()
         assert self._task is not None, "a request has a task"
         self._feed = self._streams.join(self.view, self)
@@ -77,8 +81,14 @@ class Reader:
         finally:
             watcher.cancel()
             self._streams.leave(self.view, self)
-        if not self._is_gone:
-            await self._send_last(last)
+        is_cut = cut is not None and self._is_slow and self._is_in_event
+        if not self._is_gone and not is_cut:
+            is_cut = not await self._send_last(last) and cut is not None
+        if is_cut:
+            assert cut is not None, "it was checked"
+            cut()
+            while (await receive())["type"] != "http.disconnect":
+                pass  # otherwise the server would complain that the response is not complete
 
     def wake(self) -> None:
         """Read the log again."""
@@ -89,7 +99,12 @@ class Reader:
     def check(self, now: float) -> None:
         """Drop a client that does not read."""
         since, limit = self._sending_since, self._streams.limits.slow_seconds
-        if since is not None and now - since > limit and not self._is_slow:
+        if since is not None and now - since > limit:
+            self.drop()
+
+    def drop(self) -> None:
+        """Drop the client while something is sent to it."""
+        if not self._is_slow and self._sending_since is not None:
             self._is_slow = True
             assert self._task is not None, "it is sending"
             self._task.cancel()
@@ -120,12 +135,15 @@ class Reader:
                 return self._marker("dropped", "the store does not answer: resume later")
             except Behind:
                 return self._too_slow()
-            if piece.is_last:
+            if piece.is_last and len(piece.chunk) <= SEND_BYTES:
                 self._is_over = True
                 return piece.chunk
             if piece.chunk:
                 await self._send(piece.chunk)
             self._after = piece.after  # also if nothing was to be shown
+            if piece.is_last:
+                self._is_over = True
+                return b""
             if piece.is_all or not piece.chunk:
                 last = await self._idle()
                 if last is not None or not self._has_news:
@@ -144,18 +162,40 @@ class Reader:
 
     async def _send(self, chunk: bytes) -> None:
         self._sending_since = self._sent_at = clock.now()
-        await self._send_message({"type": "http.response.body", "body": chunk, "more_body": True})
+        if len(chunk) <= SEND_BYTES:
+            await self._send_part(chunk)
+        else:
+            await self._send_in_parts(chunk)
         self._sending_since = None
 
-    async def _send_last(self, last: bytes) -> None:
+    async def _send_in_parts(self, chunk: bytes) -> None:
+        """Send what is large: a server copies what it is given, and keeps it until the client has read it."""
+        begin = 0
+        with self._streams.large.held(self, chunk):
+            while begin < len(chunk):
+                # If possible up to the end of an event: after that, there can be one about the stream itself.
+                end = chunk.rfind(_END, begin, begin + SEND_BYTES)
+                end = begin + SEND_BYTES if end < 0 else end + len(_END)
+                await self._send_part(chunk[begin:end])
+                self._sending_since = clock.now()
+                self._is_in_event = not chunk.endswith(_END, begin, end)
+                begin = end
+
+    async def _send_part(self, chunk: bytes) -> None:
+        await self._send_message({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def _send_last(self, last: bytes) -> bool:
         # It is sent once the connection is writable; for a client that still does not read, the connection is closed.
         try:
             async with asyncio.timeout(self._streams.limits.slow_seconds):
                 await self._send_message({"type": "http.response.body", "body": last, "more_body": False})
         except TimeoutError:
-            pass
+            return False
+        return True
 
     def _too_slow(self) -> bytes:
+        if self._is_in_event:
+            return b""  # a client ignores an event that is not complete
         return self._marker("dropped", "you read too slowly: resume after the last event")
 
     def _marker(self, name: str, text: str) -> bytes:

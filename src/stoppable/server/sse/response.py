@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from stoppable.server.shares import CUT
 from stoppable.server.sse.reader import Reader
 from stoppable.server.sse.streams import Streams
 from stoppable.server.sse.views import LogView, View
@@ -41,7 +42,8 @@ class EventStream(Response):
         self.raw_headers: list[tuple[bytes, bytes]] = [*_HEADERS, *run_id]
         self._streams, self._view, self._after, self._owner = streams, view, after, owner
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - Starlette's name
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, until its end or until the client goes away."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await Reader(self._streams, self._view, self._after, self._owner, send).run(receive)
+        reader = Reader(self._streams, self._view, self._after, self._owner, send)
+        await reader.run(receive, scope.get(CUT))

@@ -12,8 +12,8 @@ from dataclasses import replace
 from stoppable._core.state import Status
 from stoppable.errors import RunNotFound, StoppableError
 from stoppable.records import EventType, Filter, RunRecord, RunSummary
-from stoppable.server.sse.feed import Feed, message
-from stoppable.server.sse.views import Behind, Piece, View
+from stoppable.server.sse.feed import Feed, Piece, message
+from stoppable.server.sse.views import Behind, View
 from stoppable.stores.base import Store
 from stoppable.stores.listeners import ANY
 from stoppable.stores.rules import is_answered

@@ -11,7 +11,8 @@ from stoppable._core.reason import Reason, ReasonKind
 from stoppable.errors import StoppableError
 from stoppable.server.limits import ServerLimits
 from stoppable.server.responses import Problem
-from stoppable.server.sse.feed import Feed, Follower
+from stoppable.server.sse.feed import Feed, Follower, Pieces
+from stoppable.server.sse.large_chunks import LargeChunks
 from stoppable.server.sse.views import View, tree_name
 from stoppable.stores.base import Store
 from stoppable.supervisor import Supervisor
@@ -35,6 +36,8 @@ class Streams:
         self._feeds: dict[str, Feed] = {}
         self._ticker: asyncio.Handle | None = None
         self._stopping: set[asyncio.Task[None]] = set()
+        self._pieces = Pieces()
+        self.large: LargeChunks = LargeChunks(limits.stream_bytes, limits.owner_stream_bytes)
 
     def __len__(self) -> int:
         return self._count
@@ -53,6 +56,7 @@ class Streams:
         feed = self._feeds.get(view.name)
         if feed is None:
             feed = self._feeds[view.name] = view.make_feed(self.store)
+            feed.pieces = self._pieces
         feed.readers.append(reader)
         self._count += 1
         if reader.owner is not None:
@@ -116,19 +120,16 @@ class Streams:
         self._ticker = asyncio.get_running_loop().call_later(seconds, self._tick)
 
     def _tick(self) -> None:
-        now = clock.now()
-        readers = self._all()
-        for reader in readers:
-            reader.check(now)
-        self._look_round(readers)
+        self._look_round(self._all(), clock.now())
 
-    def _look_round(self, readers: list[Follower]) -> None:
-        # A few at a time, so that thousands of idle streams need little memory.
+    def _look_round(self, readers: list[Follower], now: float) -> None:
+        # A few at a time, so that thousands of streams delay no request, and idle ones need little memory.
         for reader in readers[-_LOOK_AT_ONCE:]:
+            reader.check(now)
             reader.wake()
         del readers[-_LOOK_AT_ONCE:]
         if readers:
-            self._ticker = asyncio.get_running_loop().call_soon(self._look_round, readers)
+            self._ticker = asyncio.get_running_loop().call_soon(self._look_round, readers, now)
         elif self._count:
             self._tick_later()
         else:

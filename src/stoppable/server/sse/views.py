@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from stoppable.records import Event, EventType, RunRecord
-from stoppable.server.sse.feed import Feed
+from stoppable.server.sse.feed import Feed, Piece, encode
 from stoppable.stores.base import READ_BYTES
 from stoppable.stores.listeners import ANY
 
@@ -15,20 +15,8 @@ if TYPE_CHECKING:
     from stoppable.stores.base import Store
 
 READ = 200  # events at a time
-SEND_BYTES = 262_144  # an event may have a megabyte, so not too many at once
+SEND_BYTES = 8_192  # for a client that does not read, about twice as much is buffered
 _TREE_PAUSE = 0.05  # seconds: the reader of a tree is woken by every run of the store
-
-
-class Piece(NamedTuple):
-    """The next data to send, the number that a client has then, and whether the stream ends with it.
-
-    ``is_all`` says that there was nothing after it when it was read; later events wake the reader.
-    """
-
-    chunk: bytes
-    after: int
-    is_last: bool = False
-    is_all: bool = False
 
 
 class Behind(Exception):
@@ -90,10 +78,15 @@ class RunView(LogView):
         """Return the encoded events of the log."""
         # For a run that has ended, this includes late events.
         last = None if self.is_replay else self.run_id
-        events = await self.events(store, after, READ)
-        piece = _joined(events, feed, after, last)
-        is_all = len(events) < READ and len(piece.chunk) < READ_BYTES // 8  # the store may have a longer form
-        return Piece(piece.chunk, piece.after, piece.is_last, is_all)
+
+        async def pieces() -> Sequence[Piece]:
+            events = await self.events(store, after, READ)
+            found = _pieces(events, after, last)
+            size = sum(len(piece.chunk) for piece in found)
+            is_all = len(events) < READ and size < READ_BYTES // 8  # the store may have a longer form
+            return [*found[:-1], found[-1]._replace(is_all=is_all)]
+
+        return await feed.piece(last, after, pieces)
 
     async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
         """Return the events after a number, each with its number."""
@@ -125,7 +118,12 @@ class TreeView(LogView):
 
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:
         """Return the encoded events in store order."""
-        return _joined(await self.events(store, after, READ), feed, after, self.run_id)
+
+        async def pieces() -> Sequence[Piece]:
+            return _pieces(await self.events(store, after, READ), after, self.run_id)
+
+        kind: Hashable = ("owner", self._owner)
+        return await feed.piece(kind, after, pieces)
 
     async def events(self, store: Store, after: int, limit: int) -> Sequence[tuple[int, Event]]:
         """Return the events after a place, each with its place."""
@@ -154,16 +152,19 @@ def tree_name(run_id: str) -> str:
     return f"{run_id}/tree"
 
 
-def _joined(events: Iterable[tuple[int, Event]], feed: Feed, after: int, run_id: str | None) -> Piece:
-    """Return encoded events, as many as fit into one piece, up to the end of a run if one is given."""
+def _pieces(events: Iterable[tuple[int, Event]], after: int, run_id: str | None) -> list[Piece]:
+    """Return encoded events in pieces, up to the end of a run if one is given; a large event is a piece of its own."""
+    found: list[Piece] = []
     chunks: list[bytes] = []
     size = 0
     for place, event in events:
-        chunks.append(feed.encode(event, place))
-        size += len(chunks[-1])
+        encoded = encode(event, place)
+        if chunks and size + len(encoded) > SEND_BYTES:
+            found.append(Piece(b"".join(chunks), after))
+            chunks, size = [], 0
+        chunks.append(encoded)
+        size += len(encoded)
         after = place
         if event.type is EventType.DONE and event.run_id == run_id:
-            return Piece(b"".join(chunks), after, is_last=True)
-        if size >= SEND_BYTES:
-            break
-    return Piece(b"".join(chunks), after)
+            return [*found, Piece(b"".join(chunks), after, is_last=True)]
+    return [*found, Piece(b"".join(chunks), after)] if chunks or not found else found

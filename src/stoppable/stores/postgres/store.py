@@ -75,7 +75,7 @@ class PostgresStore(SqlStore["Engine"]):
 
 
 def _secrets_besides(url: str) -> dict[str, str]:
-    """Return the parameters that libpq would read from the environment at every connect; a server removes them there."""
+    """Return what libpq would read from the environment at every connect, where a server removes it."""
     parts = urlsplit(url)
     given = parse_qs(parts.query)
     found = {} if "passfile" in given else {"passfile": _secrets.variable("PGPASSFILE")}
