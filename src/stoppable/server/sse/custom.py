@@ -14,8 +14,8 @@ from stoppable.server.limits import ServerLimits
 from stoppable.server.sse.feed import Feed, Piece, message
 from stoppable.server.sse.response import resume_stream
 from stoppable.server.sse.streams import Streams
-from stoppable.server.sse.views import READ, SEND_BYTES, LogView, RunView, TreeView
-from stoppable.stores.base import Store
+from stoppable.server.sse.views import READ, LogView, RunView, TreeView
+from stoppable.stores.base import READ_BYTES, Store
 from stoppable.supervisor import Supervisor
 
 
@@ -128,6 +128,6 @@ class _Encoded(LogView):
                 chunk += message(*told, after)
             if is_last:
                 return Piece(bytes(chunk), after, is_last=True)
-            if len(chunk) >= SEND_BYTES:
+            if len(chunk) >= READ_BYTES:  # what was read is not kept, so as much as one read finds
                 break
         return Piece(bytes(chunk), after)
