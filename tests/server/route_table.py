@@ -102,16 +102,19 @@ class Table:
         return response.status_code, code, any(one in text for one in (self.live, self.run, hold or self.run))
 
     async def _shown_live(self, response, user):
-        """Let ada start a run and then the caller, and follow the stream until it has that of the caller."""
+        """Let a run of ada end and then one of the caller, and follow the stream until it has the later end."""
         lines = parsed(response.aiter_lines())
         while (await anext(lines))["event"] != "flight":
             pass
-        hers, own = await self._start("ada", "quick"), await self._start(user, "quick")
-        seen = set()
+        hers = await self._start("ada", "quick")
         async with asyncio.timeout(DEADLINE):
+            while not (await self._client.get(f"/runs/{hers}", headers=headers("root"))).json()["endedAt"]:
+                await asyncio.sleep(0.01)
+            own = await self._start(user, "quick")
+            seen = set()
             while own not in seen:
                 found = await anext(lines)
-                if found["event"] == "run":
+                if found["event"] == "run" and found["data"]["endedAt"]:
                     seen.add(found["data"]["id"])
         return hers in seen
 
