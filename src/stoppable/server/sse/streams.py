@@ -20,7 +20,7 @@ from stoppable.supervisor import Supervisor
 _logger = logging.getLogger("stoppable.server")
 
 _LOOK_SECONDS = 5.0  # even without a notification: those may be lost
-_LOOK_AT_ONCE = 100
+_LOOK_AT_ONCE = 20
 
 
 class Streams:
