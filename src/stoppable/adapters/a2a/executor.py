@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import functools
 from abc import abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -26,7 +27,19 @@ from stoppable import (
     instrument,
 )
 from stoppable.adapters.a2a.fence import Absorbing, Fence
-from stoppable.adapters.a2a.states import REJECTED, Asked, key_of, owner_of, short, state_of, told
+from stoppable.adapters.a2a.states import (
+    REJECTED,
+    RUN,
+    SUBMITTED,
+    TERMINAL,
+    Asked,
+    key_of,
+    mark_begun,
+    owner_of,
+    short,
+    state_of,
+    told,
+)
 from stoppable.records import TreeEvent
 from stoppable.supervisor import BulkStop, Listener, StartOptions, Supervisor
 
@@ -34,6 +47,16 @@ POLICY = Policy(grace=2.0, interrupt=0.25, cancel=1.0, kill=0.5, blind_grace=0.0
 """Four seconds in total, so that a client with a timeout of five sees the end; a blind run is cancelled at once."""
 
 _HOOK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Cancel:
+    """The cancels of a task that are being answered."""
+
+    requests: int = 0
+    has_ended: bool = False
+    """Whether the task has ended with one of them."""
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class RunExecutor(AgentExecutor):
@@ -51,6 +74,7 @@ class RunExecutor(AgentExecutor):
         self.policy = policy
         self.mode: Mode = Mode.of(mode)
         self._executing: dict[str, int] = {}  # runs per task, until the task has its end or waits for a message
+        self._canceling: dict[str, Cancel] = {}  # the tasks that are being canceled
         self._background: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references
 
     # What is done for one message
@@ -73,8 +97,15 @@ class RunExecutor(AgentExecutor):
     # What the SDK calls
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Handle a message as a run, and publish the end of the task once the run has its own."""
+        """Handle a message as a run, and publish the end of the task once the run has its own.
+
+        A task that has ended executes nothing more: the SDK hands over messages that were queued behind the run which
+        ended it, and those are left alone.
+        """
         task_id, context_id = ids_of(context)
+        if await self._has_ended(context):
+            return
+        mark_begun(context.call_context)
         fence = Fence(event_queue, task_id, context_id, has_task=context.current_task is not None)
         self._executing[task_id] = self._executing.get(task_id, 0) + 1
         is_ended = False
@@ -105,6 +136,19 @@ class RunExecutor(AgentExecutor):
         """The tasks with such a run."""
         return tuple(self._executing)
 
+    @contextlib.contextmanager
+    def canceling(self, task_id: str) -> Iterator[Cancel]:
+        """Let the messages of a task wait until its cancels are answered."""
+        cancel = self._canceling.setdefault(task_id, Cancel())
+        cancel.requests += 1
+        try:
+            yield cancel
+        finally:
+            cancel.requests -= 1
+            if not cancel.requests:
+                del self._canceling[task_id]
+                cancel.is_over.set()
+
     def forget(self, task_id: str) -> None:
         """Note that the end of a task is stored, or that it waits for a message."""
         left = self._executing.pop(task_id, 1) - 1
@@ -133,6 +177,19 @@ class RunExecutor(AgentExecutor):
 
     # One run
 
+    async def _has_ended(self, context: RequestContext) -> bool:
+        """Return whether the task of a message has ended; waits for the cancels that are being answered."""
+        state = SUBMITTED if context.current_task is None else context.current_task.status.state
+        if state == SUBMITTED:
+            return False  # it has no run yet: a cancel waits for the first, which is born stopped
+        if state in TERMINAL:
+            return True
+        while (cancel := self._canceling.get(ids_of(context)[0])) is not None:
+            await cancel.is_over.wait()
+            if cancel.has_ended:
+                return True
+        return False
+
     async def _run(self, context: RequestContext, fence: Fence) -> bool:
         """Execute a message, and return whether the task has ended with it."""
         task_id, context_id = ids_of(context)
@@ -148,6 +205,7 @@ class RunExecutor(AgentExecutor):
         except StoppableError as error:  # a hold, a shutdown, other arguments than the agent takes
             await fence.end(REJECTED, {}, str(error))
             return True
+        context.call_context.state[RUN] = handle.id
         try:
             outcome = await self._awaited(handle, context, fence)
         except asyncio.CancelledError:  # by the SDK: it is closing, or another replica wrote the end

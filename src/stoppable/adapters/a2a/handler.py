@@ -16,6 +16,7 @@ from a2a.server.tasks import TaskStore
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
+    Message,
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
@@ -33,6 +34,8 @@ from stoppable.adapters.a2a.states import (
     METADATA,
     TERMINAL,
     Asked,
+    ended_before,
+    has_begun,
     id_of,
     not_cancelable,
     owner_of,
@@ -98,9 +101,11 @@ class StoppableRequestHandler(DefaultRequestHandler):
         """
         metadata = params.metadata if params.HasField("metadata") else None
         asked = Asked.of(metadata, self._executor.mode, self._executor.policy.grace)
-        task = await self._task(params.id, context)
-        if task.status.state not in TERMINAL:
-            task = await self._stop(params, context, asked)
+        with self._executor.canceling(params.id) as cancel:
+            task = await self._task(params.id, context)
+            if task.status.state not in TERMINAL:
+                task = await self._stop(params, context, asked)
+            cancel.has_ended |= task.status.state in TERMINAL
         if task.status.state in TERMINAL - {CANCELED}:
             raise not_cancelable(task)
         return task
@@ -108,13 +113,20 @@ class StoppableRequestHandler(DefaultRequestHandler):
     async def _stop(self, params: CancelTaskRequest, context: ServerCallContext, asked: Asked) -> Task:
         total = self._executor.policy.total(asked.mode, asked.grace)
         wait = _MOST_SECONDS if math.isinf(total) else min(total + _BUSY_SECONDS + _SETTLE_SECONDS, _MOST_SECONDS)
-        owner = owner_of(context)
-        receipts = await self._executor.stop(params.id, asked, actor=owner, owner=owner, wait=wait)
-        if any(not receipt.final for receipt in receipts):
-            return await self._task(params.id, context)
-        task = await self._settled(params.id, context)
-        if task.status.state in TERMINAL:
-            return task
+        owner, deadline = owner_of(context), time.monotonic() + wait
+        task: Task | None = None
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            receipts = await self._executor.stop(params.id, asked, actor=owner, owner=owner, wait=left)
+            if any(not receipt.final for receipt in receipts):
+                return await self._task(params.id, context)
+            if task is None or receipts:
+                task = await self._settled(params.id, context)
+            if task.status.state in TERMINAL:
+                return task
+            if not receipts:  # the stop waits for the next run, which is born stopped
+                break
+            # The run ended in another way before it noticed the stop, and another replica may have begun the next one.
         if task.status.state not in INTERRUPTED and await self._is_lost(params.id):
             return await self._write_lost(task, context)
         return await self._cancel_parked(params, context)
@@ -167,13 +179,35 @@ class StoppableRequestHandler(DefaultRequestHandler):
             await self.task_store.save(ended, context)
         return await self._task(task.id, context)
 
+    # Messages
+
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
+        """Handle a message; one that was queued behind the run with which its task ended is refused."""
+        result = await super().on_message_send(params, context)
+        if isinstance(result, Task) and result.status.state in TERMINAL and not has_begun(context):
+            raise ended_before(result)
+        return result
+
+    async def _refused(
+        self, events: AsyncGenerator[Any, None], task_id: str, context: ServerCallContext
+    ) -> AsyncGenerator[Any, None]:
+        """Yield events, and raise if the message that they answer was queued behind the run which ended its task."""
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event
+        if task_id and not has_begun(context):
+            task = await self._task(task_id, context)
+            if task.status.state in TERMINAL:
+                raise ended_before(task)
+
     # Readers that leave
 
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Any, None]:
         """Handle a message, and yield its events."""
-        async with contextlib.aclosing(self._read(super().on_message_send_stream(params, context))) as events:
+        answers = self._refused(super().on_message_send_stream(params, context), params.message.task_id, context)
+        async with contextlib.aclosing(self._read(answers)) as events:
             async for event in events:
                 yield event
 

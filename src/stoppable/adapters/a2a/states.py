@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from a2a.server.context import ServerCallContext
 from a2a.types import Message, Task, TaskState
-from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError
+from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 
 import stoppable
@@ -26,6 +26,10 @@ INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STA
 METADATA = "stoppable"
 """The key of our facts in the metadata of a task, and of the options of a stop in the metadata of a cancel."""
 
+RUN = "stoppable.run"
+"""The key of the id of a message's run in the state of its call context."""
+
+_BEGUN = "stoppable.begun"
 _TEXT_LENGTH = 256  # of an owner and of a label
 _GRACE_SECONDS = 3600.0
 _REASON_LENGTH = 2000
@@ -45,6 +49,16 @@ def owner_of(context: ServerCallContext) -> str | None:
 def short(text: str) -> str:
     """Return a text that fits an owner or a label."""
     return text if len(text) <= _TEXT_LENGTH else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def mark_begun(context: ServerCallContext) -> None:
+    """Note in the context of a message that its execution has begun."""
+    context.state[_BEGUN] = True
+
+
+def has_begun(context: ServerCallContext) -> bool:
+    """Return whether the execution of the message of a context has begun."""
+    return _BEGUN in context.state
 
 
 def state_of(status: Status) -> TaskState:
@@ -90,6 +104,14 @@ def not_cancelable(task: Task) -> TaskNotCancelableError:
     ended = " (unconfirmed: parts of it may still be running)" if _is_lost(facts) else ""
     return TaskNotCancelableError(
         message=f"Task {task.id[:100]} cannot be canceled: it is {state}{ended}", data={"state": state}
+    )
+
+
+def ended_before(task: Task) -> UnsupportedOperationError:
+    """Return the error for a message that was queued behind the run with which its task ended."""
+    state = TaskState.Name(task.status.state)
+    return UnsupportedOperationError(
+        message=f"Task {task.id[:100]} has ended: it is {state}. The message was not executed", data={"state": state}
     )
 
 

@@ -21,10 +21,10 @@ from langgraph.types import Command
 import stoppable
 from stoppable import Policy, RunSummary, Status
 from stoppable.adapters.a2a import POLICY, StoppableExecutor
+from stoppable.adapters.a2a.states import RUN
 from stoppable.adapters.langgraph import stoppable_graph
 from stoppable.adapters.langgraph.agents import plain
 from stoppable.adapters.langgraph.settings import OnStop
-from stoppable.records import Filter
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.adapters.a2a_langgraph")
@@ -97,12 +97,13 @@ class LangGraphAgentExecutor(StoppableExecutor):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Handle a message as a run, then count it and call ``on_stopped``."""
         await super().execute(context, event_queue)
-        task_id = context.task_id or ""
-        found = await self.supervisor.list(Filter(key=self.key(task_id), roots=True), limit=1)
-        for run in found.runs:
-            self.metrics = self.metrics.after(run)
-            if run.status in {Status.STOPPED, Status.LOST}:
-                await self._tell(task_id, run)
+        run_id = context.call_context.state.get(RUN)
+        if run_id is None:  # it was rejected, or its task had ended before
+            return
+        run = RunSummary.of(await self.supervisor.get(run_id))
+        self.metrics = self.metrics.after(run)
+        if run.status in {Status.STOPPED, Status.LOST}:
+            await self._tell(context.task_id or "", run)
 
     async def _tell(self, task_id: str, run: RunSummary) -> None:
         _logger.info("task %s: its run %s is %s: %s", task_id, run.id, run.status, run.reason)
