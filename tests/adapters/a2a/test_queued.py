@@ -6,6 +6,7 @@ import pytest
 from a2a.utils.errors import UnsupportedOperationError
 
 import stoppable
+from stoppable.adapters.a2a.states import Address
 
 from ...waiting import until
 from .executors import Asks, Steps, begin
@@ -117,7 +118,7 @@ async def test_a_message_waits_for_a_cancel_and_begins_if_it_ended_nothing(super
         first = server.stream("first")
         assert (await first.ended())[-1] == "INPUT_REQUIRED"
         active = await server.handler._active_task_registry.get(first.task_id)
-        with server.executor.canceling(first.task_id):
+        with server.executor.canceling(Address(None, first.task_id)):
             second = server.stream("second", task_id=first.task_id, message_id="m-2")
             await until(active._request_lock.locked)
             for _ in range(10):

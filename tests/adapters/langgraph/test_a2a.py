@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 
 os.environ.setdefault("OTEL_INSTRUMENTATION_A2A_SDK_ENABLED", "false")
 
 import httpx
 import pytest
+from a2a.auth.user import User
 from a2a.client import ClientConfig, ClientFactory
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import InMemoryTaskStore
@@ -23,10 +25,10 @@ from starlette.applications import Starlette
 
 import stoppable
 from stoppable.adapters.a2a import StoppableRequestHandler
-from stoppable.adapters.a2a_langgraph import LangGraphAgentExecutor
+from stoppable.adapters.a2a_langgraph import LangGraphAgentExecutor, thread_of
 
 from ...waiting import until
-from ..a2a.serving import SECONDS, Served, app_of, card_for, listening, state_of
+from ..a2a.serving import SECONDS, Served, app_of, card_for, listening, message, state_of
 from . import cases
 from .cases import World
 
@@ -168,3 +170,33 @@ async def test_an_interrupt_asks_for_input_and_the_next_message_answers_it():
         assert (await answer.ended())[-1] == "COMPLETED"
         found = artifacts(await server.get(stream.task_id))
         assert found["answer"].parts[0].text == "You said yes."
+
+
+class Named(User):
+    def __init__(self, name):
+        self.user_name, self.is_authenticated = name, True
+
+    user_name = is_authenticated = None  # as the SDK declares them: properties
+
+
+async def test_a_context_of_another_owner_is_another_thread():
+    """Clients choose the ids of contexts: choosing that of another owner does not continue the conversation."""
+    async with served(remembering) as (server, _, _):
+        seen = []
+        for owner in ("ann", "bob", None, "ann"):
+            context = ServerCallContext() if owner is None else ServerCallContext(user=Named(owner))
+            sent = message(f"I am {owner}", context_id="the-same", message_id=uuid.uuid4().hex)
+            task = await server.handler.on_message_send(sent, context)
+            seen.append("".join(part.text for part in artifacts(task)["answer"].parts))
+        assert seen == ["I am ann", "I am bob", "I am None", "I am ann, I am ann"]
+        threads = [thread_of("the-same", owner) for owner in ("ann", "bob", None)]
+        states = [await server.executor.graph.aget_state({"configurable": {"thread_id": one}}) for one in threads]
+        assert [len(state.values["messages"]) for state in states] == [4, 2, 2]
+    assert thread_of("@ann/c") != thread_of("c", "ann")
+
+
+def remembering(world, saver):
+    def answer(state):
+        return {"messages": [AIMessage(", ".join(one.text for one in state["messages"] if one.type == "human"))]}
+
+    return StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile(checkpointer=saver)

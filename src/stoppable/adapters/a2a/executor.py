@@ -32,10 +32,10 @@ from stoppable.adapters.a2a.states import (
     RUN,
     SUBMITTED,
     TERMINAL,
+    Address,
     Asked,
     key_of,
     mark_begun,
-    owner_of,
     short,
     state_of,
     told,
@@ -62,7 +62,7 @@ class Cancel:
 class RunExecutor(AgentExecutor):
     """Handles each message as a run, and publishes the end of the task once the run has its own.
 
-    The runs of a task have its key (``key(task_id)``), so that a stop finds them on any replica.
+    The runs of a task have its key (``key(task_id, owner)``), so that a stop finds them on any replica.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class RunExecutor(AgentExecutor):
         self.name = name
         self.policy = policy
         self.mode: Mode = Mode.of(mode)
-        self._executing: dict[str, int] = {}  # runs per task, until the task has its end or waits for a message
-        self._canceling: dict[str, Cancel] = {}  # the tasks that are being canceled
+        self._executing: dict[Address, int] = {}  # runs per task, until the task has its end or waits for a message
+        self._canceling: dict[Address, Cancel] = {}  # the tasks that are being canceled
         self._background: set[asyncio.Task[Any]] = set()  # asyncio itself keeps only weak references
 
     # What is done for one message
@@ -107,14 +107,15 @@ class RunExecutor(AgentExecutor):
             return
         mark_begun(context.call_context)
         fence = Fence(event_queue, task_id, context_id, has_task=context.current_task is not None)
-        self._executing[task_id] = self._executing.get(task_id, 0) + 1
+        address = Address.of(context.call_context, task_id)
+        self._executing[address] = self._executing.get(address, 0) + 1
         is_ended = False
         try:
             is_ended = await self._run(context, fence)
         finally:
             fence.shut()
             if not is_ended:  # otherwise the store reports it, once it has the end
-                self.forget(task_id)
+                self.forget(address)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """End a task that waits for a message: no run of it is live."""
@@ -123,57 +124,56 @@ class RunExecutor(AgentExecutor):
 
     # What the request handler calls
 
-    def key(self, task_id: str) -> str:
-        """Return the address of a task's runs."""
-        return key_of(self.name, task_id)
+    def key(self, task_id: str, owner: str | None = None) -> str:
+        """Return the key of a task's runs; ``owner`` is the name of its authenticated user."""
+        return key_of(self.name, Address(None if owner is None else short(owner), task_id))
 
-    def is_executing(self, task_id: str) -> bool:
+    def is_executing(self, address: Address) -> bool:
         """Return whether this process has a run of a task whose end is not yet in the task store."""
-        return task_id in self._executing
+        return address in self._executing
 
     @property
-    def tasks(self) -> tuple[str, ...]:
+    def tasks(self) -> tuple[Address, ...]:
         """The tasks with such a run."""
         return tuple(self._executing)
 
     @contextlib.contextmanager
-    def canceling(self, task_id: str) -> Iterator[Cancel]:
+    def canceling(self, address: Address) -> Iterator[Cancel]:
         """Let the messages of a task wait until its cancels are answered."""
-        cancel = self._canceling.setdefault(task_id, Cancel())
+        cancel = self._canceling.setdefault(address, Cancel())
         cancel.requests += 1
         try:
             yield cancel
         finally:
             cancel.requests -= 1
             if not cancel.requests:
-                del self._canceling[task_id]
+                del self._canceling[address]
                 cancel.is_over.set()
 
-    def forget(self, task_id: str) -> None:
+    def forget(self, address: Address) -> None:
         """Note that the end of a task is stored, or that it waits for a message."""
-        left = self._executing.pop(task_id, 1) - 1
+        left = self._executing.pop(address, 1) - 1
         if left:
-            self._executing[task_id] = left
+            self._executing[address] = left
 
-    async def stop(
-        self, task_id: str, asked: Asked, *, actor: str | None, owner: str | None, wait: float | None
-    ) -> BulkStop:
+    async def stop(self, address: Address, asked: Asked, *, wait: float | None) -> BulkStop:
         """Stop the runs of a task, wherever they are executed; one that has not begun is born stopped."""
         return await self.supervisor.stop(
-            key=self.key(task_id),
+            key=key_of(self.name, address),
             mode=asked.mode,
             reason=asked.reason,
-            actor=actor,
+            actor=address.owner,
             grace=asked.grace,
-            owner=owner,
+            owner=address.owner,
             wait=wait,
             if_unknown_hold=True,
         )
 
-    def reader_left(self, task_id: str) -> None:
+    def reader_left(self, address: Address) -> None:
         """Stop a task whose last reader has left."""
         reason = Reason.of("the client left", kind=ReasonKind.DISCONNECT)
-        self._soon(self.supervisor.stop(key=self.key(task_id), mode=self.mode, reason=reason, if_unknown_hold=False))
+        key = key_of(self.name, address)
+        self._soon(self.supervisor.stop(key=key, mode=self.mode, reason=reason, if_unknown_hold=False))
 
     # One run
 
@@ -184,7 +184,7 @@ class RunExecutor(AgentExecutor):
             return False  # it has no run yet: a cancel waits for the first, which is born stopped
         if state in TERMINAL:
             return True
-        while (cancel := self._canceling.get(ids_of(context)[0])) is not None:
+        while (cancel := self._canceling.get(Address.of(context.call_context, ids_of(context)[0]))) is not None:
             await cancel.is_over.wait()
             if cancel.has_ended:
                 return True
@@ -193,10 +193,11 @@ class RunExecutor(AgentExecutor):
     async def _run(self, context: RequestContext, fence: Fence) -> bool:
         """Execute a message, and return whether the task has ended with it."""
         task_id, context_id = ids_of(context)
+        address = Address.of(context.call_context, task_id)
         options = StartOptions(
             name=self.name,
-            key=self.key(task_id),
-            owner=owner_of(context.call_context),
+            key=key_of(self.name, address),
+            owner=address.owner,
             labels={"a2a.task": short(task_id), "a2a.context": short(context_id)},
             policy=self.policy,
         )

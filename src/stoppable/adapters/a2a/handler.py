@@ -33,12 +33,13 @@ from stoppable.adapters.a2a.states import (
     INTERRUPTED,
     METADATA,
     TERMINAL,
+    Address,
     Asked,
     ended_before,
     has_begun,
     id_of,
+    key_of,
     not_cancelable,
-    owner_of,
 )
 from stoppable.adapters.a2a.stores import Ends, guarded
 
@@ -73,8 +74,8 @@ class StoppableRequestHandler(DefaultRequestHandler):
             raise InvalidArgument(f"unknown on_disconnect {on_disconnect!r}: use keep or stop")
         self._ends = Ends(agent_executor.forget)
         self._executor, self._on_disconnect = agent_executor, on_disconnect
-        self._parked: dict[str, asyncio.Task[Task | None]] = {}
-        self._readers: dict[str, int] = {}
+        self._parked: dict[Address, asyncio.Task[Task | None]] = {}
+        self._readers: dict[Address, int] = {}
         super().__init__(
             agent_executor=agent_executor, task_store=guarded(task_store, self._ends), agent_card=agent_card, **more
         )
@@ -101,7 +102,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
         """
         metadata = params.metadata if params.HasField("metadata") else None
         asked = Asked.of(metadata, self._executor.mode, self._executor.policy.grace)
-        with self._executor.canceling(params.id) as cancel:
+        with self._executor.canceling(Address.of(context, params.id)) as cancel:
             task = await self._task(params.id, context)
             if task.status.state not in TERMINAL:
                 task = await self._stop(params, context, asked)
@@ -113,11 +114,11 @@ class StoppableRequestHandler(DefaultRequestHandler):
     async def _stop(self, params: CancelTaskRequest, context: ServerCallContext, asked: Asked) -> Task:
         total = self._executor.policy.total(asked.mode, asked.grace)
         wait = _MOST_SECONDS if math.isinf(total) else min(total + _BUSY_SECONDS + _SETTLE_SECONDS, _MOST_SECONDS)
-        owner, deadline = owner_of(context), time.monotonic() + wait
+        address, deadline = Address.of(context, params.id), time.monotonic() + wait
         task: Task | None = None
         while True:
             left = max(0.0, deadline - time.monotonic())
-            receipts = await self._executor.stop(params.id, asked, actor=owner, owner=owner, wait=left)
+            receipts = await self._executor.stop(address, asked, wait=left)
             if any(not receipt.final for receipt in receipts):
                 return await self._task(params.id, context)
             if task is None or receipts:
@@ -127,7 +128,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
             if not receipts:  # the stop waits for the next run, which is born stopped
                 break
             # The run ended in another way before it noticed the stop, and another replica may have begun the next one.
-        if task.status.state not in INTERRUPTED and await self._is_lost(params.id):
+        if task.status.state not in INTERRUPTED and await self._is_lost(address):
             return await self._write_lost(task, context)
         return await self._cancel_parked(params, context)
 
@@ -139,28 +140,31 @@ class StoppableRequestHandler(DefaultRequestHandler):
 
     async def _settled(self, task_id: str, context: ServerCallContext) -> Task:
         """Return a task once it has ended or waits for a message; or as it is, if that takes too long."""
-        started = time.monotonic()
+        address, started = Address.of(context, task_id), time.monotonic()
         while True:
-            is_here = self._executor.is_executing(task_id)
+            is_here = self._executor.is_executing(address)
             task = await self._task(task_id, context)
             is_parked = task.status.state in INTERRUPTED and not is_here
             left = started + (_STORE_SECONDS if is_here else _SETTLE_SECONDS) - time.monotonic()
             if task.status.state in TERMINAL or is_parked or left <= 0:
                 return task
-            await self._ends.wait(task_id, left)
+            await self._ends.wait(address, left)
 
     async def _cancel_parked(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
         """Cancel a task without a live run with the SDK's own cancel, of which only one may run at a time."""
-        flight = self._parked.get(params.id)
+        address = Address.of(context, params.id)
+        flight = self._parked.get(address)
         if flight is None:
-            flight = self._parked[params.id] = asyncio.create_task(super().on_cancel_task(params, context))
-            flight.add_done_callback(lambda _: self._parked.pop(params.id, None))
+            flight = self._parked[address] = asyncio.create_task(super().on_cancel_task(params, context))
+            flight.add_done_callback(lambda _: self._parked.pop(address, None))
         await asyncio.wait({flight})  # a caller that leaves does not cancel it
         return flight.result() or await self._task(params.id, context)
 
-    async def _is_lost(self, task_id: str) -> bool:
+    async def _is_lost(self, address: Address) -> bool:
         """Return whether the last run of a task may still be running, and the process that executed it is gone."""
-        page = await self._executor.supervisor.list(Filter(key=self._executor.key(task_id), roots=True), limit=1)
+        page = await self._executor.supervisor.list(
+            Filter(key=key_of(self._executor.name, address), roots=True), limit=1
+        )
         return bool(page.runs) and page.runs[0].status is Status.LOST
 
     async def _write_lost(self, task: Task, context: ServerCallContext) -> Task:
@@ -207,7 +211,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
     ) -> AsyncGenerator[Any, None]:
         """Handle a message, and yield its events."""
         answers = self._refused(super().on_message_send_stream(params, context), params.message.task_id, context)
-        async with contextlib.aclosing(self._read(answers)) as events:
+        async with contextlib.aclosing(self._read(answers, context)) as events:
             async for event in events:
                 yield event
 
@@ -216,7 +220,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
     ) -> AsyncGenerator[Any, None]:
         """Yield the events of a task from now on."""
         told = self._with_stored_end(super().on_subscribe_to_task(params, context), params.id, context)
-        async with contextlib.aclosing(self._read(told)) as events:
+        async with contextlib.aclosing(self._read(told, context)) as events:
             async for event in events:
                 yield event
 
@@ -235,7 +239,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
                     if event is None:
                         return
                     yield event
-                elif not self._executor.is_executing(task_id):
+                elif not self._executor.is_executing(Address.of(context, task_id)):
                     task = await self._task(task_id, context)
                     if is_ended:  # at the read before too: no event of it is under way
                         yield TaskStatusUpdateEvent(task_id=task_id, context_id=task.context_id, status=task.status)
@@ -247,25 +251,26 @@ class StoppableRequestHandler(DefaultRequestHandler):
                 await asyncio.wait({following})
             await events.aclose()
 
-    async def _read(self, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        task_id: str | None = None
+    async def _read(self, events: AsyncGenerator[Any, None], context: ServerCallContext) -> AsyncGenerator[Any, None]:
+        address: Address | None = None
         try:
             async with contextlib.aclosing(read_ahead(events)) as ahead:
                 async for event in ahead:
-                    if task_id is None and (task_id := id_of(event)) is not None:
-                        self._readers[task_id] = self._readers.get(task_id, 0) + 1
+                    if address is None and (task_id := id_of(event)) is not None:
+                        address = Address.of(context, task_id)
+                        self._readers[address] = self._readers.get(address, 0) + 1
                     yield event
         finally:
             # Checked here: the SDK ends the stream of a cancelled reader like any other.
-            if task_id is not None:
-                self._leave(task_id)
+            if address is not None:
+                self._leave(address)
 
-    def _leave(self, task_id: str) -> None:
-        left = self._readers.pop(task_id) - 1
+    def _leave(self, address: Address) -> None:
+        left = self._readers.pop(address) - 1
         if left:
-            self._readers[task_id] = left
-        elif self._on_disconnect == "stop" and self._executor.is_executing(task_id):
-            self._executor.reader_left(task_id)
+            self._readers[address] = left
+        elif self._on_disconnect == "stop" and self._executor.is_executing(address):
+            self._executor.reader_left(address)
 
 
 async def _next(events: AsyncGenerator[Any, None]) -> Any:

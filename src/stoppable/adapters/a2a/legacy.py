@@ -1,7 +1,9 @@
 """The 0.1 dialect of A2A (``tasks/send``, ``tasks/sendSubscribe``), which the SDK does not speak.
 
-It shares method names with 0.3 and spells answers differently, so the dialect is noted with each task. The client makes
-the ids of tasks.
+It shares method names with 0.3 and spells answers differently, so the dialect is noted with each task.
+
+The client makes the ids of tasks, and the SDK finds the tasks that are executed by their ids alone. So the SDK gets an
+id that contains the owner, and cannot be one that it makes itself.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from a2a.server.context import ServerCallContext
 from a2a.types import (
@@ -37,9 +40,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
-from stoppable.adapters.a2a.states import SUBMITTED, TERMINAL
+from stoppable.adapters.a2a.states import SUBMITTED, TERMINAL, owner_of
 
 _DIALECT = "a2a.dialect"
+_INNER = "0.1:"  # then the owner and what the client calls the task
 _STARTS = frozenset({"tasks/send", "tasks/sendSubscribe", "tasks/list"})  # 0.1 alone has them
 _SHARED = frozenset({"tasks/get", "tasks/cancel", "tasks/resubscribe"})  # 0.3 has them too: the task decides
 _CODES = {TaskNotFoundError: -32001, TaskNotCancelableError: -32002, UnsupportedOperationError: -32004}
@@ -64,15 +68,15 @@ class Legacy:
         if method not in _STARTS | _SHARED:
             return await self._rest(request)
         context = self._build(request)
-        if method in _SHARED and not await self._is_ours(params.get("id"), context):
+        params = {**params, "id": await self._inner_id(params.get("id"), context)}
+        if method in _SHARED and not await self._is_ours(params["id"], context):
             return await self._rest(request)
         try:
             result = await self._answer(str(method), params, context)
         except A2AError as error:
             code = _INVALID if isinstance(error, InvalidParamsError) else _CODES.get(type(error), _INTERNAL)
-            return JSONResponse(
-                {"jsonrpc": "2.0", "id": body.get("id"), "error": {"code": code, "message": str(error)}}
-            )
+            said = str(error).replace(_prefix(context), "")
+            return JSONResponse({"jsonrpc": "2.0", "id": body.get("id"), "error": {"code": code, "message": said}})
         if isinstance(result, Response):
             return result
         return JSONResponse({"jsonrpc": "2.0", "id": body.get("id"), "result": result})
@@ -107,14 +111,20 @@ class Legacy:
             request.metadata.update(dict(metadata))
         return request
 
+    async def _inner_id(self, task_id: Any, context: ServerCallContext) -> Any:
+        """Return what the SDK calls a task; one that the owner made in another protocol keeps its id."""
+        if not isinstance(task_id, str) or not task_id or await self._handler.task_store.get(task_id, context):
+            return task_id
+        return _prefix(context) + task_id
+
     async def _is_ours(self, task_id: Any, context: ServerCallContext) -> bool:
         task = await self._handler.task_store.get(task_id, context) if isinstance(task_id, str) else None
         return task is not None and _DIALECT in task.metadata
 
     async def _message(self, params: Mapping[str, Any], context: ServerCallContext) -> SendMessageRequest:
         """Return a message as the SDK has it; its task is stored first, because the SDK makes all ids itself."""
-        task_id, session = params.get("id") or str(uuid.uuid4()), params.get("sessionId")
-        if not isinstance(task_id, str) or len(task_id) > _ID_LENGTH:
+        task_id, session = params.get("id") or _prefix(context) + str(uuid.uuid4()), params.get("sessionId")
+        if not isinstance(task_id, str) or len(_outer_id(task_id)) > _ID_LENGTH:
             raise InvalidParamsError(message=f"invalid task id: use a string of up to {_ID_LENGTH} characters")
         given = params.get("message")
         parts = given.get("parts") if isinstance(given, Mapping) else None
@@ -131,6 +141,15 @@ class Legacy:
         sent = Message(message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=content)
         sent.task_id, sent.context_id = task_id, known.context_id
         return SendMessageRequest(message=sent)
+
+
+def _prefix(context: ServerCallContext) -> str:
+    return f"{_INNER}{quote(owner_of(context) or '', safe='')}:"
+
+
+def _outer_id(task_id: str) -> str:
+    """Return what the client calls a task."""
+    return task_id.split(":", 2)[2] if task_id.startswith(_INNER) else task_id
 
 
 def _object_in(body: bytes) -> Mapping[str, Any]:
@@ -183,7 +202,7 @@ def _frame(event: Any) -> str:
 def _event(event: Any) -> dict[str, Any]:
     if isinstance(event, Message):
         return {"message": {"role": "agent", "parts": _parts(event.parts)}, "final": True, "type": "Message"}
-    ids = {"taskId": event.id if isinstance(event, Task) else event.task_id, "contextId": event.context_id}
+    ids = {"taskId": _outer_id(event.id if isinstance(event, Task) else event.task_id), "contextId": event.context_id}
     if hasattr(event, "status"):
         final = event.status.state in TERMINAL
         return {**ids, "status": _status(event.status), "final": final, "type": "TaskStatusUpdateEvent"}
@@ -195,7 +214,7 @@ def _task(task: Any) -> dict[str, Any]:
     if isinstance(task, Message):
         return _event(task)
     return {
-        "id": task.id,
+        "id": _outer_id(task.id),
         "contextId": task.context_id,
         "sessionId": task.context_id,
         "status": _status(task.status),

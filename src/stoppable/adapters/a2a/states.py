@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from a2a.server.context import ServerCallContext
@@ -35,9 +35,22 @@ _GRACE_SECONDS = 3600.0
 _REASON_LENGTH = 2000
 
 
-def key_of(agent: str, task_id: str) -> str:
-    """Return the address of a task's runs, for ``supervisor.stop(key=…)`` and ``supervisor.find``."""
-    return f"a2a:{quote(agent, safe='')}/{task_id}"
+class Address(NamedTuple):
+    """Where a task is found: ids of different owners never meet, because some clients choose them."""
+
+    owner: str | None
+    task_id: str
+
+    @classmethod
+    def of(cls, context: ServerCallContext, task_id: str) -> Address:
+        """Return the address of a task of a caller."""
+        return cls(owner_of(context), task_id)
+
+
+def key_of(agent: str, address: Address) -> str:
+    """Return the key of a task's runs, for ``supervisor.stop(key=…)`` and ``supervisor.find``."""
+    of_owner = "" if address.owner is None else "@" + quote(address.owner, safe="")
+    return f"a2a:{quote(agent, safe='')}{of_owner}/{address.task_id}"
 
 
 def owner_of(context: ServerCallContext) -> str | None:

@@ -11,7 +11,7 @@ from a2a.server.context import ServerCallContext
 from a2a.server.tasks import TaskStore
 from a2a.types import ListTasksRequest, ListTasksResponse, Task
 
-from stoppable.adapters.a2a.states import TERMINAL
+from stoppable.adapters.a2a.states import TERMINAL, Address
 
 _LOOK_SECONDS = 0.05  # another replica may have written it, without a notification
 
@@ -19,20 +19,21 @@ _LOOK_SECONDS = 0.05  # another replica may have written it, without a notificat
 class Ends:
     """Notifies local waiters that a task has reached its terminal state."""
 
-    def __init__(self, ended: Callable[[str], None]) -> None:
+    def __init__(self, ended: Callable[[Address], None]) -> None:
         self._ended = ended
-        self._waiting: dict[str, asyncio.Event] = {}
+        self._waiting: dict[Address, asyncio.Event] = {}
 
-    def saved(self, task: Task) -> None:
+    def saved(self, task: Task, context: ServerCallContext) -> None:
         """Note a state that was stored."""
         if task.status.state in TERMINAL:
-            self._ended(task.id)
-            if (news := self._waiting.pop(task.id, None)) is not None:
+            address = Address.of(context, task.id)
+            self._ended(address)
+            if (news := self._waiting.pop(address, None)) is not None:
                 news.set()
 
-    async def wait(self, task_id: str, seconds: float) -> None:
+    async def wait(self, address: Address, seconds: float) -> None:
         """Wait until a task has its terminal state, or it is time to read the store again."""
-        news = self._waiting.setdefault(task_id, asyncio.Event())
+        news = self._waiting.setdefault(address, asyncio.Event())
         try:
             async with asyncio.timeout(min(seconds, _LOOK_SECONDS)):
                 await news.wait()
@@ -45,18 +46,19 @@ class FirstTerminalStays(TaskStore):
 
     def __init__(self, store: TaskStore, ends: Ends) -> None:
         self._store, self._ends = store, ends
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: dict[Address, asyncio.Lock] = {}
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
         """Save a task, unless it has ended in another state."""
-        async with self._locks.setdefault(task.id, asyncio.Lock()):
+        address = Address.of(context, task.id)
+        async with self._locks.setdefault(address, asyncio.Lock()):
             known = await self._store.get(task.id, context)
             if known is not None and known.status.state in TERMINAL and known.status.state != task.status.state:
                 return
             await self._store.save(task, context)
         if task.status.state in TERMINAL:
-            self._locks.pop(task.id, None)
-        self._ends.saved(task)
+            self._locks.pop(address, None)
+        self._ends.saved(task, context)
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Return a task."""
@@ -69,7 +71,7 @@ class FirstTerminalStays(TaskStore):
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
         """Forget a task."""
         await self._store.delete(task_id, context)
-        self._locks.pop(task_id, None)
+        self._locks.pop(Address.of(context, task_id), None)
 
 
 class Versioned(VersionedTaskStore):
@@ -78,10 +80,10 @@ class Versioned(VersionedTaskStore):
     def __init__(self, store: VersionedTaskStore, ends: Ends) -> None:
         self._store, self._ends = store, ends
 
-    async def save(self, task: Task, **more: Any) -> Any:
+    async def save(self, task: Task, *, context: ServerCallContext, **more: Any) -> Any:
         """Keep a task."""
-        version = await self._store.save(task, **more)
-        self._ends.saved(task)
+        version = await self._store.save(task, context=context, **more)
+        self._ends.saved(task, context)
         return version
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stoppable.adapters.a2a_langgraph.executor import LangGraphAgentExecutor, Metrics
+from stoppable.adapters.a2a_langgraph.executor import LangGraphAgentExecutor, Metrics, thread_of
 
-__all__ = ["LangGraphAgentExecutor", "Metrics"]
+__all__ = ["LangGraphAgentExecutor", "Metrics", "thread_of"]

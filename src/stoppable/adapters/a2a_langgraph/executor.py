@@ -8,6 +8,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -21,7 +22,7 @@ from langgraph.types import Command
 import stoppable
 from stoppable import Policy, RunSummary, Status
 from stoppable.adapters.a2a import POLICY, StoppableExecutor
-from stoppable.adapters.a2a.states import RUN
+from stoppable.adapters.a2a.states import RUN, owner_of
 from stoppable.adapters.langgraph import stoppable_graph
 from stoppable.adapters.langgraph.agents import plain
 from stoppable.adapters.langgraph.settings import OnStop
@@ -30,6 +31,17 @@ from stoppable.supervisor import Supervisor
 _logger = logging.getLogger("stoppable.adapters.a2a_langgraph")
 
 _PUBLISH_SECONDS = 1.0
+
+
+def thread_of(context_id: str, owner: str | None = None) -> str:
+    """Return the thread of a context: its id without authentication, otherwise one that no other owner can name.
+
+    Clients choose the ids of contexts, and a thread has the whole conversation.
+    """
+    if owner is not None:
+        return f"@{quote(owner, safe='')}/{context_id}"
+    return "@/" + context_id if context_id.startswith("@") else context_id
+
 
 OnStopped = Callable[[str, RunSummary], Any]
 
@@ -65,9 +77,9 @@ class Metrics:
 class LangGraphAgentExecutor(StoppableExecutor):
     """Executes A2A tasks with a LangGraph graph whose state has ``messages``; use it with ``StoppableRequestHandler``.
 
-    The context of a task is the thread of the graph. A cancel stops the graph before it starts, between two chunks or
-    nodes, or in the middle of a node once ``grace`` is over. The text so far and the last state of the thread are the
-    artifacts of the canceled task. ``on_stopped(task_id, run)``, plain or async, is called after each stop.
+    The thread of the graph is ``thread_of(context_id, owner)``. A cancel stops the graph before it starts, between two
+    chunks or nodes, or in the middle of a node once ``grace`` is over. The text so far and the last state of the thread
+    are the artifacts of the canceled task. ``on_stopped(task_id, run)``, plain or async, is called after each stop.
     A pending ``interrupt()`` is the state ``input-required``, and the next message of the task answers it.
     """
 
@@ -131,7 +143,8 @@ class _GraphExecutor(AgentExecutor):
         if current is None:
             submitted = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
             await event_queue.enqueue_event(Task(id=task_id, context_id=context_id, status=submitted))
-        turn = _Turn(self._graph, TaskUpdater(event_queue, task_id, context_id), context_id)
+        thread_id = thread_of(context_id, owner_of(context.call_context))
+        turn = _Turn(self._graph, TaskUpdater(event_queue, task_id, context_id), thread_id)
         try:
             await turn.take(context.get_user_input())
         except BaseException:
@@ -149,9 +162,9 @@ class _GraphExecutor(AgentExecutor):
 class _Turn:
     """One message, and the answer to it."""
 
-    def __init__(self, graph: Any, updater: TaskUpdater, context_id: str) -> None:
+    def __init__(self, graph: Any, updater: TaskUpdater, thread_id: str) -> None:
         self._graph, self._updater = graph, updater
-        self._config = {"configurable": {"thread_id": context_id}}
+        self._config = {"configurable": {"thread_id": thread_id}}
         self._answer_id = str(uuid.uuid4())
         self._is_begun = False
         self._last: Any = None
