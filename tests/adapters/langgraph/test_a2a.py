@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import uuid
@@ -17,7 +18,9 @@ from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import Task, TaskState, TaskStatus
 from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
 from google.protobuf.json_format import MessageToDict
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
@@ -26,11 +29,13 @@ from starlette.applications import Starlette
 import stoppable
 from stoppable.adapters.a2a import StoppableRequestHandler
 from stoppable.adapters.a2a_langgraph import LangGraphAgentExecutor, thread_of
+from stoppable.adapters.langgraph.sealing import NOT_KNOWN
 
 from ...waiting import until
 from ..a2a.serving import SECONDS, Served, app_of, card_for, listening, message, state_of
 from . import cases
 from .cases import World
+from .scripted import Scripted, calls
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{name}") for name in ("a2a", "google", "starlette")
@@ -200,3 +205,113 @@ def remembering(world, saver):
         return {"messages": [AIMessage(", ".join(one.text for one in state["messages"] if one.type == "human"))]}
 
     return StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile(checkpointer=saver)
+
+
+def deleting(world, saver):
+    """Ask before it deletes; anything else is answered at once."""
+
+    async def answer(state):
+        if state["messages"][-1].text != "delete everything":
+            return {"messages": [AIMessage("hello")]}
+        said = interrupt("really?")
+        world.effects.append(f"begun: {said}")
+        await world.hold.wait_async()
+        world.effects.append("deleted")
+        return {"messages": [AIMessage("deleted")]}
+
+    return StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile(checkpointer=saver)
+
+
+async def asked(server):
+    stream = server.stream("delete everything", message_id=uuid.uuid4().hex)
+    assert (await stream.ended())[-1] == "INPUT_REQUIRED"
+    return await server.get(stream.task_id)
+
+
+async def pending(server, context_id):
+    state = await server.executor.graph.aget_state({"configurable": {"thread_id": context_id}})
+    return [one.value for task in state.tasks for one in task.interrupts]
+
+
+async def say(server, text, **ids):
+    stream = server.stream(text, message_id=uuid.uuid4().hex, **ids)
+    return (await stream.ended())[-1], stream.task_id
+
+
+async def test_a_canceled_question_is_not_answered_by_the_next_message():
+    async with served(deleting) as (server, world, _):
+        world.hold.release()
+        task = await asked(server)
+        canceled = await server.cancel(task.id, stoppable={"reason": "no!"})
+        assert state_of(canceled) == "CANCELED"
+        assert await pending(server, task.context_id) == []
+        assert (await say(server, "what is the weather?", context_id=task.context_id))[0] == "COMPLETED"
+        assert world.effects == []
+
+
+async def test_a_question_is_answered_only_by_the_task_that_asked():
+    """Another task in the conversation takes the question back, and its own question is not answered by the first."""
+    async with served(deleting) as (server, world, _):
+        world.hold.release()
+        first = await asked(server)
+        state, second = await say(server, "delete everything", context_id=first.context_id)
+        assert state == "INPUT_REQUIRED"
+        assert (await say(server, "yes", task_id=first.id, context_id=first.context_id))[0] == "COMPLETED"
+        assert world.effects == []
+        assert (await say(server, "yes", task_id=second, context_id=first.context_id))[0] == "COMPLETED"
+        assert world.effects == []  # the message of the first task took it back
+        third = await asked(server)
+        assert (await say(server, "yes", task_id=third.id, context_id=third.context_id))[0] == "COMPLETED"
+        assert world.effects == ["begun: yes", "deleted"]
+
+
+async def test_a_stop_in_the_middle_of_an_answered_question_takes_it_back():
+    async with served(deleting, grace=0.05) as (server, world, _):
+        task = await asked(server)
+        stream = server.stream("yes", task_id=task.id, context_id=task.context_id)
+        await world.hold.reached()
+        assert state_of(await server.cancel(task.id)) == "CANCELED"
+        assert (await stream.ended())[-1] == "CANCELED"
+        assert await pending(server, task.context_id) == []
+        world.hold.release()
+        assert (await say(server, "what is the weather?", context_id=task.context_id))[0] == "COMPLETED"
+        assert world.effects == ["begun: yes"]
+
+
+async def test_a_question_that_a_cancel_elsewhere_left_is_taken_back_by_the_next_message():
+    """As after a cancel at another replica, whose process does not have the graph's thread at hand."""
+    async with served(deleting) as (server, world, _):
+        world.hold.release()
+        task = await asked(server)
+        server.executor.seal = lambda *_: asyncio.sleep(0)
+        await server.cancel(task.id)
+        assert await pending(server, task.context_id) == ["really?"]
+        assert (await say(server, "what is the weather?", context_id=task.context_id))[0] == "COMPLETED"
+        assert world.effects == []
+
+
+@tool
+async def delete() -> str:
+    """Delete everything."""
+    return f"deleted: {interrupt('really?')}"
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def with_tools(world, saver):
+    world.model = Scripted(calls("delete", "look"), "sunny")
+    return create_agent(world.model, [delete, look], checkpointer=saver)
+
+
+async def test_the_tool_calls_of_a_canceled_question_are_answered():
+    async with served(with_tools) as (server, _, _):
+        task = await asked(server)
+        await server.cancel(task.id)
+        assert (await say(server, "what is the weather?", context_id=task.context_id))[0] == "COMPLETED"
+        state = await server.executor.graph.aget_state({"configurable": {"thread_id": task.context_id}})
+        answers = {one.name: one.text for one in state.values["messages"] if one.type == "tool"}
+        assert answers == {"delete": NOT_KNOWN, "look": "seen"}

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
+from a2a.types import Task
 
 from stoppable import (
     EventType,
@@ -168,6 +170,9 @@ class RunExecutor(AgentExecutor):
             wait=wait,
             if_unknown_hold=True,
         )
+
+    async def seal(self, task: Task, context: ServerCallContext) -> None:
+        """Do what has to be done before a task that waits for a message is canceled."""
 
     def reader_left(self, address: Address) -> None:
         """Stop a task whose last reader has left."""

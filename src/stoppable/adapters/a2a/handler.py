@@ -155,10 +155,14 @@ class StoppableRequestHandler(DefaultRequestHandler):
         address = Address.of(context, params.id)
         flight = self._parked.get(address)
         if flight is None:
-            flight = self._parked[address] = asyncio.create_task(super().on_cancel_task(params, context))
+            flight = self._parked[address] = asyncio.create_task(self._canceled(params, context))
             flight.add_done_callback(lambda _: self._parked.pop(address, None))
         await asyncio.wait({flight})  # a caller that leaves does not cancel it
         return flight.result() or await self._task(params.id, context)
+
+    async def _canceled(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
+        await self._executor.seal(await self._task(params.id, context), context)
+        return await super().on_cancel_task(params, context)
 
     async def _is_lost(self, address: Address) -> bool:
         """Return whether the last run of a task may still be running, and the process that executed it is gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import logging
@@ -11,10 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 from a2a.types import Part, Task, TaskState, TaskStatus
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.types import Command
@@ -25,12 +27,17 @@ from stoppable.adapters.a2a import POLICY, StoppableExecutor
 from stoppable.adapters.a2a.states import RUN, owner_of
 from stoppable.adapters.langgraph import stoppable_graph
 from stoppable.adapters.langgraph.agents import plain
+from stoppable.adapters.langgraph.sealing import awithdraw
 from stoppable.adapters.langgraph.settings import OnStop
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.adapters.a2a_langgraph")
 
+INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED
+
+_QUESTIONS = "stoppable.questions"  # of a task: the ids of the interrupts that it asked with
 _PUBLISH_SECONDS = 1.0
+_SEAL_SECONDS = 5.0
 
 
 def thread_of(context_id: str, owner: str | None = None) -> str:
@@ -80,7 +87,8 @@ class LangGraphAgentExecutor(StoppableExecutor):
     The thread of the graph is ``thread_of(context_id, owner)``. A cancel stops the graph before it starts, between two
     chunks or nodes, or in the middle of a node once ``grace`` is over. The text so far and the last state of the thread
     are the artifacts of the canceled task. ``on_stopped(task_id, run)``, plain or async, is called after each stop.
-    A pending ``interrupt()`` is the state ``input-required``, and the next message of the task answers it.
+    A pending ``interrupt()`` is the state ``input-required``, and the next message of the same task answers it; a
+    cancel, or a message of another task in the thread, takes the question back.
     """
 
     def __init__(
@@ -99,7 +107,7 @@ class LangGraphAgentExecutor(StoppableExecutor):
         made = stoppable_graph(graph, on_stop=on_stop)
         if grace is not None:
             policy = dataclasses.replace(policy, grace=grace)
-        inner = _GraphExecutor(made, has_partials=partial_results)
+        inner = _GraphExecutor(made, has_partials=partial_results, seals=on_stop != "leave")
         super().__init__(inner, supervisor, name=name or made.get_name(), policy=policy, mode=mode)
         self.graph: Any = made
         self.metrics: Metrics = Metrics()
@@ -117,6 +125,19 @@ class LangGraphAgentExecutor(StoppableExecutor):
         if run.status in {Status.STOPPED, Status.LOST}:
             await self._tell(context.task_id or "", run)
 
+    async def seal(self, task: Task, context: ServerCallContext) -> None:
+        """Take back the question of a task that is being canceled, so that no other task answers it."""
+        if not self.graph.checkpointer or not _questions_of(task):
+            return
+        config = {"configurable": {"thread_id": thread_of(task.context_id, owner_of(context))}}
+        try:
+            async with asyncio.timeout(_SEAL_SECONDS):
+                pending = {one.id for one in await _interrupts(self.graph, config)}
+                if pending & _questions_of(task):
+                    await awithdraw(self.graph, config)
+        except Exception:  # the next message of the thread does it
+            _logger.exception("the question of task %s was not taken back", task.id)
+
     async def _tell(self, task_id: str, run: RunSummary) -> None:
         _logger.info("task %s: its run %s is %s: %s", task_id, run.id, run.status, run.reason)
         if self._on_stopped is None:
@@ -132,8 +153,8 @@ class LangGraphAgentExecutor(StoppableExecutor):
 class _GraphExecutor(AgentExecutor):
     """Publishes the output of a graph as an A2A task."""
 
-    def __init__(self, graph: Any, *, has_partials: bool) -> None:
-        self._graph, self._has_partials = graph, has_partials
+    def __init__(self, graph: Any, *, has_partials: bool, seals: bool) -> None:
+        self._graph, self._has_partials, self._seals = graph, has_partials, seals
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run the graph for a message."""
@@ -146,12 +167,15 @@ class _GraphExecutor(AgentExecutor):
         thread_id = thread_of(context_id, owner_of(context.call_context))
         turn = _Turn(self._graph, TaskUpdater(event_queue, task_id, context_id), thread_id)
         try:
-            await turn.take(context.get_user_input())
+            await turn.take(context.get_user_input(), _questions_of(current))
         except BaseException:
             run = stoppable.current_run()
-            if self._has_partials and run is not None and run.token.stopped:
+            if run is not None and run.token.stopped:
                 with stoppable.shielded(_PUBLISH_SECONDS):
-                    await turn.publish_partial()
+                    if self._seals:
+                        await turn.withdraw()
+                    if self._has_partials:
+                        await turn.publish_partial()
             raise
         await turn.finish()
 
@@ -169,12 +193,19 @@ class _Turn:
         self._is_begun = False
         self._last: Any = None
 
-    async def take(self, text: str) -> None:
-        """Give a message to the graph, and publish what its models say while they do."""
+    async def take(self, text: str, asked: frozenset[str]) -> None:
+        """Give a message to the graph, and publish what its models say while they do.
+
+        ``asked`` are the questions of the task: the message answers those. Other questions that wait in the thread were
+        asked by another task, and this message is not an answer to them.
+        """
         await self._updater.start_work()
         given: Any = {"messages": [HumanMessage(text)]}
-        if self._graph.checkpointer and await self._questions():
-            given = Command(resume=text)
+        waiting = {one.id for one in await self._questions()}
+        if waiting & asked:
+            given = Command(resume=dict.fromkeys(waiting & asked, text))
+        elif waiting:
+            await awithdraw(self._graph, self._config)
         async for mode, item in self._graph.astream(given, self._config, stream_mode=["values", "messages"]):
             if mode == "values":
                 self._last = item
@@ -183,10 +214,11 @@ class _Turn:
 
     async def finish(self) -> None:
         """Publish the end: the complete answer, or the question of the graph."""
-        questions = await self._questions() if self._graph.checkpointer else []
+        questions = await self._questions()
         if questions:
-            parts = [Part(text=str(question)) for question in questions]
-            await self._updater.requires_input(self._updater.new_agent_message(parts))
+            message = self._updater.new_agent_message([Part(text=str(question.value)) for question in questions])
+            metadata = {_QUESTIONS: [question.id for question in questions]}
+            await self._updater.update_status(INPUT_REQUIRED, message, metadata=metadata)
             return
         if self._is_begun:
             await self._say("", is_last=True)
@@ -201,11 +233,28 @@ class _Turn:
             data = ParseDict(plain(state), Value())
             await self._updater.add_artifact([Part(data=data)], name="partial", metadata={"stoppable": "partial"})
 
+    async def withdraw(self) -> None:
+        """Take back a question that was being answered when the turn was stopped."""
+        if self._graph.checkpointer:
+            await awithdraw(self._graph, self._config)
+
     async def _questions(self) -> list[Any]:
-        state = await self._graph.aget_state(self._config)
-        return [one.value for task in state.tasks for one in task.interrupts]
+        return await _interrupts(self._graph, self._config) if self._graph.checkpointer else []
 
     async def _say(self, text: str, *, is_last: bool = False) -> None:
         parts = [Part(text=text)]
         await self._updater.add_artifact(parts, self._answer_id, "answer", append=self._is_begun, last_chunk=is_last)
         self._is_begun = True
+
+
+async def _interrupts(graph: Any, config: Any) -> list[Any]:
+    """Return the questions that wait in a thread."""
+    state = await graph.aget_state(config)
+    return [one for task in state.tasks for one in task.interrupts]
+
+
+def _questions_of(task: Task | None) -> frozenset[str]:
+    """Return the ids of the questions that a task waits to have answered."""
+    if task is None or task.status.state != INPUT_REQUIRED:
+        return frozenset()
+    return frozenset(MessageToDict(task.metadata).get(_QUESTIONS, ()))

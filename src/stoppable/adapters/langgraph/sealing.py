@@ -47,6 +47,27 @@ def _below(graph: Any, config: Any) -> list[dict[str, Any]]:
     ]
 
 
+async def awithdraw(graph: Any, config: Any) -> bool:
+    """Take back the questions (``interrupt()``) that wait in a thread, and return whether there were any.
+
+    Nobody can answer them any more, and the next input is an ordinary one. The tool calls that asked get an answer.
+    """
+    found = [await _awithdraw(graph, where) for where in [thread_config(config), *_below(graph, config)]]
+    return any(found)
+
+
+async def _awithdraw(graph: Any, config: Any) -> bool:
+    state = await graph.aget_state(config)
+    if not _is_interrupted(state):
+        return False
+    node, updates = _node(state), _additions(graph, state, None)
+    if not updates or any(task.result is not None for task in state.tasks):
+        await graph.aupdate_state(config, None, as_node=END)  # keeps the results of nodes that finished beside it
+    if updates:
+        await graph.aupdate_state(config, updates, as_node=node)
+    return True
+
+
 # After a stop
 
 
@@ -152,7 +173,11 @@ def _is_interrupted(state: Any) -> bool:
 
 def _updates(graph: Any, state: Any, thread: Thread | None) -> dict[str, Any]:
     """Return what to write, by the key of the messages; nothing while an interrupt waits for its answer."""
-    if _is_interrupted(state) or not isinstance(state.values, dict):
+    return {} if _is_interrupted(state) else _additions(graph, state, thread)
+
+
+def _additions(graph: Any, state: Any, thread: Thread | None) -> dict[str, Any]:
+    if not isinstance(state.values, dict):
         return {}
     updates = {}
     for key, value in state.values.items():
