@@ -6,10 +6,11 @@ import pytest
 from a2a.server.context import ServerCallContext
 from a2a.types import CancelTaskRequest, Task, TaskState, TaskStatus
 from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError, TaskNotFoundError
+from google.protobuf.json_format import MessageToDict
 
 import stoppable
 
-from .executors import RaisingCancel, Scripted, Steps
+from .executors import Asks, RaisingCancel, Scripted, Steps
 from .serving import SECONDS, served, state_of
 
 
@@ -154,6 +155,19 @@ async def test_cancellation_with_multiple_tasks(supervisor):
         assert [(await stream.ended())[-1] for stream in streams] == ["COMPLETED", "CANCELED", "COMPLETED"]
         assert [await server.state(task_id) for task_id in ids] == ["COMPLETED", "CANCELED", "COMPLETED"]
     assert inner.effects == 2
+
+
+async def test_a_task_that_waits_for_input_says_why_it_was_canceled(supervisor):
+    inner = Asks()
+    async with served(inner, supervisor) as server:
+        stream = server.stream()
+        assert (await stream.ended())[-1] == "INPUT_REQUIRED"
+        canceled = await server.cancel(stream.task_id, stoppable={"mode": "immediate", "reason": "no longer needed"})
+        for task in (canceled, await server.get(stream.task_id)):
+            assert state_of(task) == "CANCELED"
+            facts = MessageToDict(task.metadata)["stoppable"]
+            assert (facts["status"], facts["mode"], facts["reason"]) == ("stopped", "immediate", "no longer needed")
+            assert (facts["run"], facts["nodes"]) == (None, [])
 
 
 SENT = {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "go"}]}}

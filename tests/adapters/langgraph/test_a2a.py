@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import uuid
+from typing import Any
 
 os.environ.setdefault("OTEL_INSTRUMENTATION_A2A_SDK_ENABLED", "false")
 
@@ -315,3 +316,28 @@ async def test_the_tool_calls_of_a_canceled_question_are_answered():
         state = await server.executor.graph.aget_state({"configurable": {"thread_id": task.context_id}})
         answers = {one.name: one.text for one in state.values["messages"] if one.type == "tool"}
         assert answers == {"delete": NOT_KNOWN, "look": "seen"}
+
+
+class Odd(MessagesState):
+    extra: Any
+
+
+def odd_state(world, saver):
+    async def fill(state):
+        return {"messages": [AIMessage("first")], "extra": {"bytes": b"\xff", "set": {1}, "nan": float("nan")}}
+
+    async def wait(state):
+        await world.hold.wait_async()
+
+    graph = StateGraph(Odd).add_node("fill", fill).add_node("wait", wait)
+    return graph.add_edge(START, "fill").add_edge("fill", "wait").compile(checkpointer=saver)
+
+
+async def test_a_state_that_json_cannot_hold_is_published_all_the_same():
+    async with served(odd_state, grace=0.05) as (server, world, _):
+        stream = server.stream()
+        await world.hold.reached()
+        assert state_of(await server.cancel(stream.task_id)) == "CANCELED"
+        state = MessageToDict(artifacts(await server.get(stream.task_id))["partial"].parts[0].data)
+        assert state["extra"] == {"bytes": "/w==", "set": [1.0], "nan": "nan"}
+        assert [one["type"] for one in state["messages"]] == ["human", "ai"]

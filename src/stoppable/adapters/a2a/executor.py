@@ -30,6 +30,8 @@ from stoppable import (
 )
 from stoppable.adapters.a2a.fence import Absorbing, Fence
 from stoppable.adapters.a2a.states import (
+    CANCELED,
+    FACTS,
     REJECTED,
     RUN,
     SUBMITTED,
@@ -122,7 +124,8 @@ class RunExecutor(AgentExecutor):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """End a task that waits for a message: no run of it is live."""
         await self._call_cancel(context)
-        await TaskUpdater(event_queue, *ids_of(context)).cancel()
+        facts = context.call_context.state.get(FACTS)
+        await TaskUpdater(event_queue, *ids_of(context)).update_status(CANCELED, metadata=facts)
 
     # What the request handler calls
 

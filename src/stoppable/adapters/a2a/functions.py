@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from stoppable import EventType, InvalidArgument, Outcome, Policy, RunHandle, St
 from stoppable.adapters.a2a.executor import POLICY, RunExecutor, ids_of
 from stoppable.adapters.a2a.fence import Fence
 from stoppable.adapters.a2a.states import FAILED, SUBMITTED
+from stoppable.adapters.a2a.wire import plain
 from stoppable.server import Host
 from stoppable.supervisor import StartOptions
 
@@ -58,7 +58,7 @@ class AgentFunction(RunExecutor):
                 await updater.add_artifact([part], "partial", "partial", append=is_more, last_chunk=False)
                 is_first = False
             elif event.type is EventType.PROGRESS:
-                progress = {"progress": _plain(dict(event.data))}
+                progress = {"progress": plain(dict(event.data))}
                 await updater.update_status(TaskState.TASK_STATE_WORKING, metadata=progress)
         outcome = await handle.outcome()
         if outcome.status is Status.COMPLETED and outcome.result is not None:
@@ -111,9 +111,4 @@ def _with_integers(value: Any) -> Any:
 
 
 def _part(value: Any) -> Part:
-    return Part(text=value) if isinstance(value, str) else ParseDict({"data": _plain(value)}, Part())
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; anything that JSON cannot hold becomes text."""
-    return json.loads(json.dumps(value, default=str))
+    return Part(text=plain(value)) if isinstance(value, str) else ParseDict({"data": plain(value)}, Part())

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
-from a2a.server.cluster.task_store import StoredTask, VersionedTaskStore
+from a2a.server.cluster.task_store import ConcurrentTaskModificationError, StoredTask, VersionedTaskStore
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import DefaultRequestHandler, validate_request_params
 from a2a.server.tasks import TaskStore
@@ -29,6 +29,7 @@ from stoppable.adapters.a2a.ahead import read_ahead
 from stoppable.adapters.a2a.executor import RunExecutor
 from stoppable.adapters.a2a.states import (
     CANCELED,
+    FACTS,
     FAILED,
     INTERRUPTED,
     METADATA,
@@ -40,6 +41,8 @@ from stoppable.adapters.a2a.states import (
     id_of,
     key_of,
     not_cancelable,
+    owner_of,
+    told_of_parked,
 )
 from stoppable.adapters.a2a.stores import Ends, guarded
 
@@ -130,7 +133,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
             # The run ended in another way before it noticed the stop, and another replica may have begun the next one.
         if task.status.state not in INTERRUPTED and await self._is_lost(address):
             return await self._write_lost(task, context)
-        return await self._cancel_parked(params, context)
+        return await self._cancel_parked(params, context, asked)
 
     async def _task(self, task_id: str, context: ServerCallContext) -> Task:
         found = await self.task_store.get(task_id, context)
@@ -150,18 +153,24 @@ class StoppableRequestHandler(DefaultRequestHandler):
                 return task
             await self._ends.wait(address, left)
 
-    async def _cancel_parked(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+    async def _cancel_parked(self, params: CancelTaskRequest, context: ServerCallContext, asked: Asked) -> Task:
         """Cancel a task without a live run with the SDK's own cancel, of which only one may run at a time."""
         address = Address.of(context, params.id)
         flight = self._parked.get(address)
         if flight is None:
-            flight = self._parked[address] = asyncio.create_task(self._canceled(params, context))
+            flight = self._parked[address] = asyncio.create_task(self._canceled(params, context, asked))
             flight.add_done_callback(lambda _: self._parked.pop(address, None))
         await asyncio.wait({flight})  # a caller that leaves does not cancel it
         return flight.result() or await self._task(params.id, context)
 
-    async def _canceled(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
-        await self._executor.seal(await self._task(params.id, context), context)
+    async def _canceled(self, params: CancelTaskRequest, context: ServerCallContext, asked: Asked) -> Task | None:
+        task = await self._task(params.id, context)
+        await self._executor.seal(task, context)
+        # The executor publishes the facts with the end; if no task of the SDK is left here, that is written without it.
+        facts = context.state[FACTS] = told_of_parked(asked, owner_of(context))
+        task.metadata.update(facts)
+        with contextlib.suppress(ConcurrentTaskModificationError):
+            await self._save(task, context)
         return await super().on_cancel_task(params, context)
 
     async def _is_lost(self, address: Address) -> bool:
@@ -177,15 +186,19 @@ class StoppableRequestHandler(DefaultRequestHandler):
         ended.CopyFrom(task)
         ended.status.state = FAILED
         ended.metadata.update({METADATA: {"status": str(Status.LOST)}})
+        await self._save(ended, context)
+        return await self._task(task.id, context)
+
+    async def _save(self, task: Task, context: ServerCallContext) -> None:
+        """Store a task as it is."""
         if isinstance(self.task_store, VersionedTaskStore):
             stored = await self.task_store.get(task.id, context)
             if stored is not None:
                 await self.task_store.save(
-                    ended, event=None, prev=stored.task, prev_version=stored.version, context=context
+                    task, event=None, prev=stored.task, prev_version=stored.version, context=context
                 )
         else:
-            await self.task_store.save(ended, context)
-        return await self._task(task.id, context)
+            await self.task_store.save(task, context)
 
     # Messages
 

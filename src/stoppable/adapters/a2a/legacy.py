@@ -9,6 +9,7 @@ id that contains the owner, and cannot be one that it makes itself.
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -39,15 +40,19 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from stoppable import InvalidArgument
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
 from stoppable.adapters.a2a.states import SUBMITTED, TERMINAL, owner_of
+from stoppable.adapters.a2a.wire import INTERNAL, PARAMS, plain, rpc_error
+
+_logger = logging.getLogger("stoppable.adapters.a2a")
 
 _DIALECT = "a2a.dialect"
 _INNER = "0.1:"  # then the owner and what the client calls the task
 _STARTS = frozenset({"tasks/send", "tasks/sendSubscribe", "tasks/list"})  # 0.1 alone has them
 _SHARED = frozenset({"tasks/get", "tasks/cancel", "tasks/resubscribe"})  # 0.3 has them too: the task decides
 _CODES = {TaskNotFoundError: -32001, TaskNotCancelableError: -32002, UnsupportedOperationError: -32004}
-_INVALID, _INTERNAL = -32602, -32603
+_NO_METHOD = -32601
 _ID_LENGTH = 1000
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -60,26 +65,30 @@ class Legacy:
     def __init__(self, handler: StoppableRequestHandler, rest: Endpoint, build: Build) -> None:
         self._handler, self._rest, self._build = handler, rest, build
 
-    async def __call__(self, request: Request) -> Response:
-        """Answer a JSON-RPC request."""
-        body = _object_in(await request.body())
-        method, params = body.get("method"), body.get("params")
-        params = params if isinstance(params, Mapping) else {}
-        if method not in _STARTS | _SHARED:
-            return await self._rest(request)
+    async def __call__(self, request: Request, content: Mapping[str, Any]) -> Response:
+        """Answer a JSON-RPC request with a content that was parsed already."""
+        method, params, request_id = content.get("method"), content.get("params"), content.get("id")
+        if not isinstance(method, str) or method not in _STARTS | _SHARED:
+            return await self._other(request, method, request_id)
+        params = dict(params) if isinstance(params, Mapping) else {}
         context = self._build(request)
-        params = {**params, "id": await self._inner_id(params.get("id"), context)}
+        params["id"] = await self._inner_id(params.get("id"), context)
         if method in _SHARED and not await self._is_ours(params["id"], context):
-            return await self._rest(request)
+            return await self._other(request, method, request_id)
         try:
-            result = await self._answer(str(method), params, context)
-        except A2AError as error:
-            code = _INVALID if isinstance(error, InvalidParamsError) else _CODES.get(type(error), _INTERNAL)
-            said = str(error).replace(_prefix(context), "")
-            return JSONResponse({"jsonrpc": "2.0", "id": body.get("id"), "error": {"code": code, "message": said}})
+            result = await self._answer(method, params, context)
+        except Exception as error:
+            return JSONResponse(plain({"jsonrpc": "2.0", "id": request_id, "error": _error(error, context)}))
         if isinstance(result, Response):
             return result
-        return JSONResponse({"jsonrpc": "2.0", "id": body.get("id"), "result": result})
+        return JSONResponse({"jsonrpc": "2.0", "id": plain(request_id), "result": result})
+
+    async def _other(self, request: Request, method: Any, request_id: Any) -> Response:
+        """Let the SDK answer a request in 1.0 or 0.3."""
+        version = request.headers.get("a2a-version", "")
+        if isinstance(method, str) and "/" in method and version.startswith("1."):  # the SDK calls it an internal error
+            return rpc_error(request_id, _NO_METHOD, f"{method[:100]} is not a method of A2A {version[:20]}")
+        return await self._rest(request)
 
     async def _answer(self, method: str, params: Mapping[str, Any], context: ServerCallContext) -> Any:
         handler = self._handler
@@ -87,7 +96,9 @@ class Legacy:
             case "tasks/send":
                 return _task(await handler.on_message_send(await self._message(params, context), context))
             case "tasks/sendSubscribe":
-                return await _stream(handler.on_message_send_stream(await self._message(params, context), context))
+                return await _stream(
+                    handler.on_message_send_stream(await self._message(params, context), context), context
+                )
             case "tasks/resubscribe":
                 return await self._resubscribe(params["id"], context)
             case "tasks/get":
@@ -101,8 +112,8 @@ class Legacy:
     async def _resubscribe(self, task_id: str, context: ServerCallContext) -> Response:
         task = await self._handler.on_get_task(GetTaskRequest(id=task_id), context)
         if task.status.state in TERMINAL:
-            return await _stream(_only(task))
-        return await _stream(self._handler.on_subscribe_to_task(SubscribeToTaskRequest(id=task_id), context))
+            return await _stream(_only(task), context)
+        return await _stream(self._handler.on_subscribe_to_task(SubscribeToTaskRequest(id=task_id), context), context)
 
     @staticmethod
     def _cancel(params: Mapping[str, Any]) -> CancelTaskRequest:
@@ -152,12 +163,13 @@ def _outer_id(task_id: str) -> str:
     return task_id.split(":", 2)[2] if task_id.startswith(_INNER) else task_id
 
 
-def _object_in(body: bytes) -> Mapping[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _error(error: Exception, context: ServerCallContext) -> dict[str, Any]:
+    if not isinstance(error, A2AError | InvalidArgument):
+        _logger.error("a request in the 0.1 dialect failed", exc_info=error)
+        return {"code": INTERNAL, "message": "internal error: see the log of the server"}
+    is_wrong = isinstance(error, InvalidParamsError | InvalidArgument)
+    code = PARAMS if is_wrong else _CODES.get(type(error), INTERNAL)
+    return {"code": code, "message": str(error).replace(_prefix(context), "")}
 
 
 def _part_of(part: Any) -> Part:
@@ -178,25 +190,27 @@ async def _only(task: Task) -> AsyncGenerator[Any, None]:
     yield task
 
 
-async def _stream(events: AsyncIterator[Any]) -> Response:
+async def _stream(events: AsyncIterator[Any], context: ServerCallContext) -> Response:
     """Return a stream of events; an error before the first one becomes an ordinary response."""
     first = await anext(aiter(events), None)
     headers = {"cache-control": "no-store"}
-    return StreamingResponse(_frames(first, events), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_frames(first, events, context), media_type="text/event-stream", headers=headers)
 
 
-async def _frames(first: Any, events: Any) -> AsyncIterator[str]:
+async def _frames(first: Any, events: Any, context: ServerCallContext) -> AsyncIterator[str]:
     try:
         if first is not None:
-            yield _frame(first)
+            yield _frame(result=_event(first))
         async for event in events:
-            yield _frame(event)
+            yield _frame(result=_event(event))
+    except Exception as error:
+        yield _frame(error=_error(error, context))
     finally:
         await events.aclose()
 
 
-def _frame(event: Any) -> str:
-    return f"data: {json.dumps({'jsonrpc': '2.0', 'result': _event(event)})}\n\n"  # LF LF: clients split there
+def _frame(**content: Any) -> str:
+    return f"data: {json.dumps({'jsonrpc': '2.0', **content})}\n\n"  # LF LF: clients split there
 
 
 def _event(event: Any) -> dict[str, Any]:

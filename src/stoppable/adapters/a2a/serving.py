@@ -18,13 +18,17 @@ from a2a.server.routes import (
     create_rest_routes,
 )
 from a2a.server.tasks import InMemoryTaskStore
-from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, TaskState
+from a2a.utils.errors import A2AError, InvalidParamsError
 from fastapi import APIRouter, Request
+from google.protobuf.json_format import MessageToDict
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import stoppable
 from stoppable import Policy
+from stoppable.adapters.a2a import wire
 from stoppable.adapters.a2a.executor import POLICY
 from stoppable.adapters.a2a.functions import AgentFunction
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
@@ -35,6 +39,11 @@ _logger = logging.getLogger("stoppable.adapters.a2a")
 
 _CACHED = "public, max-age=60"
 _STARTS, _STOPS = ("message:send", "message:stream"), (":cancel",)
+_METHODS = {
+    **dict.fromkeys(("SendMessage", "SendStreamingMessage", "message/send", "message/stream"), Scope.START),
+    **dict.fromkeys(("tasks/send", "tasks/sendSubscribe"), Scope.START),
+    **dict.fromkeys(("CancelTask", "tasks/cancel"), Scope.STOP),
+}  # all others read
 
 
 class Exposed:
@@ -118,15 +127,14 @@ class _Agent(ServerCallContextBuilder):
         self._name, self._agent, self._host, self._exposed = name, agent, host, exposed
 
     def build(self, request: Request) -> ServerCallContext:
-        """Return on whose behalf a request is made; raises the 403 that says what is missing."""
-        principal: Principal = self._host.caller(request, Scope.READ)
+        """Return on whose behalf a request is made, whose scopes have been checked."""
+        principal: Principal = request.state.a2a_caller
         user = UnauthenticatedUser() if principal.owner is None else _Caller(principal.owner)
         return ServerCallContext(user=user, state={"headers": dict(request.headers)})
 
-    def require(self, request: Request, *scopes: Scope) -> None:
+    def require(self, request: Request, scope: Scope) -> None:
         """Raise a 403 if the caller lacks a scope."""
-        for scope in scopes:
-            self._host.caller(request, scope)
+        request.state.a2a_caller = self._host.caller(request, scope)
 
     async def bounded(self, request: Request) -> Request:
         """Return a request whose body has arrived, and is JSON and not too large."""
@@ -155,7 +163,10 @@ class _Agent(ServerCallContextBuilder):
             url = f"{netloc.rpartition(':')[0] or netloc}:{port}"
             over_grpc = AgentInterface(url=url, protocol_binding="GRPC", protocol_version="1.0", tenant=self._name)
             card.supported_interfaces.append(over_grpc)
+        if request.headers.get("a2a-version", "").startswith("1."):  # the SDK adds what clients of 0.3 look for
+            return JSONResponse(MessageToDict(card), headers={"Cache-Control": _CACHED, "Vary": "A2A-Version"})
         answer: Response = await create_agent_card_routes(card, cache_control=_CACHED)[0].endpoint(request)
+        answer.headers["Vary"] = "A2A-Version"
         return answer
 
     async def old_card(self, request: Request) -> Response:
@@ -178,33 +189,70 @@ class _Agent(ServerCallContextBuilder):
 def _add(router: APIRouter, agent: _Agent, prefix: str) -> None:
     rpc = create_jsonrpc_routes(agent.handler, f"{prefix}/", context_builder=agent, enable_v0_3_compat=True)[0]
     legacy = Legacy(agent.handler, rpc.endpoint, agent.build)
-    # JSON-RPC has one address for all methods. Which one it is, is known after the body is parsed: ask for both scopes.
-    _route(router, agent, f"{prefix}/", "POST", legacy, Scope.START, Scope.STOP)
+    _route(router, f"{prefix}/", "POST", _over_rpc(agent, legacy))
     for path, endpoint in (
         ("/.well-known/agent-card.json", agent.card),
         ("/.well-known/agent.json", agent.old_card),
         ("/agentCard", agent.old_card),
     ):
-        _route(router, agent, prefix + path, "GET", endpoint, Scope.READ)
+        _route(router, prefix + path, "GET", _over_rest(agent, endpoint, Scope.READ))
     for route in create_rest_routes(
         agent.handler, context_builder=agent, enable_v0_3_compat=True, path_prefix=prefix or ""
     ):
         if isinstance(route, Route):  # not those with a tenant in the path
             for method in (route.methods or set()) - {"HEAD"}:
-                _route(router, agent, route.path, method, route.endpoint, _needed(route.path))
+                _route(router, route.path, method, _over_rest(agent, route.endpoint, _needed(route.path)))
 
 
 def _needed(path: str) -> Scope:
     return Scope.START if path.endswith(_STARTS) else Scope.STOP if path.endswith(_STOPS) else Scope.READ
 
 
-def _route(router: APIRouter, agent: _Agent, path: str, method: str, inner: Endpoint, *scopes: Scope) -> None:
+def _over_rpc(agent: _Agent, legacy: Legacy) -> Endpoint:
+    """Return the one endpoint of all methods of JSON-RPC; the method decides which scope is needed."""
+
     async def endpoint(request: Request) -> Response:
-        agent.require(request, *scopes)
-        return await inner(await agent.bounded(request))
+        content: Any = None
+        try:
+            complete = await agent.bounded(request)
+            content = wire.parsed(await complete.body())
+            method = content.get("method") if isinstance(content, dict) else None
+            agent.require(request, _METHODS.get(method, Scope.READ) if isinstance(method, str) else Scope.READ)
+        except (HTTPException, A2AError) as refused:
+            return wire.rpc_problem(content.get("id") if isinstance(content, dict) else None, refused)
+        return await legacy(complete, content if isinstance(content, dict) else {})
+
+    return endpoint
+
+
+def _over_rest(agent: _Agent, inner: Endpoint, scope: Scope) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        try:
+            agent.require(request, scope)
+            complete = await agent.bounded(request)
+            if body := await complete.body():
+                wire.parsed(body)
+            _check_query(request)
+        except (HTTPException, A2AError) as refused:
+            return wire.rest_problem(refused)
+        return await inner(complete)
+
+    return endpoint
+
+
+def _check_query(request: Request) -> None:
+    """Raise an error for a state that does not exist, which the SDK takes for an error of its own."""
+    status = request.query_params.get("status")
+    if status is not None and status not in TaskState.keys():  # noqa: SIM118 - not a dictionary
+        raise InvalidParamsError(message=f"unknown status {status!r:.40}: use one of {', '.join(TaskState.keys())}")
+
+
+def _route(router: APIRouter, path: str, method: str, endpoint: Endpoint) -> None:
+    async def answer(request: Request) -> Response:
+        return await endpoint(request)
 
     # A route of FastAPI: one of Starlette would bypass the authentication of the app.
-    router.add_api_route(path, endpoint, methods=[method], response_class=Response, include_in_schema=False)
+    router.add_api_route(path, answer, methods=[method], response_class=Response, include_in_schema=False)
 
 
 def _description(name: str, agent: Callable[..., Any]) -> str:

@@ -14,7 +14,7 @@ from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError, Unsuppo
 from google.protobuf.json_format import MessageToDict
 
 import stoppable
-from stoppable import Mode, Outcome, Receipt, Status
+from stoppable import Mode, Outcome, ReasonKind, Receipt, Status
 
 CANCELED = TaskState.TASK_STATE_CANCELED
 FAILED = TaskState.TASK_STATE_FAILED
@@ -28,6 +28,9 @@ METADATA = "stoppable"
 
 RUN = "stoppable.run"
 """The key of the id of a message's run in the state of its call context."""
+
+FACTS = "stoppable.facts"
+"""The key of what the metadata of a task will say, in the state of the call context of its cancel."""
 
 _BEGUN = "stoppable.begun"
 _TEXT_LENGTH = 256  # of an owner and of a label
@@ -108,6 +111,13 @@ def told(run_id: str, outcome: Outcome[Any], receipt: Receipt | None) -> dict[st
             "enteredAfter": list(receipt.entered_after),
         }
     return {METADATA: facts}
+
+
+def told_of_parked(asked: Asked, actor: str | None) -> dict[str, Any]:
+    """Return what the metadata of a task says that was canceled while it waited for a message, without a run."""
+    facts: dict[str, Any] = {"run": None, "status": str(Status.STOPPED), "rung": None, "clean": True}
+    facts |= {"kind": str(ReasonKind.USER), "reason": asked.reason, "actor": actor, "mode": str(asked.mode)}
+    return {METADATA: {**facts, "nodes": [], "enteredAfter": []}}
 
 
 def not_cancelable(task: Task) -> TaskNotCancelableError:

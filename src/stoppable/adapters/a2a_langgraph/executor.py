@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import logging
@@ -25,6 +26,7 @@ import stoppable
 from stoppable import Policy, RunSummary, Status
 from stoppable.adapters.a2a import POLICY, StoppableExecutor
 from stoppable.adapters.a2a.states import RUN, owner_of
+from stoppable.adapters.a2a.wire import plain as as_json
 from stoppable.adapters.langgraph import stoppable_graph
 from stoppable.adapters.langgraph.agents import plain
 from stoppable.adapters.langgraph.sealing import awithdraw
@@ -230,7 +232,7 @@ class _Turn:
             await self._say("", is_last=True)
         state = (await self._graph.aget_state(self._config)).values if self._graph.checkpointer else self._last
         if state:
-            data = ParseDict(plain(state), Value())
+            data = ParseDict(as_json(_with_messages(state)), Value())
             await self._updater.add_artifact([Part(data=data)], name="partial", metadata={"stoppable": "partial"})
 
     async def withdraw(self) -> None:
@@ -258,3 +260,14 @@ def _questions_of(task: Task | None) -> frozenset[str]:
     if task is None or task.status.state != INPUT_REQUIRED:
         return frozenset()
     return frozenset(MessageToDict(task.metadata).get(_QUESTIONS, ()))
+
+
+def _with_messages(state: Any) -> Any:
+    """Return a state with its messages as dictionaries; a value that has no such form is left as it is."""
+    if not isinstance(state, dict):
+        return state
+    found = dict(state)
+    for name, value in state.items():
+        with contextlib.suppress(Exception):  # a message may hold anything
+            found[name] = plain(value)
+    return found
