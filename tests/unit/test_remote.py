@@ -389,3 +389,104 @@ async def test_one_that_has_ended_when_its_address_becomes_known_is_not_told():
         await handle.stop("graceful")
         await handle.outcome()
     assert (heard.is_set(), told) == (True, [])
+
+
+class Parked:
+    """Work that waits for its caller, followed by a task of its own, as an adapter does."""
+
+    def __init__(self):
+        self.begun, self.told = asyncio.Event(), []
+
+    async def tell(self, stop):
+        self.told.append(str(stop.mode))
+        return "cancelled"
+
+    async def follow(self):
+        async with stoppable.remote("job", tell=self.tell, ref={"job": 1}) as node:
+            self.node = node
+            node.park()
+            self.begun.set()
+            await node.gone()
+
+    async def begin(self):
+        self.task = asyncio.create_task(self.follow())
+        await self.begun.wait()
+
+
+async def test_a_run_that_ends_by_itself_does_not_wait_for_work_that_waits_for_its_caller():
+    parked = Parked()
+    handle = await stoppable.spawn(parked.begin)
+    async with asyncio.timeout(30):
+        assert (await handle.outcome()).status == "completed"
+    assert (parked.told, parked.node.fate) == ([], Fate.FINISHED)
+
+
+async def test_a_stop_reaches_work_that_waits_for_its_caller():
+    parked = Parked()
+
+    async def agent():
+        await parked.begin()
+        await stoppable.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await parked.begun.wait()
+    await handle.stop()
+    async with asyncio.timeout(30):
+        assert (await handle.outcome()).status == "stopped"
+        await asyncio.wait({parked.task})
+        parked.task.exception()
+    assert (parked.told, parked.node.fate) == (["graceful"], Fate.CANCELLED)
+
+
+async def test_work_that_waits_for_a_caller_which_fails_is_stopped():
+    parked = Parked()
+
+    async def agent():
+        await parked.begin()
+        raise ValueError("no")
+
+    handle = await stoppable.spawn(agent)
+    async with asyncio.timeout(30):
+        assert (await handle.outcome()).status == "failed"
+        with pytest.raises(stoppable.RunStopped):
+            await parked.task
+    assert parked.node.fate is Fate.CANCELLED
+
+
+async def test_work_that_goes_on_keeps_its_run_open():
+    parked = Parked()
+
+    async def agent():
+        await parked.begin()
+        parked.node.resume()
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: parked.begun.is_set() and handle.run.children)
+    await asyncio.sleep(0.05)
+    assert handle.status == "running"
+    parked.node.ended()
+    async with asyncio.timeout(30):
+        assert (await handle.outcome()).status == "completed"
+
+
+async def test_work_that_its_service_cannot_end_is_given_up_at_once():
+    begun = asyncio.Event()
+
+    async def agent():
+        async def tell(stop):
+            node.give_up()
+
+        async with stoppable.remote("job", tell=tell, ref={"job": 1}) as node:
+            node.give_up()  # not stopped: it changes nothing
+            begun.set()
+            await node.gone()
+            stoppable.check()
+
+    patient = Policy(grace=100.0, interrupt=100.0, cancel=100.0, kill=100.0)
+    handle = await stoppable.spawn(agent, policy=patient)
+    await begun.wait()
+    assert handle.status == "running"
+    await handle.stop()
+    async with asyncio.timeout(30):
+        assert (await handle.outcome()).status == "lost"
+    assert [str(node.fate) for node in handle.run.receipt.nodes if node.kind == "remote"] == ["abandoned"]

@@ -12,7 +12,7 @@ from stoppable._core import context
 from stoppable._core.context import RunContext
 from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
-from stoppable._core.participants import Participant
+from stoppable._core.participants import Participant, RemoteParticipant
 from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.shield import shielded
 from stoppable._core.state import Rung, Status
@@ -140,6 +140,9 @@ class _Edge:
         for child in self.run.list_children():
             if child.main is not None:
                 child.main.left_behind()
+            if error is None:
+                for remote in child.members_of(RemoteParticipant):
+                    remote.left_behind()
         if isinstance(error, (AgentStopped, *OUTSIDERS)):
             return  # a stop reaches them anyway, and the ladder waits for them
         while children := _live_below(self.run):

@@ -58,6 +58,29 @@ class RemoteNode:
         """Record how the remote work ended: ``finished``, or what the stop did to it; the first report counts."""
         self._seat.end(end_of(fate) or Fate.FINISHED)
 
+    def park(self) -> None:
+        """Record that the remote work waits for its caller: for input, or a permission.
+
+        A stop still reaches it. If the surrounding run comes to its own end before ``resume``, it does not wait for the
+        remote work, which has ``finished`` as far as that run is concerned.
+        """
+        self._seat.is_parked = True
+
+    def resume(self) -> None:
+        """Record that the remote work goes on."""
+        self._seat.is_parked = False
+
+    def give_up(self) -> None:
+        """Record that the service has the stop and cannot end the work: the run is ``lost`` now, not after the ladder.
+
+        Does nothing if the run was not stopped.
+        """
+        self._seat.give_up()
+
+    async def gone(self) -> None:
+        """Wait until the end of the remote work is known, or it was given up."""
+        await self._seat.gone(blocking=False)
+
     def __repr__(self) -> str:
         return f"<RemoteNode {self.name!r} {self.fate or 'not ended'}>"
 
@@ -93,13 +116,14 @@ class _Effect(Boundary):
 class _Seat(RemoteParticipant):
     """The participant for the remote work: passes stops on, and keeps what the service reported."""
 
-    __slots__ = ("bell", "effect", "line", "run", "said")
+    __slots__ = ("bell", "effect", "is_parked", "line", "run", "said")
 
     is_listed = False  # its boundary is listed instead
 
     def __init__(self, run: RunNode, tell: Tell, *, is_open: bool) -> None:
         self.run: RunNode = run
         self.said: Fate | None = None
+        self.is_parked: bool = False  # it waits for the code that started it
         self.bell: Bell = Bell()
         self.line: Line = Line(run, tell, self.end, is_open=is_open)
         self.effect: _Effect = _Effect(run.name, self)
@@ -152,6 +176,17 @@ class _Seat(RemoteParticipant):
         if run.body_end is not None:
             run.settle()
         self.bell.ring()
+
+    def left_behind(self) -> None:
+        """End, as far as the surrounding run is concerned, work that waits for the body of that run."""
+        if self.is_parked and self.run.first_stop is None:
+            self.end(Fate.FINISHED)
+
+    def give_up(self) -> None:
+        """Give the work up after a stop that the service has received."""
+        if self.run.first_stop is not None and self.said is None:
+            self.line.note_told()
+            self.run.lose([])
 
     def fate_of_lost(self) -> Fate:
         """Return the fate of work that did not end: abandoned if the service got the stop, otherwise unreachable."""

@@ -81,6 +81,11 @@ class Line:
         """Whether the remote is known to have received a stop."""
         return self._told is not None
 
+    def note_told(self) -> None:
+        """Record that the remote has received the stop."""
+        with lock:
+            self._told = self._told or self._wanted
+
     def pass_on(self, stop: Stop) -> None:
         """Pass a stop on, and acknowledge it after that; from any thread and from a signal handler."""
         with lock:

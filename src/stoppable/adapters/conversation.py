@@ -25,6 +25,8 @@ _PAUSE_SECONDS, _LONGEST_PAUSE = 0.1, 2.0
 _TRIES = 5
 _LEAVE_SECONDS = 30.0  # the ladder ends before
 
+_parked: dict[tuple[str, str], RemoteNode] = {}  # by the run and the task that waits for it
+
 _background: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
 
@@ -68,6 +70,10 @@ class Conversation:
         """The task there, once it is known."""
         self.has_completed: bool | None = None
         """How the task ended, once the other agent has said so: completed, or in another way."""
+        self.is_parked: bool = False
+        """Whether the task waits for its caller: for input, or a permission."""
+        self.is_streaming: bool = False
+        """Whether events of the task may still come."""
 
     # What a protocol adds
 
@@ -112,7 +118,7 @@ class Conversation:
         A cancel by other code is not delayed by this (G9).
         """
         node = self._node
-        if node is None or node.fate is not None:
+        if node is None or node.fate is not None or self.is_parked:  # a task that waits for its caller may be continued
             return
         node.run.stop(Mode.GRACEFUL, Reason.of("its reader left", kind=ReasonKind.DISCONNECT))
         run = stoppable.current_run()
@@ -132,23 +138,56 @@ class Conversation:
     async def _follow(self) -> None:
         """Run as the node's task, from before the message is sent until the other agent has reported the end."""
         reader: asyncio.Task[None] | None = None
+        gone: asyncio.Task[None] | None = None
         try:
             async with stoppable.remote(self._name, tell=self._tell, policy=self._policy) as node:
                 self._node = node
                 if self.task_id:
                     self._identify(node)
+                    if (earlier := _parked.pop(self._address, None)) is not None:
+                        earlier.ended(Fate.FINISHED)  # this message continues it, under a node of its own
                 # In a separate task: when the ladder cancels this one, the id of the task may not be known yet.
                 with stoppable.detached():
                     reader = asyncio.create_task(self._read(node))
-                await asyncio.wait({reader})
+                    gone = asyncio.create_task(node.gone())
+                await asyncio.wait({reader, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if node.fate is None and gone.done():
+                    stoppable.check()  # it was given up
+                if not self.is_parked:
+                    await asyncio.wait({reader})  # its last events count, also if the end is known from a cancel
+                if self.is_parked:
+                    await asyncio.wait({gone})
+                    return
                 reader.result()
                 if node.fate is None:
                     await self._poll(node)
         finally:
-            if reader is not None:
-                reader.cancel()
+            for task in (reader, gone):
+                if task is not None:
+                    task.cancel()
+            _parked.pop(self._address, None)
+
+    def park(self, node: RemoteNode) -> None:
+        """Note that the task waits for its caller; the next message to it, if there is one, continues it."""
+        self.is_parked = True
+        node.park()
+        _parked[self._address] = node
+
+    def resume(self, node: RemoteNode) -> None:
+        """Note that the task goes on."""
+        if self.is_parked:
+            self.is_parked = False
+            node.resume()
+            _parked.pop(self._address, None)
+
+    @property
+    def _address(self) -> tuple[str, str]:
+        assert self._node is not None, "it has begun"
+        parent = self._node.run.parent
+        return ("" if parent is None else parent.id), self.task_id
 
     async def _read(self, node: RemoteNode) -> None:
+        self.is_streaming = True
         try:
             async for event in self._source:
                 self._note(node, event)
@@ -162,6 +201,8 @@ class Conversation:
                 node.ended(Fate.FINISHED)
             self._queue.put_nowait(error)
             raise
+        finally:
+            self.is_streaming = False
         self._queue.put_nowait(None)
         if not self.task_id:
             node.ended(Fate.FINISHED)  # an answer without a task

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -19,14 +20,14 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from starlette.applications import Starlette
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import stoppable
 from stoppable import Policy, Status
 from stoppable.adapters.a2a import client
 
-from .executors import HangingCancel, InThread, RaisingCancel, Scripted
+from .executors import HangingCancel, InThread, RaisingCancel, Scripted, begin
 from .serving import PATIENT, SECONDS, card_for, listening, message, served, state_of
 
 
@@ -367,3 +368,202 @@ async def test_a_server_that_is_not_there_has_no_task_that_could_be_lost():
 
         outcome = await outcome_of(await stoppable.spawn(asks))
         assert outcome.status is Status.COMPLETED
+
+
+# Tasks that wait for their caller
+
+
+class AsksFirst(Scripted):
+    """Asks for input or a permission at the first message; goes on after a permission, and at the second message."""
+
+    def __init__(self, state, *, goes_on=False):
+        super().__init__()
+        self.state, self.goes_on = state, goes_on
+
+    async def execute(self, context, queue):
+        updater = await begin(context, queue)
+        self.tasks.append(context.task_id)
+        if len(self.tasks) == 1:
+            await updater.update_status(self.state)
+        if len(self.tasks) > 1 or self.goes_on:
+            self.working.set()
+            await self.work(context, updater)
+            await updater.complete()
+
+
+INPUT, AUTH = TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED
+
+
+async def asked(remote, then):
+    """Send a message, and do something once the other agent asks; the id of its task."""
+    events = remote.send_message(message())
+    async with contextlib.aclosing(events):
+        async for event in events:
+            if event.status_update.status.state in {INPUT, AUTH}:
+                await then(event.status_update.task_id)
+                return event.status_update.task_id
+    raise AssertionError("it did not ask")
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize(("state", "goes_on"), [(INPUT, False), (AUTH, False), (AUTH, True)])
+async def test_a_stop_reaches_a_task_that_waits_for_its_caller(state, goes_on, leaves):
+    parked = asyncio.Event()
+
+    async def wait(_=None):
+        parked.set()
+        await stoppable.sleep(SECONDS)
+
+    async def asks():
+        async def nothing(_):
+            pass
+
+        await asked(remote, nothing if leaves else wait)
+        await wait()
+
+    async with service(AsksFirst(state, goes_on=goes_on)) as url, calling(url) as remote:
+        handle = await stoppable.spawn(asks)
+        async with asyncio.timeout(SECONDS):
+            await parked.wait()
+        await handle.stop()
+        assert (await outcome_of(handle)).status is Status.STOPPED
+        assert fate_of(handle) == {"cancelled"}
+        assert await only_task(remote) == "CANCELED"
+
+
+@pytest.mark.parametrize(("state", "goes_on"), [(INPUT, False), (AUTH, True)])
+async def test_a_run_does_not_wait_for_a_task_that_waits_for_its_caller(state, goes_on):
+    """The task is there for the next run, which may answer."""
+
+    async def asks():
+        async def nothing(_):
+            pass
+
+        return await asked(remote, nothing)
+
+    inner = AsksFirst(state, goes_on=goes_on)
+    async with service(inner) as url, calling(url) as remote:
+        outcome = await outcome_of(await stoppable.spawn(asks))
+        assert outcome.status is Status.COMPLETED
+        assert await only_task(remote) == TaskState.Name(state).removeprefix("TASK_STATE_")
+        inner.go.set()
+
+
+async def test_the_next_message_to_a_task_that_waits_is_its_node_from_then_on():
+    async def asks():
+        async def nothing(_):
+            pass
+
+        task_id = await asked(remote, nothing)
+        async for _ in remote.send_message(message(task_id=task_id, message_id="m-2")):
+            pass
+
+    inner = AsksFirst(INPUT)
+    async with service(inner) as url, calling(url) as remote:
+        handle = await stoppable.spawn(asks)
+        async with asyncio.timeout(SECONDS):
+            await inner.working.wait()
+        assert len([child for child in handle.run.children if child.outcome is None]) == 1
+        await handle.stop()
+        assert (await outcome_of(handle)).status is Status.STOPPED
+        assert fate_of(handle) == {"cancelled"}
+        assert await only_task(remote) == "CANCELED"
+
+
+# Servers whose cancel meets trouble
+
+
+class Wire:
+    """A server without the SDK: its task works until a cancel arrives that it does not refuse."""
+
+    def __init__(self, *refusals, forever=None):
+        self.refusals, self.forever = list(refusals), forever
+        self.cancels, self.canceled = 0, asyncio.Event()
+        self.app = Starlette(routes=[Route("/", self.answer, methods=["POST"])])
+
+    def task(self):
+        state = "TASK_STATE_CANCELED" if self.canceled.is_set() else "TASK_STATE_WORKING"
+        return {"id": "t", "contextId": "c", "status": {"state": state}}
+
+    async def answer(self, request):
+        body = await request.json()
+
+        def result(value):
+            return {"jsonrpc": "2.0", "id": body["id"], "result": value}
+
+        async def events():
+            yield f"data: {json.dumps(result({'task': self.task()}))}\n\n"
+            working = {"taskId": "t", "contextId": "c", "status": self.task()["status"]}
+            yield f"data: {json.dumps(result({'statusUpdate': working}))}\n\n"
+            await self.canceled.wait()
+            ended = {"taskId": "t", "contextId": "c", "status": self.task()["status"]}
+            yield f"data: {json.dumps(result({'statusUpdate': ended}))}\n\n"
+
+        if body["method"] == "SendStreamingMessage":
+            return StreamingResponse(events(), media_type="text/event-stream")
+        if body["method"] == "CancelTask":
+            self.cancels += 1
+            refusal = self.forever or (self.refusals.pop(0) if self.refusals else None)
+            if refusal is not None:
+                return refusal(body)
+            self.canceled.set()
+        elif self.forever is not None:
+            return self.forever(body)
+        return JSONResponse(result(self.task()))
+
+
+def status(code):
+    return lambda _: Response("try again", code)
+
+
+def garbage(_):
+    return Response("<html>", 200)
+
+
+def error(code):
+    return lambda body: JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": {"code": code, "message": "no"}})
+
+
+NOT_FOUND = error(-32001)
+
+
+@pytest.mark.parametrize("refusals", [[status(503), status(500), garbage], [error(-32603), status(429)], [NOT_FOUND]])
+async def test_a_cancel_that_meets_an_error_is_repeated_within_the_grace(refusals):
+    """Not found is one of them while the stream is open: a replica behind a load balancer may not have the task."""
+    wire = Wire(*refusals)
+    async with listening(wire.app) as url, calling(url + "/") as remote:
+        caller = Caller(remote)
+        handle = await caller.start()
+        await caller.working()
+        await handle.stop()
+        outcome = await outcome_of(handle)
+        assert outcome.status is Status.STOPPED
+        assert fate_of(handle) == {"cancelled"}
+    assert wire.cancels == len(refusals) + 1
+
+
+async def test_a_task_that_is_not_found_while_its_stream_is_open_has_not_ended():
+    wire = Wire(forever=NOT_FOUND)
+    async with listening(wire.app) as url, calling(url + "/") as remote:
+        caller = Caller(remote)
+        handle = await caller.start(policy=SHORT)
+        await caller.working()
+        await handle.stop()
+        assert (await outcome_of(handle)).status is Status.LOST
+        assert fate_of(handle) == {"unreachable"}
+        wire.canceled.set()
+
+
+async def test_a_remote_that_says_it_is_lost_is_not_waited_for():
+    """Its ladder has ended: waiting for ours would change nothing."""
+    inner = InThread()
+    async with service(inner, policy=SHORT) as url, calling(url) as remote:
+        caller = Caller(remote)
+        handle = await caller.start(policy=PATIENT)  # whose ladder takes longer than the test may
+        await caller.working()
+        try:
+            await handle.stop()
+            assert (await outcome_of(handle)).status is Status.LOST
+            assert fate_of(handle) == {"abandoned"}
+        finally:
+            inner.go.set()

@@ -16,6 +16,7 @@ from a2a.utils.errors import (
     JSONParseError,
     MethodNotFoundError,
     PushNotificationNotSupportedError,
+    TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
     VersionNotSupportedError,
@@ -43,7 +44,8 @@ _REFUSALS = (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
-_REQUEST_TIMEOUT = 408
+_CANCEL_REFUSALS = (*_REFUSALS, TaskNotCancelableError)
+_MAY_BE_REPEATED = (408, 425, 429)
 
 
 def client(given: C, *, name: str = "a2a", url: str | None = None) -> C:
@@ -75,13 +77,18 @@ class _Conversation(Conversation):
                 self._end(node, one)
 
     def _end(self, node: RemoteNode, told: Any) -> Fate | None:
-        """Note the end of the task, if it has one, and return what it means."""
+        """Note the state of the task, and return what it means if it is an end."""
         state = told.status.state
-        if state in INTERRUPTED and not node.run.token.stopped:
-            node.ended(Fate.FINISHED)  # it waits for another message
-        if state not in TERMINAL or _is_lost(told):
+        if state in INTERRUPTED:
+            self.park(node)  # it waits for another message, or goes on by itself
+        else:
+            self.resume(node)
+        if state not in TERMINAL:
             return None
         self.has_completed = state == TaskState.TASK_STATE_COMPLETED
+        if _is_lost(told) and node.run.token.stopped:
+            node.give_up()  # nothing more will be known about it
+            return None
         fate = Fate.CANCELLED if state == CANCELED else Fate.FINISHED
         node.ended(fate)
         return fate
@@ -103,15 +110,26 @@ class _Conversation(Conversation):
         try:
             return self._end(node, await self._client.cancel_task(request, context=context))
         except TaskNotFoundError:
+            if self.is_streaming:
+                raise  # by a replica that does not have it: it is asked again, like one that does not answer
             return Fate.FINISHED  # it was forgotten there, which only ended tasks are
-        except A2AError:
+        except A2AError as error:
+            if not (isinstance(error, _CANCEL_REFUSALS) or _is_refused(error.__cause__)):
+                return await self._ask_again(node, error)
             return await self._ask(node)  # the error says why not; what counts is how the task ended
+
+    async def _ask_again(self, node: RemoteNode, error: A2AError) -> Fate:
+        """Return the end of a task whose cancel met an error that may pass, or raise it so that it is repeated."""
+        fate = await self._ask(node)
+        if fate is None:
+            raise error
+        return fate
 
 
 def _is_refused(error: BaseException | None) -> bool:
     """Return whether an error is an HTTP response that refuses the request: a wrong key, a body that is too large."""
     status = getattr(getattr(error, "response", None), "status_code", 0)
-    return status in range(400, 500) and status != _REQUEST_TIMEOUT
+    return status in range(400, 500) and status not in _MAY_BE_REPEATED
 
 
 def _is_lost(told: Any) -> bool:

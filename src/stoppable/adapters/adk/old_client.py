@@ -15,7 +15,8 @@ from stoppable.adapters.conversation import CALL_SECONDS, Conversation, follow
 _METADATA = "stoppable"
 _TERMINAL = frozenset({TaskState.completed, TaskState.canceled, TaskState.failed, TaskState.rejected})
 _INTERRUPTED = frozenset({TaskState.input_required, TaskState.auth_required})
-_NOT_FOUND, _HTTP_NOT_FOUND = -32001, 404
+_NOT_FOUND, _INTERNAL = -32001, -32603
+_HTTP_NOT_FOUND, _HTTP_SERVER_ERROR = 404, 500
 
 
 def client(given: Any, *, name: str, url: str | None = None) -> Any:
@@ -49,13 +50,18 @@ class _Conversation(Conversation):
         return isinstance(error, A2AClientJSONRPCError)
 
     def _end(self, node: RemoteNode, task: Any) -> Fate | None:
-        """Note the end of the task, if it has one, and return what it means."""
+        """Note the state of the task, and return what it means if it is an end."""
         state = task.status.state
-        if state in _INTERRUPTED and not node.run.token.stopped:
-            node.ended(Fate.FINISHED)  # it waits for another message
-        if state not in _TERMINAL or _is_lost(task):
+        if state in _INTERRUPTED:
+            self.park(node)  # it waits for another message, or goes on by itself
+        else:
+            self.resume(node)
+        if state not in _TERMINAL:
             return None
         self.has_completed = state == TaskState.completed
+        if _is_lost(task) and node.run.token.stopped:
+            node.give_up()  # nothing more will be known about it
+            return None
         fate = Fate.CANCELLED if state == TaskState.canceled else Fate.FINISHED
         node.ended(fate)
         return fate
@@ -77,8 +83,20 @@ class _Conversation(Conversation):
                 return self._end(node, await self._client.cancel_task(request, context=self._context))
         except (A2AClientJSONRPCError, A2AClientHTTPError) as refused:
             if _is_not_found(refused):
+                if self.is_streaming:
+                    raise  # by a replica that does not have it: it is asked again, like one that does not answer
                 return Fate.FINISHED  # it was forgotten there, which only ended tasks are
-            return await self._ask(node)  # the error says why not; what counts is how the task ended
+            fate = await self._ask(node)  # the error says why not; what counts is how the task ended
+            if fate is None and _may_pass(refused):
+                raise
+            return fate
+
+
+def _may_pass(error: Any) -> bool:
+    """Return whether an error may be gone when the cancel is repeated."""
+    if isinstance(error, A2AClientHTTPError):
+        return error.status_code >= _HTTP_SERVER_ERROR
+    return getattr(error.error, "code", None) == _INTERNAL
 
 
 def _is_not_found(error: Any) -> bool:
