@@ -9,13 +9,14 @@ from typing import Any
 
 from a2a.server.agent_execution import RequestContext
 from a2a.server.tasks import TaskUpdater
-from a2a.types import Message, Part, Task, TaskState, TaskStatus
-from google.protobuf.json_format import MessageToDict, ParseDict
+from a2a.types import Message, Task, TaskState, TaskStatus
+from google.protobuf.json_format import MessageToDict
 from starlette.exceptions import HTTPException
 
 from stoppable import EventType, InvalidArgument, Outcome, Policy, RunHandle, Status, StoppableError
 from stoppable.adapters.a2a.executor import POLICY, RunExecutor, ids_of
 from stoppable.adapters.a2a.fence import Fence
+from stoppable.adapters.a2a.run_tasks import part_of
 from stoppable.adapters.a2a.states import FAILED, SUBMITTED
 from stoppable.adapters.a2a.wire import plain
 from stoppable.server import Host
@@ -54,7 +55,7 @@ class AgentFunction(RunExecutor):
         async for event in self.supervisor.events(handle.id):  # until it is over
             if event.type is EventType.PARTIAL:
                 is_more = "delta" in event.data and not is_first
-                part = _part(event.data.get("delta", event.data.get("value")))
+                part = part_of(event.data.get("delta", event.data.get("value")))
                 await updater.add_artifact([part], "partial", "partial", append=is_more, last_chunk=False)
                 is_first = False
             elif event.type is EventType.PROGRESS:
@@ -62,7 +63,7 @@ class AgentFunction(RunExecutor):
                 await updater.update_status(TaskState.TASK_STATE_WORKING, metadata=progress)
         outcome = await handle.outcome()
         if outcome.status is Status.COMPLETED and outcome.result is not None:
-            await updater.add_artifact([_part(outcome.result)], "result", "result")
+            await updater.add_artifact([part_of(outcome.result)], "result", "result")
         return outcome
 
     async def _publish_own_end(self, outcome: Outcome[Any], fence: Fence) -> bool:
@@ -108,7 +109,3 @@ def _with_integers(value: Any) -> Any:
         case list():
             return [_with_integers(item) for item in value]
     return value
-
-
-def _part(value: Any) -> Part:
-    return Part(text=plain(value)) if isinstance(value, str) else ParseDict({"data": plain(value)}, Part())

@@ -1,6 +1,6 @@
 """The 0.1 dialect of A2A (``tasks/send``, ``tasks/sendSubscribe``), which the SDK does not speak.
 
-It shares method names with 0.3 and spells answers differently, so the dialect is noted with each task.
+It shares method names with 0.3 and spells answers differently; the id of a task tells which dialect it was made in.
 
 The client makes the ids of tasks, and the SDK finds the tasks that are executed by their ids alone. So the SDK gets an
 id that contains the owner, and cannot be one that it makes itself.
@@ -47,7 +47,6 @@ from stoppable.adapters.a2a.wire import INTERNAL, PARAMS, plain, rpc_error
 
 _logger = logging.getLogger("stoppable.adapters.a2a")
 
-_DIALECT = "a2a.dialect"
 _INNER = "0.1:"  # then the owner and what the client calls the task
 _STARTS = frozenset({"tasks/send", "tasks/sendSubscribe", "tasks/list"})  # 0.1 alone has them
 _SHARED = frozenset({"tasks/get", "tasks/cancel", "tasks/resubscribe"})  # 0.3 has them too: the task decides
@@ -130,7 +129,7 @@ class Legacy:
 
     async def _is_ours(self, task_id: Any, context: ServerCallContext) -> bool:
         task = await self._handler.task_store.get(task_id, context) if isinstance(task_id, str) else None
-        return task is not None and _DIALECT in task.metadata
+        return task is not None and task_id.startswith(_INNER)
 
     async def _message(self, params: Mapping[str, Any], context: ServerCallContext) -> SendMessageRequest:
         """Return a message as the SDK has it; its task is stored first, because the SDK makes all ids itself."""
@@ -147,7 +146,6 @@ class Legacy:
             context_id = session if isinstance(session, str) and session else str(uuid.uuid4())
             known = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED))
             known.status.timestamp.GetCurrentTime()
-            known.metadata.update({_DIALECT: "0.1"})
             await self._handler.task_store.save(known, context)
         sent = Message(message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=content)
         sent.task_id, sent.context_id = task_id, known.context_id

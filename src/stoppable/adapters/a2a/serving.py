@@ -17,7 +17,6 @@ from a2a.server.routes import (
     create_jsonrpc_routes,
     create_rest_routes,
 )
-from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, TaskState
 from a2a.utils.errors import A2AError, InvalidParamsError
 from fastapi import APIRouter, Request
@@ -33,6 +32,7 @@ from stoppable.adapters.a2a.executor import POLICY
 from stoppable.adapters.a2a.functions import AgentFunction
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
 from stoppable.adapters.a2a.legacy import Endpoint, Legacy
+from stoppable.adapters.a2a.run_tasks import RunTasks
 from stoppable.server import Host, Principal, Scope
 
 _logger = logging.getLogger("stoppable.adapters.a2a")
@@ -68,7 +68,7 @@ class Exposed:
         for name, agent in self._agents.items():
             handler = StoppableRequestHandler(
                 AgentFunction(agent, host, name, policy=self._policy),
-                InMemoryTaskStore(),
+                RunTasks(host.supervisor, name),
                 _card(name, agent, "http://localhost"),  # only its capabilities count there
             )
             self._handlers[name] = handler

@@ -15,6 +15,7 @@ from google.protobuf.json_format import MessageToDict
 
 import stoppable
 from stoppable import Mode, Outcome, ReasonKind, Receipt, Status
+from stoppable.records import OutcomeRecord
 
 CANCELED = TaskState.TASK_STATE_CANCELED
 FAILED = TaskState.TASK_STATE_FAILED
@@ -90,7 +91,7 @@ def id_of(event: Any) -> str | None:
     return found or None
 
 
-def told(run_id: str, outcome: Outcome[Any], receipt: Receipt | None) -> dict[str, Any]:
+def told(run_id: str, outcome: Outcome[Any] | OutcomeRecord, receipt: Receipt | None) -> dict[str, Any]:
     """Return what the metadata of a task says about a run that a stop ended."""
     facts: dict[str, Any] = {
         "run": run_id,

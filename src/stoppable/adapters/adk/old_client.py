@@ -95,8 +95,8 @@ class _Conversation(Conversation):
 def _may_pass(error: Any) -> bool:
     """Return whether an error may be gone when the cancel is repeated."""
     if isinstance(error, A2AClientHTTPError):
-        return error.status_code >= _HTTP_SERVER_ERROR
-    return getattr(error.error, "code", None) == _INTERNAL
+        return bool(error.status_code >= _HTTP_SERVER_ERROR)
+    return bool(getattr(error.error, "code", None) == _INTERNAL)
 
 
 def _is_not_found(error: Any) -> bool:
