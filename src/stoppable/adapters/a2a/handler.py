@@ -118,14 +118,14 @@ class StoppableRequestHandler(DefaultRequestHandler):
         total = self._executor.policy.total(asked.mode, asked.grace)
         wait = _MOST_SECONDS if math.isinf(total) else min(total + _BUSY_SECONDS + _SETTLE_SECONDS, _MOST_SECONDS)
         address, deadline = Address.of(context, params.id), time.monotonic() + wait
-        task: Task | None = None
+        task, is_first = await self._task(params.id, context), True
         while True:
             left = max(0.0, deadline - time.monotonic())
             receipts = await self._executor.stop(address, asked, wait=left)
             if any(not receipt.final for receipt in receipts):
                 return await self._task(params.id, context)
-            if task is None or receipts:
-                task = await self._settled(params.id, context)
+            if is_first or receipts:
+                task, is_first = await self._settled(params.id, context), False
             if task.status.state in TERMINAL:
                 return task
             if not receipts:  # the stop waits for the next run, which is born stopped
