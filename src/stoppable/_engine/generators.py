@@ -111,7 +111,7 @@ class Steps(Participant):
 
     def describe(self) -> str:
         """Name it and the line where it is."""
-        where = place(tasks._suspended_in(self._generator))
+        where = place(tasks.suspended_in(self._generator))
         return f"{where} (generator {self._edge.run.name})" if where else f"generator {self._edge.run.name}"
 
     def left_behind(self) -> None:

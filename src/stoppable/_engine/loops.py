@@ -19,12 +19,18 @@ def run_in_new_loop(main: Callable[[], Coroutine[Any, Any, T]], cut: Callable[[]
     Unlike ``asyncio.run`` it does not wait for tasks, generators and threads that cannot be ended; ``cut`` is called if
     there are such tasks.
     """
-    loop = asyncio.new_event_loop()
-    loop.set_default_executor(LoopExecutor())
+    loop = new_loop()
     try:
         return loop.run_until_complete(main())
     finally:
-        _close(loop, cut)
+        close_loop(loop, cut)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return a new loop, whose default executor passes the run on to its threads."""
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(LoopExecutor())
+    return loop
 
 
 def give_executor(loop: asyncio.AbstractEventLoop) -> None:
@@ -36,7 +42,8 @@ def give_executor(loop: asyncio.AbstractEventLoop) -> None:
         carry_runs(executor)
 
 
-def _close(loop: asyncio.AbstractEventLoop, cut: Callable[[], object]) -> None:
+def close_loop(loop: asyncio.AbstractEventLoop, cut: Callable[[], object] = lambda: None) -> None:
+    """Close a loop without waiting for tasks and generators that cannot be ended; ``cut`` is called if there are."""
     leftover = asyncio.all_tasks(loop)
     for task in leftover:
         task.cancel()

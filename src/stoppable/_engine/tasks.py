@@ -116,12 +116,12 @@ class TaskParticipant(Participant):
 
     def describe(self) -> str:
         """Return the user's own line, then the task's name."""
-        where = place(_suspended_in(self.task.get_coro()))
+        where = place(suspended_in(self.task.get_coro()))
         return f"{where} (task {self.task.get_name()})" if where else f"task {self.task.get_name()}"
 
     def stack(self) -> tuple[str, ...]:
         """Return the lines where it is suspended, innermost first."""
-        return lines(_suspended_in(self.task.get_coro()))
+        return lines(suspended_in(self.task.get_coro()))
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
@@ -283,7 +283,7 @@ class _Joined:
                 participant._cancel(Rung.CANCEL, run)
 
 
-def _suspended_in(waiting: object) -> list[FrameType]:
+def suspended_in(waiting: object) -> list[FrameType]:
     """Return the frames of a chain of awaits, innermost first, without those of stoppable and asyncio."""
     found: list[FrameType] = []
     while waiting is not None:
@@ -297,6 +297,12 @@ def _suspended_in(waiting: object) -> list[FrameType]:
         else:
             break
     return found
+
+
+def starter() -> TaskParticipant | None:
+    """Return the participant that executes the calling code, or that started its task, however indirectly."""
+    task = _starter.get()
+    return None if task is None else _by_task.get(task())  # type: ignore[arg-type]  # None is never among them
 
 
 def current() -> TaskParticipant | None:

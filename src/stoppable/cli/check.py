@@ -16,7 +16,9 @@ from stoppable.cli.exits import Exit, reports_errors
 from stoppable.cli.text import safe
 
 if TYPE_CHECKING:
-    from stoppable.testing.card import ReportCard
+    from collections.abc import Sequence
+
+    from stoppable.testing.card import ReportCard, Trial
 
 
 @reports_errors
@@ -46,7 +48,8 @@ def check(
     if junit is not None:
         junit.write_text(_junit(card), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps({**dataclasses.asdict(card), "passed": card.passed}, indent=2, default=str))
+        whole = {"problems": card.problems, "remedies": card.remedies, "passed": card.passed}
+        typer.echo(json.dumps({**dataclasses.asdict(card), **whole}, indent=2, default=str))
     else:
         for line in _lines(card):
             typer.echo(safe(line))
@@ -56,25 +59,70 @@ def check(
 def _lines(card: ReportCard) -> list[str]:
     lines = [f"{card.agent}: {len(card.boundaries)} boundaries"]
     for trial in card.trials:
-        verdict = "FAIL" if trial.problems else "ok"
-        by = f", {trial.rung}" if trial.rung not in {None, "signal"} else ""
-        lines.append(f"  {verdict:<4} {trial.mode:<9} at {trial.at}: {trial.status} after {trial.seconds:.2f} s{by}")
-        lines += [f"         {problem}" for problem in trial.problems]
-    lines += [f"  FAIL went round the boundaries: {found}" for found in card.rounds]
+        lines.append(f"  {_verdict(trial):<4} {trial.mode:<9} at {trial.at}: {_end_of(trial)}")
+        lines += _problems(trial.problems, trial.remedies)
+    for problem, remedy in zip(card.problems, card.remedies, strict=True):
+        lines += [f"  FAIL {problem}", *_problems((), (remedy,))]
     lines += [f"  note {note}" for note in dict.fromkeys(card.notes)]
+    if any(_force(trial) for trial in card.trials):
+        lines.append(
+            "force: the strongest means that a stop came to; interrupt < cancel < kill: docs/semantics.md#ladder"
+        )
     lines.append("passed" if card.passed else "failed")
     return lines
 
 
+def _verdict(trial: Trial) -> str:
+    if trial.problems:
+        return "FAIL"
+    return "ok" if trial.reached else "-"
+
+
+def _end_of(trial: Trial) -> str:
+    if not trial.reached:
+        return f"not reached, the run {'failed' if trial.status == 'failed' else 'ended'} without it"
+    return f"{trial.status} after {trial.seconds:.2f} s{_force(trial)}"
+
+
+def _force(trial: Trial) -> str:
+    return "" if trial.rung in {None, "signal", "lost"} or not trial.reached else f" (force: {trial.rung})"
+
+
+def _problems(problems: Sequence[str], remedies: Sequence[str]) -> list[str]:
+    return [*(f"         {problem}" for problem in problems), *(f"         -> {remedy}" for remedy in remedies)]
+
+
 def _junit(card: ReportCard) -> str:
     suite = ET.Element("testsuite", name=f"stoppable check {card.agent}")
-    failures = 0
-    cases = [(f"{trial.mode} at {trial.at}", trial.seconds, trial.problems) for trial in card.trials]
-    for name, seconds, problems in [*cases, ("nothing goes round the boundaries", 0.0, card.rounds)]:
-        case = ET.SubElement(suite, "testcase", classname=card.agent, name=name, time=f"{seconds:.3f}")
-        if problems:
-            failures += 1
-            ET.SubElement(case, "failure", message=problems[0]).text = "\n".join(problems)
-    suite.set("tests", str(len(cases) + 1))
-    suite.set("failures", str(failures))
+    for trial in card.trials:
+        _case(
+            suite,
+            card,
+            f"{trial.mode} at {trial.at}",
+            trial.seconds,
+            trial.problems,
+            trial.remedies,
+            is_reached=trial.reached,
+        )
+    _case(suite, card, "nothing goes round the boundaries", 0.0, card.problems, card.remedies)
+    suite.set("tests", str(len(suite)))
+    suite.set("failures", str(len(suite.findall("*/failure"))))
+    suite.set("skipped", str(len(suite.findall("*/skipped"))))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)
+
+
+def _case(
+    suite: ET.Element,
+    card: ReportCard,
+    name: str,
+    seconds: float,
+    problems: Sequence[str],
+    remedies: Sequence[str],
+    *,
+    is_reached: bool = True,
+) -> None:
+    case = ET.SubElement(suite, "testcase", classname=card.agent, name=name, time=f"{seconds:.3f}")
+    if problems:
+        ET.SubElement(case, "failure", message=problems[0]).text = "\n".join([*problems, *remedies])
+    elif not is_reached:
+        ET.SubElement(case, "skipped", message="not reached")

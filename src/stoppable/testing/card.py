@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from stoppable._core.boundary import Boundary
 from stoppable._core.node import RunNode
@@ -21,16 +23,19 @@ from stoppable._core.sink import Sink
 from stoppable._core.state import Rung, Status
 from stoppable._engine.agent_functions import body_of
 from stoppable._engine.agents import root_run, start
-from stoppable._engine.loops import run_in_new_loop
+from stoppable._engine.loops import close_loop, new_loop
 from stoppable._engine.plain import whose
 from stoppable._engine.plain.install import instrument
 from stoppable.testing.leftovers import watched_processes
+from stoppable.testing.remedies import doubtful_kinds, remedies_for
 from stoppable.testing.rounds import Rounds, rounds_of
 
 MODES = ("graceful", "immediate", "kill")
 _DRY_SECONDS = 30.0
 _LEFTOVER_SECONDS = 1.0
+_CLOSING_SECONDS = 5.0
 _TICK = 0.002
+_NOT_TRIED = "nothing was tried: no run reached the place where it was to be stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,10 @@ class Trial:
     status: str
     rung: str | None
     seconds: float
+    reached: bool
+    """Whether it came to the place where it was to be stopped; if not, nothing was tried."""
     problems: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +66,53 @@ class ReportCard:
 
     @property
     def passed(self) -> bool:
-        """Whether no problem was found."""
-        return not self.rounds and not any(trial.problems for trial in self.trials)
+        """Whether a stop was tried, and no problem was found."""
+        return not self.problems and not any(trial.problems for trial in self.trials)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the agent as a whole."""
+        rounds = tuple(f"went round the boundaries: {found}" for found in self.rounds)
+        is_told = any(trial.problems or (trial.reached and trial.mode in MODES) for trial in self.trials)
+        return rounds if is_told else (*rounds, _NOT_TRIED)
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What to do about each of these problems."""
+        return tuple(remedy for problem in self.problems for remedy in remedies_for([problem]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The n-th time that a run enters a boundary.
+
+    Not its n-th boundary: a run may leave out what an earlier one has done for it, or take another order.
+    """
+
+    label: str
+    time: int
+
+    def __str__(self) -> str:
+        return self.label if self.time == 1 else f"{self.label} #{self.time}"
 
 
 class _Trap(Sink):
-    """Stops its run when it enters the n-th boundary."""
+    """Stops its run at a place."""
 
-    def __init__(self, root: RunNode, number: int | None, mode: str) -> None:
-        self._root, self._number, self._mode = root, number, mode
-        self.seen: list[str] = []
+    def __init__(self, root: RunNode, place: _Place | None, mode: str) -> None:
+        self._root, self._place, self._mode = root, place, mode
+        self._times: Counter[str] = Counter()
+        self.seen: list[_Place] = []
+        self.is_reached = False
 
     def entered(self, run: RunNode, boundary: Boundary) -> None:
         """Count it."""
         if not run.closed:
-            self.seen.append(boundary.label)
-            if self._number == len(self.seen):
+            self._times[boundary.label] += 1
+            here = _Place(boundary.label, self._times[boundary.label])
+            self.seen.append(here)
+            if here == self._place:
+                self.is_reached = True
                 self._root.stop(self._mode, "stoppable check")
 
 
@@ -92,24 +131,71 @@ def report_card(
     """
     seconds(within, "within")
     instrument()
-    checked = _Checked(functools.partial(body_of(agent), *args, **(kwargs or {})), root_run(agent).name, within)
-    dry = checked.run(None, "cooperative", after=None)
-    if dry.has_failed:
-        # Not left to the others, which may be stopped before they fail.
-        checked.trials.append(dry.trial("its own end", "unstopped"))
-    places: list[tuple[str, int | None]] = [(label, number) for number, label in enumerate(dry.seen[:most], 1)]
-    for mode in MODES:
-        for label, number in places or [("no boundary", None)]:
-            after = dry.seconds / 2 if number is None else None
-            checked.trials.append(checked.run(number, mode, after=after).trial(label, mode))
+    body = functools.partial(body_of(agent), *args, **(kwargs or {}))
+    with _Checked(body, root_run(agent).name, within) as checked:
+        dry = checked.run(None, "cooperative", after=None)
+        if dry.has_failed:
+            # Not left to the others, which may be stopped before they fail.
+            checked.trials.append(dry.trial("its own end", "unstopped"))
+        for mode in MODES:
+            for place in dry.seen[:most]:
+                checked.trials.append(checked.run(place, mode, after=None).trial(str(place), mode))
+            if not dry.seen:
+                checked.trials.append(checked.run(None, mode, after=dry.seconds / 2).trial("no boundary", mode))
     skipped = [] if len(dry.seen) <= most else [f"of {len(dry.seen)} boundaries, the first {most} were tried"]
+    labels = [place.label for place in dry.seen]
     return ReportCard(
         agent=checked.name,
-        boundaries=tuple(dry.seen),
+        boundaries=tuple(labels),
         trials=tuple(checked.trials),
         rounds=tuple(checked.rounds),
-        notes=(*skipped, *checked.notes),
+        notes=(*skipped, *doubtful_kinds(labels), *checked.notes),
     )
+
+
+class _LoopThread:
+    """An event loop for one run after another, on a thread.
+
+    All trials share it, because a client that the agent's module made belongs to the loop of its first call.
+    """
+
+    def __init__(self) -> None:
+        self._loop = new_loop()
+        self._thread = threading.Thread(target=self._run, name="stoppable-check", daemon=True)
+        self._thread.start()
+
+    def perform(self, run: RunNode, body: Callable[[], Any]) -> None:
+        """Start a run."""
+
+        async def execute() -> None:
+            with contextlib.suppress(asyncio.CancelledError):  # the outcome says so
+                await start(run, body, ()).outcome()
+
+        def begin() -> None:
+            self._task = asyncio.ensure_future(execute())  # referenced: a loop holds its tasks weakly
+
+        self._loop.call_soon_threadsafe(begin)
+
+    def answers(self) -> bool:
+        """Return whether its last run left it free for another one."""
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(_LEFTOVER_SECONDS)
+
+    def close(self) -> None:
+        """End it; one that is blocked is left alone."""
+        if self.answers():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CLOSING_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._loop.run_forever()
+                break
+            except (KeyboardInterrupt, SystemExit):
+                continue  # of the agent: the outcome says so
+        close_loop(self._loop)
 
 
 class _Checked:
@@ -121,18 +207,27 @@ class _Checked:
         self.rounds: dict[str, bool] = {}
         self.notes: dict[str, bool] = {}
         self._body = body
+        self._loop = _LoopThread()
         self._policy = Policy(grace=within, interrupt=0.1, cancel=1.0, kill=1.0, blind_grace=min(within, 2.0))
 
-    def run(self, number: int | None, mode: str, *, after: float | None) -> _Attempt:
-        """Run it once; stop it at a boundary, or after so many seconds, or only when it takes too long."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.close()
+
+    def run(self, place: _Place | None, mode: str, *, after: float | None) -> _Attempt:
+        """Run it once; stop it at a place, or after so many seconds, or only when it takes too long."""
+        if not self._loop.answers():
+            self._loop = _LoopThread()
         run = RunNode(self.name, policy=self._policy)
-        run.sink = trap = _Trap(run, number, mode)
+        run.sink = trap = _Trap(run, place, mode)
         before = set(threading.enumerate())
         with ExitStack() as stack:
             rounds = stack.enter_context(rounds_of(run))
             processes = stack.enter_context(watched_processes())
             attempt = _Attempt(run, trap)
-            threading.Thread(target=self._perform, args=(run,), name="stoppable-check", daemon=True).start()
+            self._loop.perform(run, self._body)
             attempt.see_to_its_end(mode, after)
             attempt.look_for_leftovers(before, processes)
         attempt.note(rounds)
@@ -141,20 +236,15 @@ class _Checked:
         self.notes.update((note, True) for note in attempt.notes)
         return attempt
 
-    def _perform(self, run: RunNode) -> None:
-        async def execute() -> None:
-            await start(run, self._body, ()).outcome()
-
-        with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt, SystemExit):  # the outcome says so
-            run_in_new_loop(execute)
-
 
 class _Attempt:
     """One run of the agent."""
 
     def __init__(self, run: RunNode, trap: _Trap) -> None:
         self._run = run
+        self._trap = trap
         self.seen = trap.seen
+        self._is_timed = False
         self.seconds = 0.0
         self.notes: list[str] = []
         self._stopped_in = 0.0
@@ -180,6 +270,7 @@ class _Attempt:
                 stopped_at = now
             elif stopped_at is None and now - began > (_DRY_SECONDS if after is None else after):
                 run.stop("kill" if after is None else mode, "stoppable check")
+                self._is_timed = after is not None
                 if after is None:
                     self.notes.append(f"it did not end by itself within {_DRY_SECONDS:g} s")
             tick.wait(_TICK)
@@ -194,17 +285,22 @@ class _Attempt:
         tick, deadline = threading.Event(), time.monotonic() + _LEFTOVER_SECONDS
         while True:
             new = [t for t in threading.enumerate() if t not in before and not t.name.startswith("stoppable")]
-            left = [f"left a thread running: {t.name}" for t in new if whose.is_users_thread(t)]
+            users = [t for t in new if whose.is_users_thread(t)]
+            left = [f"left a thread running: {t.name}" for t in users]
             found = processes()
             if not (left or found) or time.monotonic() > deadline:
                 break
             tick.wait(0.01)
-        self.notes += [f"thread of a library, which no stop waits for: {t.name}" for t in new if t.is_alive()]
+        self.notes += [_thread_note(t) for t in new if t.is_alive() and t not in users and not self._is_abandoned(t)]
         if self._run.token.stopped:
             self._problems += [*left, *(f"left a process running: {process}" for process in found)]
         for process in found:
             with contextlib.suppress(ProcessLookupError, ValueError):
                 os.kill(int(process.split()[0]), signal.SIGKILL)
+
+    def _is_abandoned(self, thread: threading.Thread) -> bool:
+        """Return whether a thread may be what could not be ended, which is reported as such."""
+        return self._run.status is Status.LOST and whose.is_worker_of_pool(thread)
 
     def trial(self, at: str, mode: str) -> Trial:
         """Return the problems with its end."""
@@ -219,5 +315,19 @@ class _Attempt:
             problems.append("had to be killed")
         rung = None if outcome.rung is None else str(outcome.rung)
         return Trial(
-            at=at, mode=mode, status=outcome.status, rung=rung, seconds=self._stopped_in, problems=tuple(problems)
+            at=at,
+            mode=mode,
+            status=outcome.status,
+            rung=rung,
+            seconds=self._stopped_in,
+            reached=self._trap.is_reached or self._is_timed or mode not in MODES,
+            problems=tuple(problems),
+            remedies=remedies_for(problems),
         )
+
+
+def _thread_note(thread: threading.Thread) -> str:
+    name = re.sub(r"[-_]?\d+(?=[-_]|$)", "", thread.name)  # numbered, and then there would be a note for each trial
+    if whose.is_worker_of_pool(thread):  # whoever made the pool: its calls take part, its threads wait for the next one
+        return f"worker of a thread pool, alive after the run, which is fine: {name}"
+    return f"thread of a library, which no stop waits for: {name}"

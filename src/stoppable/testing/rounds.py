@@ -15,11 +15,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import Boundary
 from stoppable._core.node import RunNode
+from stoppable._engine import tasks
 from stoppable._engine.plain import scopes, whose
 from stoppable._engine.plain.processes import Processes
 from stoppable.testing.audit import is_effect
@@ -99,8 +101,23 @@ def _is_guarded(run: RunNode) -> bool:
 
 
 def _place() -> str:
-    """Return the innermost place in the user's code."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and not whose.is_users_file(frame.f_code.co_filename):
-        frame = frame.f_back
+    """Return the innermost place in the user's code; for a task of a library, where the user's task awaits it."""
+    frame: FrameType | None = sys._getframe(2)
+    outermost = sys._getframe(2)
+    while frame is not None:
+        if _is_users(frame):
+            return _line_of(frame)
+        frame, outermost = frame.f_back, frame
+    task = tasks.starter()
+    awaiting = [] if task is None else tasks.suspended_in(task.task.get_coro())
+    return _line_of(next(filter(_is_users, awaiting), outermost))
+
+
+def _is_users(frame: FrameType) -> bool:
+    # Whose code: these modules count as examples, but here they are what checks.
+    is_ours = str(frame.f_globals.get("__name__")).startswith("stoppable.testing.")
+    return not is_ours and whose.is_users_file(frame.f_code.co_filename)
+
+
+def _line_of(frame: FrameType) -> str:
     return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
