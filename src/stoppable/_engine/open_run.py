@@ -123,8 +123,9 @@ def refuse_generators(frame: FrameType | None, what: str) -> None:
     if is_generator and frame is not None and frame.f_globals.get("__name__") not in _DRIVERS:
         raise StoppableError(
             f"{what} cannot span the yields of {name}: its consumer would be in the run between two items, and "
-            "out of it if another task continues. Mark the generator with @stoppable.agent and read it in a run, or "
-            "from spawn(…).stream(); in a fixture, open the run in a function with @contextlib.asynccontextmanager"
+            "out of it if another task continues. Start the generator itself, without this block, and read its run: "
+            "(await supervisor.start(…)).stream(), or (await stoppable.spawn(…)).stream(); inside a run, mark it with "
+            "@stoppable.agent; in a fixture, open the run in a function with @contextlib.asynccontextmanager"
         )
 
 

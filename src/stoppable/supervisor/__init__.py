@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -18,7 +19,7 @@ from stoppable._core.run import Run
 from stoppable._core.state import Mode
 from stoppable._core.stop import Receipt
 from stoppable._engine.agent_functions import with_keywords
-from stoppable._engine.open_run import edge_around
+from stoppable._engine.open_run import edge_around, refuse_generators
 from stoppable._engine.threads import to_thread
 from stoppable.records import (
     AuditEntry,
@@ -233,8 +234,7 @@ class Supervisor:
         job = self._core.job(agent, args, options, in_loop=True)
         return Prepared(self, job, await self._register(job))
 
-    @contextlib.asynccontextmanager
-    async def open_run(
+    def open_run(
         self,
         name: str,
         *,
@@ -245,8 +245,12 @@ class Supervisor:
         limits: Limits | None = None,
         policy: Policy | None = None,
         on_disconnect: OnDisconnect = "keep",
-    ) -> AsyncIterator[Run]:
-        """Make a block of existing code a run in the store; it ends as ``stoppable.open_run`` does."""
+    ) -> contextlib.AbstractAsyncContextManager[Run]:
+        """Make a block of existing code a run in the store; it ends as ``stoppable.open_run`` does.
+
+        It cannot span the yields of a generator that other code reads: start that generator, and read ``stream()``.
+        """
+        refuse_generators(sys._getframe(1), "open_run()")  # before anything is in the store
         options = Options(
             owner=owner,
             labels=labels,
@@ -256,12 +260,16 @@ class Supervisor:
             policy=policy,
             on_disconnect=on_disconnect,
         )
+        return self._open_run(name, options)
+
+    @contextlib.asynccontextmanager
+    async def _open_run(self, name: str, options: Options) -> AsyncIterator[Run]:
         job = Job.around(name, options)
         log = await self._register(job)
         if log is None:
             job.refuse(await self._core.store.get(job.run.id))
         try:
-            async with edge_around(job.run, limits) as run:
+            async with edge_around(job.run, options.limits) as run:
                 yield run
         finally:
             if job.run.outcome is not None:

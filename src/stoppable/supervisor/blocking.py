@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, TypeVarTuple, overload
@@ -17,7 +18,7 @@ from stoppable._core.stop import Receipt
 from stoppable._engine.agent_functions import with_keywords
 from stoppable._engine.blocking import BlockingHandle
 from stoppable._engine.handle import RunHandle, Until
-from stoppable._engine.open_run import edge_around
+from stoppable._engine.open_run import edge_around, refuse_generators
 from stoppable.errors import InvalidArgument
 from stoppable.records import (
     AuditEntry,
@@ -33,7 +34,7 @@ from stoppable.records import (
 )
 from stoppable.stores.base import Store
 from stoppable.supervisor.core import SupervisorCore, is_acknowledged, is_over
-from stoppable.supervisor.handles import Elsewhere, kept_receipt, raise_unless_completed
+from stoppable.supervisor.handles import Elsewhere, kept_receipt, never_began, raise_unless_completed, reader_left
 from stoppable.supervisor.jobs import Isolation, Job, OnDisconnect, Options
 from stoppable.supervisor.merged_events import tree_events_sync
 from stoppable.supervisor.recorder import RunLog
@@ -143,9 +144,8 @@ class Supervisor:
         log = self._register(job)
         if log is None:
             return self.handle(job.run.id)
-        return SupervisedHandle(self, job.launch(), log)
+        return SupervisedHandle(self, job.launch(), log, on_disconnect)
 
-    @contextlib.contextmanager
     def open_run(
         self,
         name: str,
@@ -157,8 +157,12 @@ class Supervisor:
         limits: Limits | None = None,
         policy: Policy | None = None,
         on_disconnect: OnDisconnect = "keep",
-    ) -> Iterator[Run]:
-        """Make a block of existing code a run in the store; it ends as ``stoppable.open_run`` does."""
+    ) -> contextlib.AbstractContextManager[Run]:
+        """Make a block of existing code a run in the store; it ends as ``stoppable.open_run`` does.
+
+        It cannot span the yields of a generator that other code reads: start that generator, and read ``stream()``.
+        """
+        refuse_generators(sys._getframe(1), "open_run()")  # before anything is in the store
         options = Options(
             owner=owner,
             labels=labels,
@@ -168,12 +172,16 @@ class Supervisor:
             policy=policy,
             on_disconnect=on_disconnect,
         )
+        return self._open_run(name, options)
+
+    @contextlib.contextmanager
+    def _open_run(self, name: str, options: Options) -> Iterator[Run]:
         job = Job.around(name, options)
         log = self._register(job)
         if log is None:
             job.refuse(self._core.store.get(job.run.id).result())
         try:
-            with edge_around(job.run, limits) as run:
+            with edge_around(job.run, options.limits) as run:
                 yield run
         finally:
             if job.run.outcome is not None:
@@ -410,18 +418,33 @@ class KeptHandle(BlockingHandle[T_co], Generic[T_co]):
 class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     """A run that this process executes; its stops and its end are stored before the caller learns of them."""
 
-    __slots__ = ("_log",)
+    __slots__ = ("_log", "_on_disconnect")
 
-    def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: RunLog) -> None:
+    def __init__(
+        self, supervisor: Supervisor, held: RunHandle[T_co], log: RunLog, on_disconnect: OnDisconnect = "keep"
+    ) -> None:
         super().__init__(held._run, held._channel)
         self._supervisor = supervisor
         self._log = log
+        self._on_disconnect = on_disconnect
 
     def outcome(self) -> Outcome[T_co]:
         """Wait until the end is stored, and return it; never raises because the run was stopped."""
         outcome = super().outcome()
         self._supervisor._core.recorder.kept(self._log).result()
         return outcome
+
+    def stream(self, *, until: Until = "end") -> Iterator[Any]:
+        """Yield the items of a generator agent; ends as ``result()`` does.
+
+        A run that was started with ``on_disconnect="stop"`` is stopped if its reader leaves early. With
+        ``until="body"`` it ends without an error as soon as the generator has ended, even if the run goes on.
+        """
+        try:
+            yield from super().stream(until=until)
+        except (GeneratorExit, KeyboardInterrupt):
+            reader_left(self._run, self._on_disconnect)
+            raise
 
     def receipt(self) -> Receipt | None:
         """Return the receipt of the stops of this run so far, or None if it was not stopped."""
@@ -450,7 +473,12 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):
         raise InvalidArgument(f"run {self._id} is not executed by this process: use outcome()")
 
     def stream(self, *, until: Until = "end") -> Iterator[Any]:  # noqa: ARG002 - as in the base class
-        """Raise an error: the items of a generator agent are available only in the process that executes it."""
+        """Raise an error: the items of a generator agent are available only in the process that executes it.
+
+        A run that was stopped before it began has none: the error is RunStopped.
+        """
+        if never_began(self.record()):
+            self.result()
         raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
 
     def outcome(self) -> Outcome[Any]:

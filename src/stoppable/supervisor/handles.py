@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
-from stoppable._core.reason import Reason
+from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
@@ -14,6 +16,7 @@ from stoppable._engine.handle import RunHandle, Until
 from stoppable.errors import InvalidArgument, RunFailed, RunLost, RunStopped
 from stoppable.records import Event, RunRecord
 from stoppable.stores.rules import receipt_of
+from stoppable.supervisor.jobs import OnDisconnect
 from stoppable.supervisor.recorder import RunLog
 from stoppable.supervisor.serialization import outcome_of, shifted
 from stoppable.supervisor.waiting import events, record_when
@@ -41,12 +44,15 @@ class KeptHandle(RunHandle[T_co], Generic[T_co]):
 class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
     """A run that this process executes; its stops and its end are stored before the caller learns of them."""
 
-    __slots__ = ("_log", "_supervisor")
+    __slots__ = ("_log", "_on_disconnect", "_supervisor")
 
-    def __init__(self, supervisor: Supervisor, held: RunHandle[T_co], log: RunLog) -> None:
+    def __init__(
+        self, supervisor: Supervisor, held: RunHandle[T_co], log: RunLog, on_disconnect: OnDisconnect = "keep"
+    ) -> None:
         super().__init__(held._run, held._carrier, held._channel)
         self._supervisor = supervisor
         self._log = log
+        self._on_disconnect = on_disconnect
 
     async def stop(
         self,
@@ -68,6 +74,19 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
         """Wait until the end is stored, and return the value, or raise RunStopped, RunFailed or RunLost."""
         await self.outcome()
         return await super().result()
+
+    async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:
+        """Yield the items of a generator agent; ends as ``result()`` does.
+
+        A run that was started with ``on_disconnect="stop"`` is stopped if its reader leaves early. With
+        ``until="body"`` it ends without an error as soon as the generator has ended, even if the run goes on.
+        """
+        try:
+            async for item in super().stream(until=until):
+                yield item
+        except (GeneratorExit, CancelledError):  # nothing may be awaited here
+            reader_left(self._run, self._on_disconnect)
+            raise
 
     async def receipt(self) -> Receipt | None:
         """Return the receipt of the stops of this run so far, or None if it was not stopped."""
@@ -158,13 +177,29 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):
         raise InvalidArgument(f"run {self._id} is not executed by this process: use outcome()")
 
     async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:  # noqa: ARG002 - as in the base class
-        """Raise an error: the items of a generator agent are available only in the process that executes it."""
+        """Raise an error: the items of a generator agent are available only in the process that executes it.
+
+        A run that was stopped before it began has none: the error is RunStopped.
+        """
+        if never_began(await self.record()):
+            await self.result()
         raise InvalidArgument(f"run {self._id} is not executed by this process: use events()")
         yield  # makes it a generator
 
     async def record(self) -> RunRecord:
         """Return the current record of the run."""
         return await self._supervisor.get(self._id)
+
+
+def reader_left(run: RunNode, on_disconnect: OnDisconnect) -> None:
+    """Stop a run whose reader has left its stream, if it was started that way."""
+    if on_disconnect == "stop" and run.outcome is None:
+        run.stop(reason=Reason.of("its reader left", kind=ReasonKind.DISCONNECT))
+
+
+def never_began(record: RunRecord) -> bool:
+    """Return whether a run was stopped before its body began."""
+    return record.status is Status.STOPPED and record.started_at is None
 
 
 def kept_receipt(record: RunRecord) -> Receipt | None:

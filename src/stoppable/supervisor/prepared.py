@@ -37,7 +37,9 @@ class Prepared(Generic[T]):
         """
         if self._log is None:
             return self._supervisor.handle(self.id)
-        handle: KeptHandle[Any] = SupervisedHandle(self._supervisor, self._job.launch(), self._log)
+        handle: KeptHandle[Any] = SupervisedHandle(
+            self._supervisor, self._job.launch(), self._log, self._job.options.on_disconnect
+        )
         return handle
 
     def abandon(self, reason: str = "it was never begun") -> None:
