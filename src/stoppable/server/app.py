@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Lifespan
 
 import stoppable
 from stoppable._engine.threads import to_thread
@@ -44,7 +45,7 @@ from stoppable.server.run_log import run_log
 from stoppable.server.run_routes import RunRoutes
 from stoppable.server.shares import Shares
 from stoppable.server.stop_routes import StopRoutes
-from stoppable.server.web_ui import ui
+from stoppable.server.web_ui import add_button, ui
 from stoppable.supervisor import Supervisor
 
 PrincipalDependency: TypeAlias = Callable[..., Principal | Awaitable[Principal]]
@@ -61,12 +62,14 @@ def router(
     """Return routes to include in a FastAPI app, under any prefix.
 
     ``principal`` is a FastAPI dependency that returns a Principal, based on your app's authentication. Async agents run
-    on the app's loop. The app has to open the supervisor itself, in its lifespan.
+    on the app's loop. The supervisor is opened when your app starts, unless your app has opened it, and closed when it
+    ends. The file of the button is served too, to everybody: ``/ui/stoppable-button.js`` below the prefix.
     """
     if principal is None:
         raise TypeError("a router needs a principal: a dependency that returns whose runs the caller may see")
     backend = Backend(supervisor=supervisor, registry=Registry(agents), limits=limits or ServerLimits())
-    inner = routes(backend, principal, allowed_origins, tells_origins=True)
+    inner = routes(backend, principal, allowed_origins, tells_origins=True, lifespan=lambda _: _opened(supervisor))
+    add_button(inner)
     if not allowed_origins:
         return inner
     outer = APIRouter()
@@ -78,7 +81,12 @@ def router(
 
 
 def routes(
-    backend: Backend, principal: PrincipalDependency, allowed_origins: Collection[str], *, tells_origins: bool = False
+    backend: Backend,
+    principal: PrincipalDependency,
+    allowed_origins: Collection[str],
+    *,
+    tells_origins: bool = False,
+    lifespan: Lifespan[Any] | None = None,
 ) -> APIRouter:
     """Return the routes of a backend, behind a principal; with ``allowed_origins`` they answer CORS requests."""
 
@@ -88,7 +96,7 @@ def routes(
             yield
 
     kind = guarded_route(backend.limits, frozenset(allowed_origins), tells_origins=tells_origins)
-    made = APIRouter(dependencies=[Depends(remember)], route_class=kind)
+    made = APIRouter(dependencies=[Depends(remember)], route_class=kind, lifespan=lifespan)
     add_routes(made, backend)
     return made
 
@@ -97,6 +105,15 @@ def add_routes(made: APIRouter, backend: Backend) -> None:
     """Add the routes of a backend; stops come first, because the framework tries routes in this order."""
     StopRoutes(backend).add_to(made)
     RunRoutes(backend).add_to(made)
+
+
+@contextlib.asynccontextmanager
+async def _opened(supervisor: Supervisor) -> AsyncIterator[None]:
+    """Open a supervisor for an app that has not opened it itself; FastAPI enters the app's own lifespan first."""
+    async with contextlib.AsyncExitStack() as stack:
+        if not supervisor.is_open:
+            await stack.enter_async_context(supervisor)
+        yield
 
 
 _DESCRIPTION = "Start agents as runs, follow them, and stop exactly the run you mean, with everything it started."

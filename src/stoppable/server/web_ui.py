@@ -71,7 +71,7 @@ def ui(prefix: str = "", *, api: str | None = None) -> APIRouter:
     for name, path in (("prefix", prefix), ("api", api or "")):
         if path and (not path.startswith("/") or path.endswith("/")):
             raise InvalidArgument(f"{name} is {path!r}: begin it with a slash and end it without one")
-    files = dict(_files(resources.files("stoppable.server").joinpath(_FOLDER)))
+    files = dict(_files(_folder()))
 
     async def page(request: Request) -> Response:
         return _page(files[_PAGE], request, api).response(request, _PAGE)
@@ -86,6 +86,20 @@ def ui(prefix: str = "", *, api: str | None = None) -> APIRouter:
     for path, handler in (("/", page), (f"/{_FOLDER}/{{path:path}}", file)):
         made.add_api_route(path, handler, methods=["GET", "HEAD"], include_in_schema=False, response_class=Response)
     return made
+
+
+def add_button(made: APIRouter) -> None:
+    """Add the file of the button, without the dependencies of a router: it is public code."""
+    file = _File(content=_folder().joinpath(_BUTTON).read_bytes(), kind=_TYPES["js"])
+
+    async def button(request: Request) -> Response:
+        return file.response(request, _BUTTON)
+
+    made.add_route(f"/{_FOLDER}/{_BUTTON}", button, methods=["GET"], include_in_schema=False)
+
+
+def _folder() -> Traversable:
+    return resources.files("stoppable.server").joinpath(_FOLDER)
 
 
 def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, _File]]:
