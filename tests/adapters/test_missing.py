@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from stoppable._extras import pip_install
+
 FRAMEWORKS = {
     "adk": ("google/adk", "google-adk"),
     "a2a": ("a2a/server/routes", "a2a-sdk"),
@@ -28,7 +30,7 @@ def test_one_that_is_not_installed(adapter, tmp_path):
     if "/" not in package:
         (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('none', name={package!r})")
     said = imported(adapter, tmp_path)
-    assert said.startswith(f'ImportError: {name} is not installed: pip install "stoppable[{adapter}]"')
+    assert said.startswith(f"ImportError: {name} is not installed: {pip_install(adapter)}")
 
 
 @pytest.mark.parametrize("adapter", FRAMEWORKS)

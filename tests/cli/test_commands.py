@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stoppable._extras import pip_install
 from stoppable.cli.app import COMMANDS
 from stoppable.cli.exits import EPILOG, MEANINGS, Exit
 from stoppable.records import EventType
@@ -57,7 +58,9 @@ def test_ls_shows_children_below_their_parents(stoppable, client, unique):
     assert rows[0].startswith(run_id[:12])
     listed = stoppable.json("ls", "--owner", unique, "-n", "2")
     assert [(one["name"], one["status"], one["inFlight"]) for one in listed] == [("waiting", "running", [])] * 2
-    assert "more" in stoppable("ls", "--owner", unique, "-n", "2").stderr
+    cut = stoppable("ls", "--owner", unique, "-n", "2")
+    assert cut.stderr == "the newest 2 of 3 runs: -n 3 shows them\n"
+    assert [re.split(r"  +", row)[1] for row in cut.stdout.splitlines()[1:]] == ["└ waiting", "└ waiting"]
     assert stoppable.json("ls", "--owner", unique, "--status", "completed") == []
     tree = stoppable("tree", run_id[:10]).stdout
     assert tree.count("waiting") == 2
@@ -249,7 +252,7 @@ def test_a_missing_extra_is_one_clear_sentence(missing, extra, arguments):
     )
     assert done.returncode == Exit.USAGE
     assert done.stderr.startswith("error: ")
-    assert f'pip install "stoppable[{extra}]"' in done.stderr
+    assert pip_install(extra) in done.stderr
 
 
 def test_a_server_that_is_not_there(stoppable, monkeypatch):
@@ -431,3 +434,34 @@ def test_without_the_key_it_is_said_which_variable_to_set(stoppable):
         done = stoppable("ls", "--url", service.url, code=Exit.REFUSED)
     assert "set STOPPABLE_API_KEY" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_no_key_and_a_wrong_key_are_told_apart(stoppable):
+    with serving([], api_key="of-this-server") as service:
+        without = stoppable("ls", "--url", service.url, code=Exit.REFUSED).stderr
+        wrong = stoppable("ls", "--url", service.url, code=Exit.REFUSED, STOPPABLE_API_KEY="of-another-server").stderr
+    assert "a key is required" in without
+    assert "the key is wrong" in wrong
+    assert all("set STOPPABLE_API_KEY" in said for said in (without, wrong))
+
+
+@pytest.mark.parametrize(
+    ("meant", "told"),
+    [("mian", "did you mean main?"), ("zzz", "it has main, other"), ("_hiden", "it has main, other")],
+)
+def test_a_misspelt_function_is_guessed(stoppable, tmp_path, monkeypatch, unique, meant, told):
+    name = unique.replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(
+        "from json import dumps\ndef main(): pass\ndef other(): pass\ndef _hidden(): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert told in stoppable("run", f"{name}:{meant}", code=Exit.NOT_FOUND).stderr
+
+
+def test_a_receipt_in_a_pipe_has_no_trailing_blanks(stoppable, client):
+    run_id = running(client, "calling", {"seconds": 0.05})
+    stopped = stoppable("stop", run_id, "--wait", "20").stdout
+    followed = stoppable("start", "failing", "-f", code=Exit.FAILED).stderr
+    for line in (stopped + followed).splitlines():
+        assert line == line.rstrip()
+    assert "stop " in stopped

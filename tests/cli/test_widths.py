@@ -128,12 +128,24 @@ def test_what_a_run_does_is_readable_at_80_columns():
     assert "the budget of May is used up" in text
 
 
+def test_a_status_with_a_remark_leaves_room_for_what_a_run_does():
+    late = run(8, status=Status.LOST, mode=Mode.KILL, reason=Reason.of("enough"), ended_late=NOW - 1)
+    stopped = run(9, status=Status.STOPPED, mode=Mode.GRACEFUL, reason=Reason.of("the budget of May is used up"))
+    lines = drawn(tables.runs([late, stopped], NOW), 80)
+    assert "the budget of May is used up" in "\n".join(lines)
+    assert "ended" in "\n".join(lines)  # on a second line
+
+
+def test_a_child_whose_parent_is_not_listed_is_drawn_as_a_child():
+    lines = drawn(tables.runs([run(1), run(2, parent_id="elsewhere", name="below")], NOW), 80)
+    assert "└ below" in lines[2]
+
+
 def test_what_is_always_there_is_never_cut():
     for width in WIDTHS:
         text = "\n".join(drawn(tables.runs(RUNS, NOW), width))
         assert all(f"{number:032x}"[:12] in text for number in range(1, 5))
         assert "? lost" in text
-        assert "(unconfirmed)" in text
         assert "✗ failed" in text
 
 

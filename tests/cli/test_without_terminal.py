@@ -12,6 +12,7 @@ import time
 import pytest
 
 from stoppable import sync
+from stoppable._extras import pip_install
 from stoppable.cli.exits import Exit
 
 from ..waiting import wait_until
@@ -165,4 +166,4 @@ def test_without_its_extra_the_command_is_one_clear_sentence():
     script = "import sys; sys.modules['typer'] = None; from stoppable.cli import main; main()"
     code, out, err = ended(command("-c", script, "--version"))
     assert (code, out) == (1, "")
-    assert err == 'error: the command line needs typer, which is not installed: pip install "stoppable[cli]"\n'
+    assert err == f"error: the command line needs typer, which is not installed: {pip_install('cli')}\n"

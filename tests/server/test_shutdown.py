@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from stoppable import InvalidArgument
+from stoppable._extras import pip_install
 from stoppable.errors import StoreError
 from stoppable.server import Service
 from stoppable.stores.memory import MemoryStore
@@ -125,4 +126,4 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == 'the server needs fastapi, which is not installed: pip install "stoppable[server]"'
+    assert done.stdout.strip() == f"the server needs fastapi, which is not installed: {pip_install('server')}"

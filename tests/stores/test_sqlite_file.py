@@ -6,6 +6,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from stoppable._extras import pip_install
 from stoppable.errors import StoppableError, StoreError
 from stoppable.records import Draft, EventType
 from stoppable.stores.sqlite import SqliteStore, connection
@@ -99,7 +100,7 @@ except StoreError as error:
     print(error)
 """
     with Script(code, path, prelude="") as script:
-        assert 'pip install "stoppable[sqlite]"' in script.hears()
+        assert pip_install("sqlite") in script.hears()
 
 
 def test_a_store_that_is_not_open_says_so(path):

@@ -7,6 +7,8 @@ import io
 import os
 import sys
 
+from stoppable._extras import pip_install
+
 _COMPLETION = "_STOPPABLE_COMPLETE"
 
 
@@ -25,7 +27,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "stoppable":
             raise
-        sys.exit(f'error: the command line needs {error.name}, which is not installed: pip install "stoppable[cli]"')
+        sys.exit(f"error: the command line needs {error.name}, which is not installed: {pip_install('cli')}")
     gc.freeze()
     gc.enable()
     app()

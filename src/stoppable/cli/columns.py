@@ -79,13 +79,14 @@ class FittedTable:
         return None
 
     def _widths(self, shown: Sequence[int], width: int) -> dict[int, int]:
-        """Return the width of each: what it needs, and a fair part of what is left."""
+        """Return the width of each: what it needs, then what is good, and a fair part of what is left."""
         widths = {number: self._needed[number] for number in shown}
         left = width - sum(widths.values()) - _GAP * (len(shown) - 1)
-        while growing := [number for number in shown if widths[number] < self._wanted[number]][:left]:
-            for number in growing:
-                widths[number] += 1
-            left -= len(growing)
+        for most in (self._good, self._wanted):
+            while growing := [number for number in shown if widths[number] < most[number]][:left]:
+                for number in growing:
+                    widths[number] += 1
+                left -= len(growing)
         return widths
 
     def _side_by_side(self, shown: Sequence[int], width: int) -> Table:

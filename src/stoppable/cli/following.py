@@ -94,14 +94,14 @@ def conclude(record: RunRecord) -> None:
     """Print the result of a run to stdout, and how it ended to stderr."""
     outcome = record.outcome
     if record.receipt is not None and record.stop is not None:
-        screen.err().print(show.receipt(record.receipt, record))
+        screen.note(show.receipt(record.receipt, record))
     else:
         title = show.status(record.status)
-        screen.err().print(title.append(f"  {safe(record.name)} {show.short(record.id)}", style="dim"))
+        screen.note(title.append(f"  {safe(record.name)} {show.short(record.id)}", style="dim"))
     if outcome is None:
         return
     if outcome.error is not None:
-        screen.err().print(details.error(outcome.error))
+        screen.note(details.error(outcome.error))
     if outcome.result is not None:
         print_value(outcome.result)
     elif outcome.omitted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -130,10 +131,20 @@ def _attribute(module: Any, module_name: str, attribute: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            known = [name for name, value in vars(module).items() if is_agent(value)]
-            hint = f"it has {', '.join(known)}" if known else "is it spelled right?"
-            raise CommandError(f"{module_name} has no {attribute!r}: {hint}", Exit.NOT_FOUND) from None
+            raise CommandError(
+                f"{module_name} has no {attribute!r}: {_hint(module, attribute)}", Exit.NOT_FOUND
+            ) from None
     return found
+
+
+def _hint(module: Any, attribute: str) -> str:
+    """Return what was probably meant, or what a module has instead: its agents, or else its own functions."""
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    agents = [name for name, value in public.items() if is_agent(value)]
+    functions = [name for name, value in public.items() if getattr(value, "__module__", None) == module.__name__]
+    if close := difflib.get_close_matches(attribute, dict.fromkeys((*agents, *functions)), n=1):
+        return f"did you mean {close[0]}?"
+    return f"it has {', '.join(agents or functions)}" if agents or functions else "it has no functions"
 
 
 def call(agent: Agent, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -61,7 +61,9 @@ InputArgument = Annotated[
     str | None,
     typer.Argument(metavar="[INPUT]", help="A JSON object of keyword arguments, or anything else as the only one."),
 ]
-Target = Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="The current folder is importable.")]
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:AGENT", help="A file or module and a function, such as agents.py:research.")
+]
 Owner = Annotated[str | None, typer.Option("--owner", help="Whose run it is.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", help="Stop it after so many seconds.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many, newest first.")]

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from stoppable.cli.options import Connected
 
 
+_PAGE = 100
+_COUNTED = 200  # runs, beyond those that are listed: enough for "20 of 23"
+
+
 @reports_errors
 def ls(
     status: Annotated[list[Status] | None, typer.Option("--status", help="May be given several times.")] = None,
@@ -41,28 +45,30 @@ def ls(
         wanted = functools.partial(
             client.list, status=status or [], agent=agent, owner=owner, labels=options.labels(label), key=key
         )
-        records, more = _listed(wanted, limit)
+        records, count = _listed(wanted, limit, 0 if as_json else _COUNTED)
     if as_json:
         screen.print_json(records)
     elif records:
         screen.show(tables.runs(records, screen.now(), full=full))
-        if more:
-            screen.say(f"… and more: -n {2 * limit} shows them")
+        if count > len(records):
+            known = f"{count}" if count < _COUNTED else f"{count} or more"
+            screen.say(f"the newest {len(records)} of {known} runs: -n {count} shows them")
     else:
         screen.say("no runs: start one with `stoppable start AGENT`")
 
 
-def _listed(page_of: Callable[..., Summaries], limit: int) -> tuple[list[RunSummary], bool]:
-    """Return the first runs, and whether there are more; a server lists a hundred at a time."""
+def _listed(page_of: Callable[..., Summaries], limit: int, counted: int) -> tuple[list[RunSummary], int]:
+    """Return the first runs, and how many there are, as far as they are counted; a server lists a hundred at a time."""
     found: list[RunSummary] = []
     cursor = None
-    while len(found) < limit:
-        page = page_of(cursor=cursor, limit=min(100, limit - len(found)))
+    while len(found) < max(limit, counted):
+        wanted = limit if len(found) < limit else counted
+        page = page_of(cursor=cursor, limit=min(_PAGE, wanted - len(found)))
         found += page.runs
         cursor = page.cursor
         if cursor is None or not page.runs:
             break
-    return found[:limit], cursor is not None
+    return found[:limit], len(found)
 
 
 @reports_errors

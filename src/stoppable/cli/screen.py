@@ -52,7 +52,15 @@ def is_live() -> bool:
 
 def show(what: RenderableType) -> None:
     """Print a result to stdout; into a file or pipe without trailing blanks."""
-    console = out()
+    _print(out(), what)
+
+
+def note(what: RenderableType) -> None:
+    """Print what is not the result, such as a receipt, to stderr, in the same way."""
+    _print(err(), what)
+
+
+def _print(console: Console, what: RenderableType) -> None:
     if console.is_terminal:
         console.print(what)
         return

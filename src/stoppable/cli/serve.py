@@ -20,6 +20,7 @@ import typer
 from stoppable import _secrets
 from stoppable._core.ids import new_id
 from stoppable._engine.plain.install import instrument
+from stoppable._extras import pip_install
 from stoppable.cli import load, options, screen
 from stoppable.cli.exits import CommandError, reports_errors
 
@@ -112,7 +113,7 @@ def _over_a2a(
     """Return what makes a server offer agents over A2A; nothing where that is not wanted or not installed."""
     if not is_wanted or importlib.util.find_spec("a2a") is None:
         if grpc_port is not None:
-            raise CommandError('--a2a-grpc-port needs A2A: pip install "stoppable[a2a]" "a2a-sdk[grpc]"')
+            raise CommandError(f"--a2a-grpc-port needs A2A: {pip_install('a2a', 'a2a-sdk[grpc]')}")
         return {}
     if grpc_port is not None and importlib.util.find_spec("grpc") is None:
         raise CommandError('--a2a-grpc-port needs grpcio: pip install "a2a-sdk[grpc]"')

@@ -63,10 +63,10 @@ def short(run_id: str) -> str:
 
 
 def status(value: Status, ended_late: float | None = None) -> Text:
-    """Return a status with its colour; one that is lost is unconfirmed until it is seen to end after all."""
+    """Return a status with its colour; one that is lost may be seen to end after all."""
     text = f"{_MARKS[value]} {value}"
-    if value is Status.LOST:
-        text += " (unconfirmed)" if ended_late is None else " (ended later)"
+    if ended_late is not None:
+        text += " (ended later)"
     return Text(text, style=_STYLES[value])
 
 

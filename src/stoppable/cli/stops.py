@@ -262,7 +262,7 @@ class _Bulk:
 
     def _show(self, preview: list[Receipt]) -> None:
         records = [RunSummary.of(self._client.get(one.run_id)) for one in preview[:_SHOWN]]
-        screen.err().print(tables.runs(records, screen.now()))
+        screen.note(tables.runs(records, screen.now()))
         if len(preview) > _SHOWN:
             screen.say(f"… and {len(preview) - _SHOWN} more")
 

@@ -74,13 +74,18 @@ def _what(record: RunSummary, now: float, *, full: bool) -> str:
 
 
 def below_parents(records: Iterable[RunSummary]) -> Iterator[tuple[RunSummary, int]]:
-    """Yield runs as they come, except that children follow their parent, oldest first, each with its depth."""
+    """Yield runs as they come, except that children follow their parent, oldest first, each with its depth.
+
+    A child whose parent is not among them, because a limit or filter left it out, is still drawn as a child.
+    """
     given = list(records)
     known = {record.id for record in given}
     children: dict[str, list[RunSummary]] = {}
     for record in reversed(given):
         children.setdefault(record.parent_id or "", []).append(record)
-    waiting = [(record, 0) for record in reversed(given) if record.parent_id not in known]
+    waiting = [
+        (record, int(record.parent_id is not None)) for record in reversed(given) if record.parent_id not in known
+    ]
     while waiting:
         record, depth = waiting.pop()
         yield record, depth

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from stoppable._extras import pip_install
 from stoppable.client.agents import AgentInfo
 from stoppable.client.changes import Change
 from stoppable.client.errors import NotAllowed, ServerError, ServerUnreachable
@@ -34,7 +35,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "httpx":
             raise
-        message = 'the client needs an extra: pip install "stoppable[client]"'
+        message = f"the client needs an extra: {pip_install('client')}"
         raise ModuleNotFoundError(message, name="httpx") from None
     globals().update(AsyncClient=AsyncClient, Client=Client)
     return globals()[name]

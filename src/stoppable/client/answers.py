@@ -105,7 +105,7 @@ def _error(subject: str, status: int, code: str, message: str, body: Mapping[str
     if code in _SAID:
         return _SAID[code](message)
     if status == HTTPStatus.UNAUTHORIZED:
-        return NotAllowed(f"the server requires a key that it knows: set STOPPABLE_API_KEY ({message})")
+        return NotAllowed(f"{message}; set STOPPABLE_API_KEY to the key of the server")
     if status in {HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}:
         return NotAllowed(message)
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -108,7 +108,7 @@ async def _nap() -> None:
 
 @stoppable.agent
 def blocked_thread(seconds: float = 120.0) -> str:
-    """Block a thread in C code, which cannot be ended: the run is `lost`, and its receipt names the line."""
+    """Block a thread in C code, which cannot be ended: the run is lost, and its receipt names the line."""
     with stoppable.boundary("tool", "block"):
         time.sleep(seconds)  # noqa: TID251 - the very thing it shows
     return "woke up"

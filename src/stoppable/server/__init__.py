@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from stoppable._extras import pip_install as _pip_install
+
 try:
     import fastapi as _fastapi  # noqa: F401
     import orjson as _orjson  # noqa: F401
     import uvicorn as _uvicorn  # noqa: F401
 except ModuleNotFoundError as _error:  # one that is there and fails says why itself
     raise ImportError(
-        f'the server needs {_error.name}, which is not installed: pip install "stoppable[server]"', name=_error.name
+        f"the server needs {_error.name}, which is not installed: {_pip_install('server')}", name=_error.name
     ) from _error
 
 from stoppable.server.access import Principal, Scope

@@ -126,16 +126,17 @@ def holder_of(key: str) -> Identify:
     def found(request: Request) -> Principal:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # Digests have the same length, so the comparison reveals nothing about the key.
-        if scheme.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip().encode("latin-1")), wanted):
-            raise Problem(
-                401,
-                "unauthenticated",
-                "a key is required: send the header Authorization: Bearer KEY",
-                {"WWW-Authenticate": "Bearer"},
-            )
+        if scheme.lower() != "bearer" or not given.strip():
+            raise _unauthenticated("a key is required: send the header Authorization: Bearer KEY")
+        if not hmac.compare_digest(_digest(given.strip().encode("latin-1")), wanted):
+            raise _unauthenticated("the key is wrong: this server has another one")
         return holder
 
     return found
+
+
+def _unauthenticated(message: str) -> Problem:
+    return Problem(401, "unauthenticated", message, {"WWW-Authenticate": "Bearer"})
 
 
 def _digest(key: bytes) -> bytes:

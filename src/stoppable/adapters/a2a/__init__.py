@@ -7,10 +7,12 @@ cancel. ``client`` makes tasks of other agents nodes of the calling run's tree.
 
 from __future__ import annotations
 
+from stoppable._extras import pip_install as _pip_install
+
 try:
     import a2a.server.routes as _a2a  # noqa: F401
 except ModuleNotFoundError as _error:  # one that is there and fails says why itself
-    raise ImportError('a2a-sdk is not installed: pip install "stoppable[a2a]"', name=_error.name) from _error
+    raise ImportError(f"a2a-sdk is not installed: {_pip_install('a2a')}", name=_error.name) from _error
 
 from stoppable.adapters.a2a.client import client
 from stoppable.adapters.a2a.executor import POLICY, StoppableExecutor

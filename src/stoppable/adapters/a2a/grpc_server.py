@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from stoppable._extras import pip_install as _pip_install
+
 try:
     import grpc
 except ModuleNotFoundError as _error:  # one that is there and fails says why itself
-    raise ImportError('grpcio is not installed: pip install "stoppable[a2a]" "a2a-sdk[grpc]"', name="grpc") from _error
+    raise ImportError(f"grpcio is not installed: {_pip_install('a2a', 'a2a-sdk[grpc]')}", name="grpc") from _error
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers import GrpcHandler
 from a2a.server.request_handlers.grpc_handler import DefaultGrpcServerCallContextBuilder

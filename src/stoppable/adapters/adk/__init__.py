@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from stoppable._extras import pip_install as _pip_install
+
 try:
     import google.adk as _adk  # noqa: F401
 except ModuleNotFoundError as _error:  # one that is there and fails says why itself
-    raise ImportError('google-adk is not installed: pip install "stoppable[adk]"', name=_error.name) from _error
+    raise ImportError(f"google-adk is not installed: {_pip_install('adk')}", name=_error.name) from _error
 
 from stoppable.adapters.adk.apps import install
 from stoppable.adapters.adk.runners import wrap

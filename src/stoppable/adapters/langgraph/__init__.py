@@ -6,10 +6,12 @@ called inside a run. ``repair(graph, config)`` repairs a thread that was broken 
 
 from __future__ import annotations
 
+from stoppable._extras import pip_install as _pip_install
+
 try:
     import langgraph as _langgraph  # noqa: F401
 except ModuleNotFoundError as _error:  # one that is there and fails says why itself
-    raise ImportError('langgraph is not installed: pip install "stoppable[langgraph]"', name=_error.name) from _error
+    raise ImportError(f"langgraph is not installed: {_pip_install('langgraph')}", name=_error.name) from _error
 
 from stoppable.adapters.langgraph.agents import as_agent, stoppable_graph
 from stoppable.adapters.langgraph.graphs import instrument

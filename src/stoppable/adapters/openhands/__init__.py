@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from stoppable._extras import pip_install as _pip_install
+
 try:
     import openhands.sdk as _sdk  # noqa: F401
 except ModuleNotFoundError as _error:  # one that is there and fails says why itself
     raise ImportError(
-        'openhands-sdk is not installed: pip install "stoppable[openhands]", with Python 3.12 or newer',
+        f"openhands-sdk is not installed: {_pip_install('openhands')}, with Python 3.12 or newer",
         name=_error.name,
     ) from _error
 

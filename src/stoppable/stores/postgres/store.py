@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from stoppable import _secrets
+from stoppable._extras import pip_install
 from stoppable.errors import StoreError
 from stoppable.stores.base import EVENTS_KEPT, wall_clock
 from stoppable.stores.postgres import events, retention, runs, stops
@@ -63,7 +64,7 @@ class PostgresStore(SqlStore["Engine"]):
             from stoppable.stores.postgres.connection import Address  # noqa: PLC0415 - psycopg is needed now
             from stoppable.stores.postgres.engine import Engine  # noqa: PLC0415
         except ImportError as error:
-            raise StoreError(f'runs in Postgres need psycopg: pip install "stoppable[postgres]" ({error})') from error
+            raise StoreError(f"runs in Postgres need psycopg: {pip_install('postgres')} ({error})") from error
         return Engine(
             Address(url=self._url, schema=self._schema, name=self.name, secrets=self._secrets),
             locks=self._locks or default_directory(),

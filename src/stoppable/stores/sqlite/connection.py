@@ -10,6 +10,7 @@ from pathlib import Path
 
 import apsw
 
+from stoppable._extras import pip_install
 from stoppable.errors import InvalidArgument, StoppableError, StoreError
 from stoppable.stores.sql.permissions import make_file
 from stoppable.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
@@ -97,7 +98,7 @@ def _refuse_old_sqlite() -> None:
     if tuple(int(part) for part in version.split(".")) < _OLDEST:
         raise StoreError(
             f"apsw {apsw.apsw_version()} has SQLite {version}, which can damage a file that several connections use: "
-            'pip install --upgrade "stoppable[sqlite]"'
+            f"{pip_install('sqlite', upgrade=True)}"
         )
 
 

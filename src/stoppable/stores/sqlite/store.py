@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from stoppable._engine.boot import boot_clock
+from stoppable._extras import pip_install
 from stoppable.errors import InvalidArgument, StoreError
 from stoppable.stores.base import EVENTS_KEPT, wall_clock
 from stoppable.stores.sql.engine import SqlEngine
@@ -57,7 +58,7 @@ class SqliteStore(SqlStore[SqlEngine]):
         try:
             from stoppable.stores.sqlite.engine import Engine  # noqa: PLC0415 - apsw is needed now, and not before
         except ModuleNotFoundError as error:
-            raise StoreError(f'runs in a file need apsw: pip install "stoppable[sqlite]" ({error})') from error
+            raise StoreError(f"runs in a file need apsw: {pip_install('sqlite')} ({error})") from error
         return Engine(
             self.path,
             synchronous=self._synchronous,
