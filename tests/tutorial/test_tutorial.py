@@ -124,7 +124,9 @@ def test_the_tutorial_works_word_for_word(tmp_path):
                     first.run(
                         f"until curl -s http://127.0.0.1:{port}/runs/first/tree | grep -q llm:ask; do sleep 0.1; done"
                     )
-                shown[code] = first.run(code.replace(str(PORT), str(port)))
+                listed = re.search(r"^HOLD .*\n(\S+) ", "".join(shown.values()), re.MULTILINE)
+                typed = code.replace("release HOLD", f"release {listed[1]}") if listed else code
+                shown[code] = first.run(typed.replace(str(PORT), str(port)))
         second.press_ctrl_c()
         second.type("echo '= d''one ='\n")
         second.shows("= done =\n")
@@ -140,10 +142,14 @@ def check(shown):
 
     assert "2 answers" in after("'{\"rounds\": 2}'")
     assert re.search(r"■ stopped.*reason +Ctrl-C", after("press Ctrl-C"), re.DOTALL)
-    assert '"status":"stopped"' in after("runs/first/stop")
+    assert '"status": "stopped"' in after("runs/first/stop")
     # A stop may land between two calls, when none is in flight.
     assert ("llm:ask" in after("press Ctrl-C")) == ("llm ask finished" in after("press Ctrl-C"))
     assert ('"llm:ask"' in after("runs/first/stop")) == ('"finished"' in after("runs/first/receipt"))
     assert "wrong topic" in after("stoppable show second")
-    assert "budget is used up" in after("stoppable holds")
+    assert "budget is used up" in after("--hold --yes")
+    assert "runs can be started again" in after("stoppable release")
+    names = r"^ +(stop|reason|times|fate|clean-up|partial) "
+    shown_in_page, printed = (re.findall(names, text, re.MULTILINE) for text in (PAGE, after("press Ctrl-C")))
+    assert shown_in_page == printed, "the page shows the lines of a receipt that are printed"
     assert re.search(r"stopped .*an answer to stars, question 1\n", after("python stop.py"), re.DOTALL)

@@ -426,7 +426,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
         super().__init__(held._run, held._channel)
         self._supervisor = supervisor
         self._log = log
-        self._on_disconnect = on_disconnect
+        self._on_disconnect: OnDisconnect = on_disconnect
 
     def outcome(self) -> Outcome[T_co]:
         """Wait until the end is stored, and return it; never raises because the run was stopped."""

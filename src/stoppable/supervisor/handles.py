@@ -52,7 +52,7 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
         super().__init__(held._run, held._carrier, held._channel)
         self._supervisor = supervisor
         self._log = log
-        self._on_disconnect = on_disconnect
+        self._on_disconnect: OnDisconnect = on_disconnect
 
     async def stop(
         self,

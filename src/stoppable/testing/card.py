@@ -161,6 +161,7 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = new_loop()
+        self._task: asyncio.Future[None] | None = None
         self._thread = threading.Thread(target=self._run, name="stoppable-check", daemon=True)
         self._thread.start()
 

@@ -102,15 +102,12 @@ def _is_guarded(run: RunNode) -> bool:
 
 def _place() -> str:
     """Return the innermost place in the user's code; for a task of a library, where the user's task awaits it."""
-    frame: FrameType | None = sys._getframe(2)
-    outermost = sys._getframe(2)
-    while frame is not None:
-        if _is_users(frame):
-            return _line_of(frame)
-        frame, outermost = frame.f_back, frame
-    task = tasks.starter()
-    awaiting = [] if task is None else tasks.suspended_in(task.task.get_coro())
-    return _line_of(next(filter(_is_users, awaiting), outermost))
+    frame = sys._getframe(2)
+    while not _is_users(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    if not _is_users(frame) and (task := tasks.starter()) is not None:
+        frame = next(filter(_is_users, tasks.suspended_in(task.task.get_coro())), frame)
+    return _line_of(frame)
 
 
 def _is_users(frame: FrameType) -> bool:
