@@ -114,6 +114,21 @@ async def test_an_effect_round_the_boundaries_is_reported(tmp_path):
         await assert_stops_everywhere(sneaky)
 
 
+async def test_an_effect_in_a_task_that_has_no_code_of_the_user_is_reported_where_it_is_awaited():
+    async def sneaky():
+        await ask(1)
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            _, writer = await asyncio.create_task(asyncio.open_connection("127.0.0.1", port))
+            writer.close()
+        await ask(2)
+
+    with pytest.raises(
+        AssertionError, match=r"went round the boundaries: socket\.connect .* in sneaky \(.*assert_stops"
+    ):
+        await assert_stops_everywhere(sneaky)
+
+
 async def test_an_effect_inside_a_boundary_or_a_read_is_fine(tmp_path):
     async def proper():
         with stoppable.boundary("store"):

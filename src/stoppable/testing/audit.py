@@ -11,6 +11,7 @@ from typing import Any
 from stoppable._core import context
 from stoppable._core.boundary import Boundary
 from stoppable._core.node import RunNode
+from stoppable._engine import tasks
 from stoppable._engine.isolation import host
 
 _EFFECTS = frozenset(
@@ -69,12 +70,16 @@ def _writes(args: tuple[Any, ...]) -> bool:
 
 
 def _caller() -> str:
-    """Return the innermost place in the user's code."""
+    """Return the innermost place in the user's code; for a task of a library, where the user's task awaits it."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and _is_library(frame.f_code.co_filename):
+    while frame.f_back is not None and _is_library(frame):
         frame = frame.f_back
+    if _is_library(frame) and (task := tasks.starter()) is not None:
+        awaiting = tasks.suspended_in(task.task.get_coro())
+        frame = next((each for each in awaiting if not _is_library(each)), frame)
     return f"{frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 
-def _is_library(filename: str) -> bool:
+def _is_library(frame: FrameType) -> bool:
+    filename = frame.f_code.co_filename
     return filename.startswith((sys.base_prefix, sys.prefix, "<frozen")) or "/stoppable/" in filename
