@@ -4,6 +4,7 @@ from .mutant import SPEC, Mutant
 
 _AGENTS = SPEC + "test_ordinary_agents.py::"
 _CODE = SPEC + "test_ordinary_code.py::"
+_STREAMS = "tests/supervisor/test_streams.py::"
 
 HONESTY_MUTANTS = (
     Mutant(
@@ -113,6 +114,25 @@ HONESTY_MUTANTS = (
         snippet="        frame, is_generator = frame.f_back, True\n",
         replacement="        frame, is_generator = frame.f_back, False\n",
         caught_by=(_CODE + "test_open_run_in_a_generator_that_is_read_is_refused_and_says_what_works",),
+    ),
+    Mutant(
+        name="open_run of a supervisor is let in by a generator that is read",
+        breaks="G1",
+        file="supervisor/__init__.py",
+        snippet='        refuse_generators(sys._getframe(1), "open_run()")  # before anything is in the store\n',
+        replacement="",
+        caught_by=(_STREAMS + "test_open_run_in_a_generator_that_is_read_is_refused_as_that_of_the_core_is[memory]",),
+    ),
+    Mutant(
+        name="a reader that leaves is not noticed",
+        breaks="on_disconnect",
+        file="supervisor/handles.py",
+        snippet='    if on_disconnect == "stop" and run.outcome is None:\n',
+        replacement="    if False:\n",
+        caught_by=(
+            _STREAMS + "test_a_reader_that_leaves_stops_the_run_if_that_was_asked_for[memory-break]",
+            _STREAMS + "test_a_blocking_reader_that_leaves_stops_the_run_too[memory]",
+        ),
     ),
     Mutant(
         name="a worker counts no boundaries",

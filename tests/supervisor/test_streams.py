@@ -86,7 +86,7 @@ async def test_its_reader_is_not_in_the_run_and_learns_of_the_stop(store):
         assert seen[:4] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("leaves", ["by break", "by cancel"])
+@pytest.mark.parametrize("leaves", ["break", "cancel"])
 async def test_a_reader_that_leaves_stops_the_run_if_that_was_asked_for(store, leaves):
     async with Supervisor(store) as supervisor:
         handle = await supervisor.start(tokens, on_disconnect="stop")
@@ -97,14 +97,14 @@ async def test_a_reader_that_leaves_stops_the_run_if_that_was_asked_for(store, l
             async with contextlib.aclosing(one.stream()) as items:
                 async for _ in items:
                     began.set()
-                    if leaves == "by break":
+                    if leaves == "break":
                         return
 
         for one in (handle, kept):
             began.clear()
             reader = asyncio.create_task(read(one))
             await began.wait()
-            if leaves == "by cancel":
+            if leaves == "cancel":
                 reader.cancel()
             await asyncio.wait([reader])
         outcome = await handle.outcome()
