@@ -125,7 +125,7 @@ def test_a_stopped_run_with_its_time_line(scene, shoot, name, options):
 
 def test_a_lost_run(scene, shoot):
     def ready(page):
-        expect(button(page, "Lost")).to_be_disabled()
+        expect(button(page, "Unconfirmed")).to_be_disabled()
         expect(page.locator(".bar[data-fate='abandoned']")).to_have_count(1)
 
     shoot("lost", f"#/runs/{scene['lost']}", ready, height=620)

@@ -114,17 +114,17 @@ def test_the_keyboard_alone_finds_a_run_and_stops_it(shared, page):
     expect(chip(page)).to_have_attribute("data-status", "stopped")
 
 
-def test_what_cannot_be_ended_is_lost_by_name_and_its_late_end_is_told(shared, page):
+def test_what_cannot_be_ended_is_unconfirmed_by_name_and_its_late_end_is_told(shared, page):
     run = shared.start("deaf", input={"gate": "late-1"}, policy=SHORT)
     open_run(page, shared, run)
     expect(page.get_by_text("in flight: tool block")).to_be_visible()
     button(page, "Stop").click()
     expect(chip(page)).to_have_attribute("data-status", "lost")
-    expect(chip(page)).to_have_text("lost")
-    expect(button(page, "Lost")).to_be_disabled()
+    expect(chip(page)).to_have_text("unconfirmed")
+    expect(button(page, "Unconfirmed")).to_be_disabled()
     expect(page.get_by_text(re.compile("^May still be running: .*deaf"))).to_be_visible()
     shared.open_gate("late-1")
-    expect(page.get_by_text(re.compile(r"^Was lost; ended by itself at \d\d:\d\d:\d\d"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^Was unconfirmed; ended by itself at \d\d:\d\d:\d\d"))).to_be_visible()
 
 
 def test_a_failed_run_says_the_last_line_of_its_error_and_has_no_button(shared, page):

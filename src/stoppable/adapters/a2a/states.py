@@ -125,7 +125,7 @@ def not_cancelable(task: Task) -> TaskNotCancelableError:
     """Return the error that says how a task ended instead of being canceled."""
     state = TaskState.Name(task.status.state)
     facts = MessageToDict(task.metadata).get(METADATA) if task.HasField("metadata") else None
-    ended = " (lost: parts of it may still be running)" if _is_lost(facts) else ""
+    ended = " (unconfirmed: parts of it may still be running)" if _is_lost(facts) else ""
     return TaskNotCancelableError(
         message=f"Task {task.id[:100]} cannot be canceled: it is {state}{ended}", data={"state": state}
     )

@@ -103,9 +103,12 @@ export const shortId = (id) => (/^[0-9a-f]{32}$/.test(id) ? id.slice(0, 8) : id)
 /** @param {{startedAt: number | null, createdAt: number, endedAt: number | null}} run @param {number} now */
 export const age = (run, now) => duration((run.endedAt ?? now) - (run.startedAt ?? run.createdAt));
 
+/** @param {string} status */
+export const statusWord = (status) => (status === "lost" ? "unconfirmed" : status);
+
 /** @param {string} status @param {string} [extra] */
 export function chip(status, extra = "") {
-	return h("span.chip", { "data-status": status }, h("span.mark", { "aria-hidden": "true" }), status + extra);
+	return h("span.chip", { "data-status": status }, h("span.mark", { "aria-hidden": "true" }), statusWord(status) + extra);
 }
 
 /** @param {Record<string, string>} labels */

@@ -80,7 +80,7 @@ class RunPage {
 		if (this.#status !== run.status) {
 			this.#status = run.status;
 			say(this.title, run.name);
-			document.title = `${run.name} ${run.status} · stoppable`;
+			document.title = `${run.name} ${run.status === "lost" ? "unconfirmed" : run.status} · stoppable`;
 			fill(this.chip, chip(run.status));
 			this.#showFacts(run);
 			this.#showError(run);

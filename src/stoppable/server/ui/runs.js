@@ -1,7 +1,7 @@
 /** The list of runs: filtered by its address, live, and never all in the document. */
 
 import { Windowed } from "./windowed.js";
-import { age, button as act, chip, copier, empty, failure, fill, h, labelText, say, shortId, stopButton, time } from "./dom.js";
+import { age, button as act, chip, copier, empty, failure, fill, h, labelText, say, shortId, statusWord, stopButton, time } from "./dom.js";
 import { bulkDialog } from "./bulk.js";
 import { counted, isOver, shownOf } from "./stoppable-button.js";
 import { now } from "./api.js";
@@ -161,7 +161,7 @@ class RunsPage {
 			this.#filtered();
 		};
 		const mark = h("span.mark", { "aria-hidden": "true" });
-		return h("button", { type: "button", class: "chip", "data-status": status, onclick: toggle }, mark, status, h("span.count.mono"));
+		return h("button", { type: "button", class: "chip", "data-status": status, onclick: toggle }, mark, statusWord(status), h("span.count.mono"));
 	}
 }
 

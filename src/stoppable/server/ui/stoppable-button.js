@@ -40,7 +40,7 @@ export const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
 /** What the next press does. @param {string} status @param {Mode | null} mode @returns {{label: string, mode: Mode | null} | null} */
 export function nextPress(status, mode) {
 	if (status === "stopped") return { label: "Stopped", mode: null };
-	if (status === "lost") return { label: "Lost", mode: null };
+	if (status === "lost") return { label: "Unconfirmed", mode: null };
 	if (isOver(status)) return null;
 	if (mode === null) return { label: "Stop", mode: "graceful" };
 	if (RANK[mode] < RANK.immediate) return { label: "Stop now", mode: "immediate" };
@@ -58,7 +58,7 @@ export function stopLine(run, now) {
 	const after = run.stopRequestedAt === null || run.endedAt === null ? "" : duration(run.endedAt - run.stopRequestedAt);
 	if (run.status === "stopped") return { text: [run.actor && `by ${run.actor}`, after].filter(Boolean).join(", ") };
 	if (run.status === "lost") {
-		if (run.late) return { text: `Was lost; ended by itself at ${clock(run.late)}.` };
+		if (run.late) return { text: `Was unconfirmed; ended by itself at ${clock(run.late)}.` };
 		return { text: `May still be running: ${run.left.join(", ") || "its worker does not answer"}.` };
 	}
 	if (run.status === "completed") return { text: run.stopRequestedAt ? "Finished before the stop arrived." : "" };
@@ -81,7 +81,7 @@ function stoppingLine(run, now) {
 		return { text, until: { word: "Forced", at: interrupt, from } };
 	}
 	if (now < kill) return { text: "Cancelling… clean-up is running.", until: { word: "Killed", at: kill, from: cancel } };
-	return { text: "Killing… clean-up may not run.", until: { word: "Lost", at: lost, from: kill } };
+	return { text: "Killing… clean-up may not run.", until: { word: "Unconfirmed", at: lost, from: kill } };
 }
 
 /** A request; what goes wrong is said in words, with the status of the answer. @param {URL} url @param {RequestInit} options */
