@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from stoppable._core import context
 from stoppable._core.gate import lock
 from stoppable.errors import InvalidArgument
@@ -11,6 +13,9 @@ class Partial:
     """A value that was set, and the items that were appended since; appending is atomic."""
 
     __slots__ = ("_base", "_chunks")
+
+    is_automatic: ClassVar[bool] = False
+    """Whether stoppable keeps it for an agent that sets none; the first one of the agent takes its place."""
 
     def __init__(self, base: object = None) -> None:
         self._base = base
@@ -52,9 +57,10 @@ def append_partial(delta: object) -> None:
     """Add to what the current run has recorded: strings are joined, other values collected in a list (G11)."""
     run = context.current_node()
     if run is not None:
-        if run.recorded is None:
+        if run.recorded is None or run.recorded.is_automatic:
             with lock:  # made when the first thread needs it: most runs have no partial
-                run.recorded = run.recorded or Partial()
+                if run.recorded is None or run.recorded.is_automatic:
+                    run.recorded = Partial()
         run.recorded.append(delta)
         if run.sink is not None:
             run.sink.partial(run, delta, appended=True)

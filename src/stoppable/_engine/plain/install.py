@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable
 from types import ModuleType
 
+from stoppable._engine.outgoing import for_httpx
 from stoppable._engine.plain import executors, futures, patches, pools, processes, queues, spawning, threads, whose
 
 _spared: dict[str, None] = {}
@@ -84,5 +85,7 @@ _LATER = {
     "multiprocessing.pool": _multiprocessing_pool,
     "multiprocessing.process": _multiprocessing,
     "uvloop": _uvloop,
+    "httpx": for_httpx.install,
+    "httpx2": for_httpx.install,
 }
 """Optional libraries, which are patched when they are imported."""

@@ -16,7 +16,7 @@ import functools
 import inspect
 import weakref
 from asyncio import AbstractEventLoop, CancelledError
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, Never, Self, TypeVar, cast, overload
 
@@ -77,25 +77,32 @@ class BlockingChunks(Chunks[T], Iterator[T]):
         return self
 
     def __next__(self) -> T:
-        scope = context.current.get()
-        if not self._may_step(scope):
-            self._stop(scope)
+        return self._step(self._next)
+
+    def _next(self) -> T:
         if self._over:
             raise StopIteration
         if self._iterator is None:
             self._iterator = self._source if hasattr(self._source, "__next__") else iter(self._source)
+        return cast("T", next(self._iterator))
+
+    def _step(self, read: Callable[[], T]) -> T:
+        """Read once, as a part of the run; raises AgentStopped if it was stopped."""
+        scope = context.current.get()
+        if not self._may_step(scope):
+            self._stop(scope)
         try:
-            return self._read()
+            return self._read(read)
         except BaseException as error:
             if self._cut and isinstance(error, Exception):  # it ended or failed because INTERRUPT closed it
                 self._stop(scope)
             self._read_failed(error)
             raise
 
-    def _read(self) -> T:
+    def _read(self, read: Callable[[], T]) -> T:
         self._read_begins()
         try:
-            return cast("T", next(self._iterator))
+            return read()
         finally:
             self._read_ends()
 
@@ -148,28 +155,35 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
         return self
 
     async def __anext__(self) -> T:
-        scope = context.current.get()
-        self._loop = asyncio._get_running_loop()
-        if not self._may_step(scope):
-            await self._stop_async(scope)
+        return await self._step_async(self._next_async)
+
+    def _next_async(self) -> Awaitable[T]:
         if self._over:
             raise StopAsyncIteration
         if self._iterator is None:
             self._iterator = self._source if hasattr(self._source, "__anext__") else aiter(self._source)
+        return cast("Awaitable[T]", self._iterator.__anext__())
+
+    async def _step_async(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read once, as a part of the run; raises AgentStopped if it was stopped."""
+        scope = context.current.get()
+        self._loop = asyncio._get_running_loop()
+        if not self._may_step(scope):
+            await self._stop_async(scope)
         try:
-            return await self._read_async(scope)
+            return await self._read_async(scope, read)
         except BaseException as error:
             self._read_failed(error)
             raise
 
-    async def _read_async(self, scope: RunContext) -> T:
+    async def _read_async(self, scope: RunContext, read: Callable[[], Awaitable[T]]) -> T:
         reader = self._read_begins()
         try:
             if not isinstance(reader, TaskParticipant) or not isinstance(scope, RunNode):
-                return cast("T", await self._iterator.__anext__())  # this read cannot be interrupted
+                return await read()  # this read cannot be interrupted
             pending = self._pending = Pending(reader, scope)
             try:
-                return cast("T", await self._iterator.__anext__())
+                return await read()
             except CancelledError:
                 if not pending.take_back():
                     raise

@@ -1,0 +1,245 @@
+"""The text of model calls, which becomes the partial of a run whose agent sets none itself.
+
+What arrives is only kept as it is; it is read when somebody asks for the partial, which most runs never do.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stoppable._core.gate import lock
+from stoppable._core.node import RunNode
+from stoppable._core.partial import Partial
+
+_MOST_RAW = 1 << 18
+"""Bytes of one answer that are kept unread: an event of a stream is about twenty times as long as its text."""
+_MOST_TEXT = 1 << 20
+"""Characters of all answers of a run; the oldest ones are dropped."""
+_PRELUDE, _CHECKSUM = 12, 4
+
+
+class Answer:
+    """What one model call has answered so far."""
+
+    __slots__ = ("_raw", "_size", "_text")
+
+    def __init__(self) -> None:
+        self._raw: list[bytes] = []
+        self._size = 0
+        self._text = ""
+
+    def add(self, data: bytes) -> None:
+        """Keep data that has arrived."""
+        self._raw.append(data)
+        self._size += len(data)
+        if self._size > _MOST_RAW:
+            self._settle()
+
+    def text(self) -> str:
+        """Return the text that has arrived."""
+        data = b"".join(list(self._raw))
+        return self._text + _text_of(data)
+
+    def _settle(self) -> None:
+        """Read all but an event that may still be incomplete."""
+        data = b"".join(self._raw)
+        end = data.rfind(b"\n\n") + 2 if b"\n\n" in data else data.rfind(b"\n") + 1
+        if end > 0:
+            self._text += _text_of(data[:end])
+        # Of something else that is as long, such as an image, nothing is kept.
+        self._raw = [data[end:]] if end > 0 else []
+        self._size = sum(map(len, self._raw))
+
+
+class Answers(Partial):
+    """The partial of a run whose agent sets none: the text of its model calls, in the order in which they began."""
+
+    __slots__ = ("_answers",)
+
+    is_automatic = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers: deque[Answer] = deque()
+
+    def begin(self) -> Answer:
+        """Return the place for the next answer."""
+        answer = Answer()
+        self._answers.append(answer)
+        if len(self._answers) % 64 == 0:  # a long run: see that it keeps no more than a limit
+            self._shorten()
+        return answer
+
+    def value(self) -> object:
+        """Return the text of all answers, with an empty line between two; None if there is none."""
+        return "\n\n".join(filter(None, (answer.text() for answer in list(self._answers)))) or None
+
+    def _shorten(self) -> None:
+        left = _MOST_TEXT
+        for answer in list(reversed(self._answers)):
+            left -= len(answer.text())
+            if left < 0:
+                self._answers.remove(answer)
+
+
+def note(run: RunNode) -> Answer | None:
+    """Return the place for the answer of a model call; None if the agent sets a partial of its own."""
+    recorded = run.recorded
+    if recorded is None:
+        with lock:
+            recorded = run.recorded = run.recorded or Answers()
+    return recorded.begin() if isinstance(recorded, Answers) else None
+
+
+# Reading: every known format is tried, because gateways of one provider often speak the format of another.
+
+
+def _text_of(data: bytes) -> str:
+    return "".join(filter(None, map(_text_in, _values(_plain(data)))))
+
+
+def _plain(data: bytes) -> bytes:
+    if data[:2] == b"\x1f\x8b":
+        try:
+            return zlib.decompressobj(31).decompress(data)
+        except zlib.error:
+            return b""
+    return data
+
+
+def _values(data: bytes) -> Iterator[Any]:
+    """Yield the JSON values of an answer: one, lines of them, an array as far as it has come, or a stream of events."""
+    if data[:1] == b"\x00":
+        yield from _aws_events(data)
+        return
+    text = data.decode(errors="replace").lstrip()
+    if text[:1] in ("{", "["):
+        yield from _json_values(text)
+        return
+    for line in text.splitlines():
+        if line.startswith("data:"):
+            yield from _json_values(line[5:].strip())
+
+
+_decoder = json.JSONDecoder()
+
+
+def _json_values(text: str) -> Iterator[Any]:
+    at = 1 if text[:1] == "[" else 0
+    while at < len(text):
+        if text[at] not in "{":
+            at += 1
+            continue
+        try:
+            value, at = _decoder.raw_decode(text, at)
+        except ValueError:
+            return  # the rest has not arrived
+        yield value
+
+
+def _aws_events(data: bytes) -> Iterator[Any]:
+    """Yield the payloads of Amazon's event stream.
+
+    https://docs.aws.amazon.com/transcribe/latest/dg/streaming-setting-up.html describes a message.
+    """
+    at = 0
+    while at + _PRELUDE <= len(data):
+        length = int.from_bytes(data[at : at + 4])
+        headers = int.from_bytes(data[at + 4 : at + 8])
+        if length < _PRELUDE + _CHECKSUM or at + length > len(data):
+            return
+        for value in _json_values(data[at + _PRELUDE + headers : at + length - _CHECKSUM].decode(errors="replace")):
+            wrapped = value.get("bytes") if isinstance(value, dict) else None
+            if isinstance(wrapped, str):
+                yield from _json_values(base64.b64decode(wrapped).decode(errors="replace"))
+            else:
+                yield value
+        at += length
+
+
+def _text_in(value: Any) -> str:
+    """Return the text in one JSON value, whether it is a whole answer or an event of a stream."""
+    if not isinstance(value, dict):
+        return ""
+    try:
+        for read in (_of_openai, _of_responses, _of_anthropic, _of_google, _of_cohere, _of_ollama, _of_bedrock):
+            text = read(value)
+            if text is not None:
+                return text
+    except (AttributeError, KeyError, IndexError, TypeError):
+        pass  # an unknown format
+    return ""
+
+
+def _joined(parts: Iterable[Any]) -> str:
+    """Return the text of content that is a string, or a list of parts of which some are text."""
+    if isinstance(parts, str):
+        return parts
+    texts = (part.get("text") for part in parts if isinstance(part, dict) and not part.get("thought"))
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _of_openai(value: dict[str, Any]) -> str | None:
+    choices = value.get("choices")
+    if not choices:
+        return None if choices is None else ""
+    choice = choices[0]  # of several, one is enough to show
+    said = choice.get("delta") or choice.get("message") or choice
+    return _joined(said.get("content") or said.get("text") or "")
+
+
+def _of_responses(value: dict[str, Any]) -> str | None:
+    kind = str(value.get("type", ""))
+    if kind.startswith("response."):
+        return str(value["delta"]) if kind == "response.output_text.delta" else ""
+    if value.get("object") != "response":
+        return None
+    return "".join(_joined(item.get("content") or ()) for item in value["output"] if item.get("type") == "message")
+
+
+def _of_anthropic(value: dict[str, Any]) -> str | None:
+    match value.get("type"):
+        case "content_block_delta":
+            return str(value["delta"].get("text", ""))
+        case "message":
+            return _joined(part for part in value["content"] if part.get("type") == "text")
+        case "message_start" | "message_delta" | "message_stop" | "content_block_start" | "content_block_stop" | "ping":
+            return ""
+        case _:
+            return None
+
+
+def _of_google(value: dict[str, Any]) -> str | None:
+    candidates = value.get("candidates")
+    return _joined(candidates[0]["content"].get("parts") or ()) if candidates else None
+
+
+def _of_cohere(value: dict[str, Any]) -> str | None:
+    match value.get("type") or value.get("event_type"):
+        case "content-delta":
+            return str(value["delta"]["message"]["content"].get("text", ""))
+        case "text-generation":
+            return str(value["text"])
+        case None:
+            return str(value["text"]) if "generation_id" in value else None
+        case _:
+            return ""
+
+
+def _of_ollama(value: dict[str, Any]) -> str | None:
+    message = value.get("message")
+    if isinstance(message, dict):
+        return _joined(message.get("content") or "")
+    return value["response"] if isinstance(value.get("response"), str) else None
+
+
+def _of_bedrock(value: dict[str, Any]) -> str | None:
+    if "contentBlockIndex" in value:
+        return str(value.get("delta", {}).get("text", ""))
+    output = value.get("output")
+    return _joined(output["message"]["content"]) if isinstance(output, dict) else None

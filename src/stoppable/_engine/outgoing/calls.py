@@ -1,0 +1,169 @@
+"""The boundary of a request: entered before it is sent, left when its body was read or closed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType, TracebackType
+from typing import Any
+
+from stoppable._core import clock, context, participants
+from stoppable._core.boundary import innermost
+from stoppable._core.context import RunContext
+from stoppable._core.hooks import Callback, Hook, Moment
+from stoppable._core.node import RunNode
+from stoppable._engine import control
+from stoppable._engine.outgoing.answers import Answer, note
+from stoppable._engine.outgoing.labels import Label
+from stoppable._engine.plain import patches, scopes
+from stoppable._engine.streaming.chunks import GuardedEntry
+
+_get = context.current.get
+_AGAIN_SECONDS = 0.05
+_COVER_REQUESTS = ("llm", "remote")
+"""The kinds of boundaries whose requests are a part of their own effect."""
+
+_spared: frozenset[str] = frozenset()
+
+
+def spare(hosts: Iterable[str]) -> None:
+    """Make no boundaries of requests to these hosts."""
+    global _spared
+    _spared = frozenset(hosts)
+
+
+class Call(GuardedEntry):
+    """The boundary of a request."""
+
+    __slots__ = ("answer", "scope")
+
+    answer: Answer | None
+    """What a model answers, if the request is a model call."""
+    scope: RunContext
+
+    def cut_off(self) -> None:
+        """Raise AgentStopped in place of the error with which INTERRUPT ended the request."""
+        try:
+            self.scope.raise_stopped()
+        except BaseException as stopped:
+            if hasattr(stopped, "by_force"):
+                stopped.by_force = True
+            raise
+
+
+def begin(host_and_label: Callable[..., tuple[str, Label]], *args: Any) -> Call | None:
+    """Enter the boundary of a request; raises AgentStopped if the run was stopped.
+
+    None outside runs, for hosts that are spared, and inside another boundary that the request is a part of: that of a
+    guarded client or an adapter, or of a client that is built on this one.
+    """
+    if _get().run_here() is None or not patches.is_on():
+        return None
+    scope = scopes.current()
+    run = None if scope is None else scope.run_here()
+    if scope is None or run is None or _is_covered(run):
+        return None
+    host, label = host_and_label(*args)
+    if host in _spared:
+        return None
+    call = Call(*label)
+    call.scope = scope
+    call.answer = None
+    reset = context.current.set(scope)  # clean-up may send requests after the stop
+    try:
+        call.__enter__()
+    finally:
+        context.current.reset(reset)
+    if label.kind == "llm":
+        call.answer = note(run)
+    return call
+
+
+def _is_covered(run: RunNode) -> bool:
+    found = innermost(run)
+    if found is not None and (found.kind in _COVER_REQUESTS or isinstance(found, Call)):
+        return True
+    here = participants.join(run)
+    around = None if here is None else here.inside
+    return around is not None and around.kind in _COVER_REQUESTS
+
+
+async def begin_async(host_and_label: Callable[..., tuple[str, Label]], *args: Any) -> Call | None:
+    """Enter the boundary of a request that a task sends."""
+    try:
+        return begin(host_and_label, *args)
+    except BaseException:
+        await participants.hold_back()
+        raise
+
+
+class blocking:  # noqa: N801 - reads as a statement
+    """The time in which a thread waits for the answer to a request: INTERRUPT shuts its connection down.
+
+    A thread in ``recv()`` cannot be reached in any other way. ``find`` returns the socket, if it is known; otherwise it
+    is looked for among the variables of the functions that the thread executes.
+    """
+
+    __slots__ = ("_call", "_find", "_frame", "_hook", "_is_over", "_thread")
+
+    def __init__(self, call: Call, find: Callable[[], socket.socket | None] | None = None) -> None:
+        self._call = call
+        self._find = find
+
+    def __enter__(self) -> None:
+        self._is_over = False
+        self._thread = threading.get_ident()
+        self._frame = sys._getframe(1)
+        self._hook: Hook | None = None
+        scope = self._call.scope
+        if isinstance(scope, RunNode):  # not in clean-up, which lasts until KILL
+            self._hook = Callback(scope, Moment.INTERRUPT, self._interrupt)
+            scope.add_hook(self._hook)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._is_over = True
+        del self._frame
+        if self._hook is not None:
+            self._hook.remove()
+        if error is not None:
+            call = self._call
+            call.leave(error)
+            if call.is_cut and isinstance(error, Exception):
+                call.cut_off()
+
+    def _interrupt(self) -> None:
+        """Shut the connection down, as soon as there is one."""
+        if self._is_over:
+            return
+        found = (self._find or functools.partial(_socket_of, self._thread, getattr(self, "_frame", None)))()
+        if found is not None:
+            self._call.is_cut = True
+            with contextlib.suppress(OSError):  # the other side was faster
+                found.shutdown(socket.SHUT_RDWR)
+                return
+        control.get().call_at(clock.now() + _AGAIN_SECONDS, self._interrupt)
+
+
+def _socket_of(thread: int, outermost: FrameType | None) -> socket.socket | None:
+    """Return the socket that the functions use which a thread executes inside a frame."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame is not outermost:
+        if "http2" in frame.f_code.co_filename:
+            return None  # other requests share the connection
+        for value in list(frame.f_locals.values()):
+            found = value if isinstance(value, socket.socket) else _attribute(value, "_sock")
+            if isinstance(found, socket.socket):
+                return found
+        frame = frame.f_back
+    return None
+
+
+def _attribute(value: object, name: str) -> object:
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None  # an object of the client whose attributes cannot be read now

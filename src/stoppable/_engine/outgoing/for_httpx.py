@@ -1,0 +1,112 @@
+"""httpx, and httpx2, which is its continuation."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from stoppable._engine.outgoing import calls, labels
+from stoppable._engine.outgoing.bodies import AsyncBody, BlockingBody
+from stoppable._engine.plain import patches
+
+SPARED = "_is_spared_by_stoppable"
+"""An attribute of a client whose requests are no boundaries: those of stoppable itself."""
+
+
+def install(module: ModuleType) -> None:
+    """Make the requests of a module's clients boundaries."""
+    blocking_stream, async_stream = _streams(module)
+    patches.put(module.Client, "send", functools.partial(_send_of, blocking_stream))
+    patches.put(module.AsyncClient, "send", functools.partial(_async_send_of, async_stream))
+
+
+def _streams(module: ModuleType) -> tuple[type[Any], type[Any]]:
+    """Return the classes of bodies; a client accepts no body that is not of its own base class."""
+
+    class BlockingStream(module.SyncByteStream):  # type: ignore[misc, name-defined]
+        def __init__(self, body: BlockingBody) -> None:
+            self._body = body
+
+        def __iter__(self) -> BlockingBody:
+            return self._body
+
+        def close(self) -> None:
+            self._body.close()
+
+    class AsyncStream(module.AsyncByteStream):  # type: ignore[misc, name-defined]
+        def __init__(self, body: AsyncBody) -> None:
+            self._body = body
+
+        def __aiter__(self) -> AsyncBody:
+            return self._body
+
+        async def aclose(self) -> None:
+            await self._body.aclose()
+
+    return BlockingStream, AsyncStream
+
+
+def _send_of(stream_class: type[Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        call = None if hasattr(self, SPARED) else calls.begin(_label, request)
+        if call is None:
+            return original(self, request, stream=stream, **options)
+        with calls.blocking(call):
+            response = original(self, request, stream=stream, **options)
+        if not stream or response.is_closed:
+            _ended(call, response)
+        else:
+            find = functools.partial(_connection_of, response)
+            response.stream = stream_class(BlockingBody(response.stream, call, find=find))
+        return response
+
+    return send
+
+
+def _async_send_of(stream_class: type[Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        call = None if hasattr(self, SPARED) else await calls.begin_async(_label, request)
+        if call is None:
+            return await original(self, request, stream=stream, **options)
+        try:
+            response = await original(self, request, stream=stream, **options)
+        except BaseException as error:
+            call.leave(error)
+            raise
+        if not stream or response.is_closed:
+            _ended(call, response)
+        else:
+            response.stream = stream_class(AsyncBody(response.stream, call))
+        return response
+
+    return send
+
+
+def _ended(call: calls.Call, response: Any) -> None:
+    if call.answer is not None and hasattr(response, "_content"):
+        call.answer.add(response.content)
+    call.leave()
+
+
+def _label(request: Any) -> tuple[str, labels.Label]:
+    url = request.url
+    # Only a body that is in memory has `_content`; to read any other would use it up.
+    return url.host, labels.of_request(request.method, url.netloc.decode(), url.path, getattr(request, "_content", None))
+
+
+def _connection_of(response: Any) -> socket.socket | None:
+    """Return the socket of an answer that has one for itself; an HTTP/2 connection is shared with other requests.
+
+    https://www.python-httpx.org/advanced/extensions/#network_stream
+    """
+    extensions = response.extensions
+    if not isinstance(extensions, Mapping) or extensions.get("http_version") != b"HTTP/1.1":
+        return None
+    stream = extensions.get("network_stream")
+    found = None if stream is None or response.is_closed else stream.get_extra_info("socket")
+    return found if isinstance(found, socket.socket) else None
