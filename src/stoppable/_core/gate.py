@@ -42,6 +42,9 @@ class Member:
 
     role: ClassVar[Role]
 
+    def body_ended(self) -> None:
+        """Note that the body of a stopped run has ended: what nobody will use any more is closed."""
+
 
 M = TypeVar("M", bound=Member)
 

@@ -416,8 +416,12 @@ class RunNode(Awaited, Run):
             if self.outcome.status is _LOST and self.sink is not None:
                 self.sink.died(self)
             return self._leave_parent()
-        if self.members and self._is_executed():
-            return False
+        if self.members:
+            if self._is_executed():
+                return False
+            if self.first_stop is not None:
+                for member in list(self.members):
+                    member.body_ended()
         if self.first_child is None:
             return self._conclude(_STOPPED)
         return self._settle_after_children(self.first_child)
@@ -432,6 +436,8 @@ class RunNode(Awaited, Run):
 
     def _conclude(self, status: Status, abandoned: Sequence[Abandoned] = ()) -> bool:
         """End the run with a terminal status; False if it already has one."""
+        if self.recorded is not None and self.recorded.is_automatic:
+            self.recorded.value()  # to read what models have answered takes a while: not while holding the lock
         with lock:
             if not self._write(status):
                 return False

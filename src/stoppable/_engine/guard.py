@@ -261,7 +261,7 @@ def _is_stream(kind: str, result: object, kwargs: dict[str, Any]) -> bool:
     return bool(kwargs.get("stream")) or (kind == "llm" and is_iterator)
 
 
-class _PassThrough(Chunks[Any]):
+class PassThrough(Chunks[Any]):
     """A proxy that changes only the iteration of what the method returned; it even has the same class."""
 
     __slots__ = ()
@@ -287,13 +287,13 @@ class _PassThrough(Chunks[Any]):
         return self._source.close()
 
 
-class _GuardedBlocking(_PassThrough, BlockingChunks[Any]):
+class _GuardedBlocking(PassThrough, BlockingChunks[Any]):
     __slots__ = ()
 
 
-class _GuardedAsync(_PassThrough, AsyncChunks[Any]):
+class _GuardedAsync(PassThrough, AsyncChunks[Any]):
     __slots__ = ()
 
 
-class _GuardedEither(_PassThrough, EitherChunks[Any]):
+class _GuardedEither(PassThrough, EitherChunks[Any]):
     __slots__ = ()

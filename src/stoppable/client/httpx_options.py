@@ -10,6 +10,7 @@ from stoppable._core.policy import seconds
 from stoppable.client.calls import Request, encoded
 from stoppable.client.settings import authorization, headers_of, is_loopback
 
+_OURS = {"stoppable.spare": True}  # in a run of this process, `instrument()` makes no boundary of such a request
 _STREAM_SILENCE = 60.0  # servers send a comment every few seconds: longer silence is a dead connection
 
 
@@ -36,6 +37,7 @@ def request_options(request: Request, timeout: float) -> dict[str, Any]:
         "content": None if request.body is None else encoded(request.body),
         "headers": headers_of(request),
         "timeout": httpx.Timeout(timeout, read=timeout + request.patience),
+        "extensions": _OURS,
     }
 
 

@@ -26,12 +26,13 @@ _PRELUDE, _CHECKSUM = 12, 4
 class Answer:
     """What one model call has answered so far."""
 
-    __slots__ = ("_raw", "_size", "_text")
+    __slots__ = ("_raw", "_seen", "_size", "_text")
 
     def __init__(self) -> None:
         self._raw: list[bytes] = []
         self._size = 0
         self._text = ""
+        self._seen = (0, "")  # the number of pieces that were read last, and what they said
 
     def add(self, data: bytes) -> None:
         """Keep data that has arrived."""
@@ -42,8 +43,10 @@ class Answer:
 
     def text(self) -> str:
         """Return the text that has arrived."""
-        data = b"".join(list(self._raw))
-        return self._text + _text_of(data)
+        pieces = list(self._raw)
+        if len(pieces) != self._seen[0]:
+            self._seen = len(pieces), _text_of(b"".join(pieces))
+        return self._text + self._seen[1]
 
     def _settle(self) -> None:
         """Read all but an event that may still be incomplete."""
@@ -54,6 +57,7 @@ class Answer:
         # Of something else that is as long, such as an image, nothing is kept.
         self._raw = [data[end:]] if end > 0 else []
         self._size = sum(map(len, self._raw))
+        self._seen = (0, "")
 
 
 class Answers(Partial):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -25,14 +25,12 @@ def is_stream(content_type: str | None) -> bool:
 class BlockingBody(BlockingChunks[Any]):
     """A body that blocking code reads."""
 
-    __slots__ = ("_call", "_find")
+    __slots__ = ("_call", "_cut_off")
 
-    def __init__(
-        self, source: Any, call: Call, *, finish: bool = False, find: Callable[[], socket.socket | None]
-    ) -> None:
+    def __init__(self, source: Any, call: Call, *, finish: bool = False, cut: Callable[[], bool]) -> None:
         super().__init__(source, finish=finish, entry=call)
         self._call = call
-        self._find = find
+        self._cut_off = cut
 
     def __next__(self) -> bytes:
         chunk: bytes = super().__next__()
@@ -46,29 +44,40 @@ class BlockingBody(BlockingChunks[Any]):
 
     def end(self) -> None:
         """Note that the body was read or closed."""
-        self._over = True
-        self._leave()
+        if not self._over:
+            self._over = True
+            self._leave()
 
     def _interrupt(self) -> None:
         if self._over or self._is_shielded:
             return
         self._cut = True
-        connection = self._find()
         with contextlib.suppress(Exception):
-            if connection is not None:
-                connection.shutdown(socket.SHUT_RDWR)
-            else:
+            if not self._cut_off():
                 closing.close_all((self._source,))
 
 
 class AsyncBody(AsyncChunks[Any]):
     """A body that a task reads."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_call", "_cut_off")
 
-    def __init__(self, source: Any, call: Call, *, finish: bool = False) -> None:
+    def __init__(
+        self, source: Any, call: Call, *, finish: bool = False, cut: Callable[[], object] | None = None
+    ) -> None:
         super().__init__(source, finish=finish, entry=call)
         self._call = call
+        self._cut_off = cut
+
+    def _read_failed(self, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError) and self._cut_off is not None:
+            self._cut_off()  # a second cancel, such as that of KILL, may have hit the client while it closed
+        super()._read_failed(error)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has arrived as a whole, or was closed."""
+        return self._over and not self._cut
 
     async def __anext__(self) -> bytes:
         chunk: bytes = await super().__anext__()
@@ -82,5 +91,6 @@ class AsyncBody(AsyncChunks[Any]):
 
     def end(self) -> None:
         """Note that the body was read or closed."""
-        self._over = True
-        self._leave()
+        if not self._over:
+            self._over = True
+            self._leave()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import socket
 import sys
 import threading
@@ -102,50 +101,62 @@ async def begin_async(host_and_label: Callable[..., tuple[str, Label]], *args: A
 
 
 class blocking:  # noqa: N801 - reads as a statement
-    """The time in which a thread waits for the answer to a request: INTERRUPT shuts its connection down.
+    """The time in which a thread waits for the answer to a request, which INTERRUPT ends with ``cut``.
 
-    A thread in ``recv()`` cannot be reached in any other way. ``find`` returns the socket, if it is known; otherwise it
-    is looked for among the variables of the functions that the thread executes.
+    A thread in ``recv()`` cannot be reached in any other way than through its connection. Without ``cut``, the
+    connection is looked for among the variables of the functions that the thread executes.
     """
 
-    __slots__ = ("_call", "_find", "_frame", "_hook", "_is_over", "_thread")
+    __slots__ = ("_call", "_cut", "_frame", "_hook", "_is_over", "_thread")
 
-    def __init__(self, call: Call, find: Callable[[], socket.socket | None] | None = None) -> None:
+    def __init__(self, call: Call, cut: Callable[[], bool] | None = None) -> None:
         self._call = call
-        self._find = find
+        self._cut = self._cut_unknown if cut is None else cut
 
     def __enter__(self) -> None:
         self._is_over = False
         self._thread = threading.get_ident()
-        self._frame = sys._getframe(1)
+        self._frame: FrameType | None = sys._getframe(1)
         self._hook: Hook | None = None
-        scope = self._call.scope
-        if isinstance(scope, RunNode):  # not in clean-up, which lasts until KILL
-            self._hook = Callback(scope, Moment.INTERRUPT, self._interrupt)
-            scope.add_hook(self._hook)
+        call = self._call
+        if call._run is not None:
+            call.holder = participants.join(call._run)
+        if isinstance(call.scope, RunNode):  # not in clean-up, which lasts until KILL
+            self._hook = Callback(call.scope, Moment.INTERRUPT, self._interrupt)
+            call.scope.add_hook(self._hook)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._is_over = True
-        del self._frame
+        self._frame = None
         if self._hook is not None:
             self._hook.remove()
-        if error is not None:
-            call = self._call
+        call = self._call
+        if error is None:
+            call.holder = None  # until it waits again, or reads the body
+        else:
             call.leave(error)
             if call.is_cut and isinstance(error, Exception):
                 call.cut_off()
 
     def _interrupt(self) -> None:
-        """Shut the connection down, as soon as there is one."""
+        """End the wait, as soon as that is possible: there may be no connection yet."""
         if self._is_over:
             return
-        found = (self._find or functools.partial(_socket_of, self._thread, getattr(self, "_frame", None)))()
-        if found is not None:
-            self._call.is_cut = True
-            with contextlib.suppress(OSError):  # the other side was faster
-                found.shutdown(socket.SHUT_RDWR)
-                return
-        control.get().call_at(clock.now() + _AGAIN_SECONDS, self._interrupt)
+        self._call.is_cut = True
+        if not self._cut():
+            control.get().call_at(clock.now() + _AGAIN_SECONDS, self._interrupt)
+
+    def _cut_unknown(self) -> bool:
+        return shut_down(_socket_of(self._thread, self._frame))
+
+
+def shut_down(connection: Any) -> bool:
+    """Shut a connection down, which wakes the thread that reads from it; False if there is none."""
+    if connection is None:
+        return False
+    with contextlib.suppress(OSError):  # the other side was faster
+        connection.shutdown(socket.SHUT_RDWR)
+    return True
 
 
 def _socket_of(thread: int, outermost: FrameType | None) -> socket.socket | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import socket
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -12,8 +12,8 @@ from stoppable._engine.outgoing import calls, labels
 from stoppable._engine.outgoing.bodies import AsyncBody, BlockingBody
 from stoppable._engine.plain import patches
 
-SPARED = "_is_spared_by_stoppable"
-"""An attribute of a client whose requests are no boundaries: those of stoppable itself."""
+SPARE = "stoppable.spare"
+"""An extension of requests that are no boundaries: those of stoppable itself."""
 
 
 def install(module: ModuleType) -> None:
@@ -52,7 +52,7 @@ def _streams(module: ModuleType) -> tuple[type[Any], type[Any]]:
 def _send_of(stream_class: type[Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        call = None if hasattr(self, SPARED) else calls.begin(_label, request)
+        call = None if SPARE in request.extensions else calls.begin(_label, request)
         if call is None:
             return original(self, request, stream=stream, **options)
         with calls.blocking(call):
@@ -60,8 +60,8 @@ def _send_of(stream_class: type[Any], original: Callable[..., Any]) -> Callable[
         if not stream or response.is_closed:
             _ended(call, response)
         else:
-            find = functools.partial(_connection_of, response)
-            response.stream = stream_class(BlockingBody(response.stream, call, find=find))
+            cut = functools.partial(_cut, response.extensions)
+            response.stream = stream_class(BlockingBody(response.stream, call, cut=cut))
         return response
 
     return send
@@ -70,18 +70,21 @@ def _send_of(stream_class: type[Any], original: Callable[..., Any]) -> Callable[
 def _async_send_of(stream_class: type[Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        call = None if hasattr(self, SPARED) else await calls.begin_async(_label, request)
+        call = None if SPARE in request.extensions else await calls.begin_async(_label, request)
         if call is None:
             return await original(self, request, stream=stream, **options)
         try:
             response = await original(self, request, stream=stream, **options)
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                _cut_failed(error)
             call.leave(error)
             raise
         if not stream or response.is_closed:
             _ended(call, response)
         else:
-            response.stream = stream_class(AsyncBody(response.stream, call))
+            cut = functools.partial(_cut, response.extensions)
+            response.stream = stream_class(AsyncBody(response.stream, call, cut=cut))
         return response
 
     return send
@@ -99,14 +102,29 @@ def _label(request: Any) -> tuple[str, labels.Label]:
     return url.host, labels.of_request(request.method, url.netloc.decode(), url.path, getattr(request, "_content", None))
 
 
-def _connection_of(response: Any) -> socket.socket | None:
-    """Return the socket of an answer that has one for itself; an HTTP/2 connection is shared with other requests.
+def _cut(extensions: Any) -> bool:
+    """Shut the connection of an answer down; not one of HTTP/2, which is shared with other requests.
 
     https://www.python-httpx.org/advanced/extensions/#network_stream
     """
-    extensions = response.extensions
-    if not isinstance(extensions, Mapping) or extensions.get("http_version") != b"HTTP/1.1":
-        return None
-    stream = extensions.get("network_stream")
-    found = None if stream is None or response.is_closed else stream.get_extra_info("socket")
-    return found if isinstance(found, socket.socket) else None
+    stream = extensions.get("network_stream") if isinstance(extensions, Mapping) else None
+    if stream is None or extensions.get("http_version") != b"HTTP/1.1":
+        return False
+    return calls.shut_down(stream.get_extra_info("socket"))
+
+
+def _cut_failed(error: BaseException) -> None:
+    """Shut down the connection of a request that was cancelled before its answer came.
+
+    httpcore closes it too, but a second cancel, such as that of KILL, hits it while it does so, and the server would
+    go on. Only the functions that the cancel went through know which connection it was.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_filename.endswith("http11.py"):
+            stream = getattr(frame.f_locals.get("self"), "_network_stream", None)
+            if stream is not None:
+                calls.shut_down(stream.get_extra_info("socket"))
+                return
+        trace = trace.tb_next

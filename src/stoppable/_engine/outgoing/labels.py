@@ -54,7 +54,7 @@ def of_grpc(target: str, method: str) -> Label:
         _GRPC_MODEL_METHODS.search(name)
     )
     is_model = is_model or _is_listed(f"{target}{method}")
-    return Label("llm" if is_model else "http", _clean(f"{target}{method}"))
+    return Label("llm" if is_model else "http", _clean(f"{target}{method}".lstrip("/")))
 
 
 def of_websocket(host: str, path: str) -> Label:

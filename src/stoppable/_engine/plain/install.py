@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from types import ModuleType
 
-from stoppable._engine.outgoing import for_httpx
+from stoppable._engine.outgoing import calls, for_aiohttp, for_grpc, for_http_client, for_httpx, for_websockets
 from stoppable._engine.plain import executors, futures, patches, pools, processes, queues, spawning, threads, whose
 
 _spared: dict[str, None] = {}
@@ -29,6 +29,7 @@ def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> Non
     whose.include(include)
     _spared.update(dict.fromkeys(spare))
     processes.spare(_spared)
+    calls.spare(_spared)
     patches.switch(on=True)
     patches.put(threading.Thread, "start", threads.start_of)
     patches.put(concurrent.futures.thread.ThreadPoolExecutor, "submit", executors.submit_of)
@@ -48,6 +49,7 @@ def uninstrument() -> None:
     whose.forget_included()
     _spared.clear()
     processes.spare(())
+    calls.spare(())
     patches.switch(on=False)
     patches.wait_no_longer()
     patches.take_away()
@@ -85,7 +87,14 @@ _LATER = {
     "multiprocessing.pool": _multiprocessing_pool,
     "multiprocessing.process": _multiprocessing,
     "uvloop": _uvloop,
+    "http.client": for_http_client.install,
+    "urllib3.connection": for_http_client.install_urllib3,
     "httpx": for_httpx.install,
     "httpx2": for_httpx.install,
+    "aiohttp": for_aiohttp.install,
+    "grpc._channel": for_grpc.install,
+    "grpc.aio._channel": for_grpc.install_aio,
+    "websockets.asyncio.client": for_websockets.install,
+    "websockets.sync.client": for_websockets.install,
 }
 """Optional libraries, which are patched when they are imported."""

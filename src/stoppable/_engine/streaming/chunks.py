@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from asyncio import AbstractEventLoop
 from typing import Any, Generic, Never, TypeVar
 
@@ -21,13 +22,23 @@ T = TypeVar("T")
 class Entry(Boundary):
     """The boundary of a stream, or of the call that makes one."""
 
-    __slots__ = ("is_cut",)
+    __slots__ = ("is_cut", "stream")
+
+    stream: weakref.ref[Chunks[Any]] | None
+    """The stream that it is the boundary of."""
 
     def __init__(self, kind: str, name: str | None) -> None:
         self.kind = kind
         self.name = name
         self._run = None
+        self.stream = None
         self.is_cut = False  # INTERRUPT ended it
+
+    def body_ended(self) -> None:
+        """Close a stream that was left open: its reader is gone."""
+        stream = None if self.stream is None or self.holder is not None else self.stream()
+        if stream is not None:
+            stream._close_left_open()
 
     def leave(self, error: BaseException | None = None) -> None:
         """Leave the boundary; ``error`` says how it ended."""
@@ -104,6 +115,7 @@ class Chunks(Generic[T]):
         if entry is not None:
             self._run = entry._run
             entry.holder = None
+            entry.stream = weakref.ref(self)
 
     # Its place in a run
 
@@ -134,6 +146,7 @@ class Chunks(Generic[T]):
             if not entry.enter_unpaid(scope):
                 return False
             entry.holder = None  # until a read begins
+            entry.stream = weakref.ref(self)
             self._entry = entry
         self._run = run
         return True
@@ -183,6 +196,9 @@ class Chunks(Generic[T]):
         error = GeneratorExit()
         error.__context__ = sys.exception()
         self._leave(error)
+
+    def _close_left_open(self) -> None:
+        raise NotImplementedError
 
     def _closables(self) -> tuple[Any, ...]:
         """Return the objects to close: the iterator, and the source that it was made from."""

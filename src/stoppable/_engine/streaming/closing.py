@@ -10,6 +10,8 @@ from asyncio import AbstractEventLoop, Task
 from collections.abc import Mapping
 from typing import Any
 
+from stoppable._engine import threads
+
 
 def close_all(closables: tuple[Any, ...]) -> None:
     """Close each object, even if closing another one raises."""
@@ -18,6 +20,17 @@ def close_all(closables: tuple[Any, ...]) -> None:
             close = getattr(closable, "close", None)
             if close is not None:
                 stack.callback(close)
+
+
+def close_elsewhere(closables: tuple[Any, ...]) -> None:
+    """Close objects that are no longer read, on a separate thread."""
+
+    def close() -> None:
+        with contextlib.suppress(Exception):  # there is nobody to tell
+            close_all(closables)
+
+    with contextlib.suppress(RuntimeError):  # the system cannot start a thread
+        threads.pool.submit(close)
 
 
 async def aclose_all(closables: tuple[Any, ...]) -> None:

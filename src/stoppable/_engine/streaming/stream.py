@@ -24,6 +24,7 @@ from stoppable._core import context, participants
 from stoppable._core.context import RunContext
 from stoppable._core.hooks import Callback, Hook, Moment, UserHook
 from stoppable._core.node import RunNode
+from stoppable._core.shield import shielded
 from stoppable._engine.streaming import closing
 from stoppable._engine.streaming.chunks import Chunks
 from stoppable._engine.streaming.pending import Pending
@@ -31,6 +32,8 @@ from stoppable._engine.tasks import TaskParticipant
 from stoppable.errors import AgentStopped, InvalidArgument
 
 T = TypeVar("T")
+
+_CLOSING_SECONDS = 5.0
 
 
 @overload
@@ -132,6 +135,12 @@ class BlockingChunks(Chunks[T], Iterator[T]):
     def __del__(self) -> None:
         self._shut()
 
+    def _close_left_open(self) -> None:
+        if not self._over:
+            self._over = True
+            closing.close_elsewhere(self._closables())  # closing may hang
+            self._leave_closed()
+
     def _make_hook(self, run: RunNode) -> Hook:
         # A UserHook, because that is called on a separate thread: closing may hang.
         return UserHook(run, Moment.INTERRUPT, functools.partial(_interrupt, weakref.ref(self)))
@@ -209,7 +218,8 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
         if not self._over:
             self._over = True
             try:
-                await closing.aclose_all(self._closables())
+                with shielded(_CLOSING_SECONDS):  # a CANCEL would leave the connection open
+                    await closing.aclose_all(self._closables())
             finally:
                 self._leave_closed()
 
@@ -226,6 +236,9 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
         await self._shut_async()
 
     def __del__(self) -> None:
+        self._close_left_open()
+
+    def _close_left_open(self) -> None:
         loop = self._loop or asyncio._get_running_loop()
         if not self._over:
             self._over = True
@@ -258,6 +271,9 @@ class EitherChunks(AsyncChunks[T], BlockingChunks[T]):
 
     def _interrupt(self) -> None:
         (BlockingChunks if self._loop is None else AsyncChunks)._interrupt(self)
+
+    def _close_left_open(self) -> None:
+        (BlockingChunks if self._loop is None else AsyncChunks)._close_left_open(self)
 
     def __del__(self) -> None:
         (BlockingChunks if self._loop is None else AsyncChunks).__del__(self)
