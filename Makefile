@@ -7,7 +7,7 @@ PARALLEL := -n 2 --dist worksteal
 PYTEST := $(BIN)/python -X dev -m pytest -q $(PARALLEL)
 SHELL := bash
 # where the coverage of the core and the engine comes from: measuring takes time
-MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain
+MEASURED := tests/spec tests/unit tests/machine tests/cases tests/plain tests/outgoing
 # what has a target of its own
 APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients --ignore tests/frameworks --ignore tests/libraries --ignore tests/adapters/adk --ignore tests/adapters/a2a --ignore tests/adapters/langgraph --ignore tests/adapters/openhands --ignore tests/browser --ignore tests/tutorial --ignore tests/fleet
 # the ids of tests that fail now and then and are being mended, one to a line; `make test` leaves them out

@@ -1,4 +1,4 @@
-"""Unmodified agents stop at their model calls, whatever the client: none begins after the stop, and its text is kept."""
+"""Unmodified agents stop at their model calls, whatever the client: none begins after the stop, the text is kept."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import gc
 import sys
 
 import pytest
+from tests.providers import TEXT, Providers
 from tests.waiting import until
 
 import stoppable
 
 from . import unmodified_agents as agents
-from .providers import TEXT, Providers
 
 # Other people's code, on the newest Pythons.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
 
 CASES = [
     pytest.param(make, is_async, id=f"{make.__name__}-{'async' if is_async else 'blocking'}")

@@ -416,15 +416,18 @@ class RunNode(Awaited, Run):
             if self.outcome.status is _LOST and self.sink is not None:
                 self.sink.died(self)
             return self._leave_parent()
-        if self.members:
-            if self._is_executed():
-                return False
-            if self.first_stop is not None:
-                for member in list(self.members):
-                    member.body_ended()
+        if self.members and self._is_executed():
+            return False
+        if self.members and self.first_stop is not None:
+            self._close_idle(self.members)
         if self.first_child is None:
             return self._conclude(_STOPPED)
         return self._settle_after_children(self.first_child)
+
+    @staticmethod
+    def _close_idle(members: Mapping[Member, bool]) -> None:
+        for member in list(members):
+            member.body_ended()
 
     def _settle_after_children(self, first: RunNode) -> bool:
         if first._is_unsettled():

@@ -136,7 +136,7 @@ _decoder = json.JSONDecoder()
 def _json_values(text: str) -> Iterator[Any]:
     at = 1 if text[:1] == "[" else 0
     while at < len(text):
-        if text[at] not in "{":
+        if text[at] != "{":
             at += 1
             continue
         try:

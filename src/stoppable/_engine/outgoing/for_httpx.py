@@ -99,7 +99,8 @@ def _ended(call: calls.Call, response: Any) -> None:
 def _label(request: Any) -> tuple[str, labels.Label]:
     url = request.url
     # Only a body that is in memory has `_content`; to read any other would use it up.
-    return url.host, labels.of_request(request.method, url.netloc.decode(), url.path, getattr(request, "_content", None))
+    body = getattr(request, "_content", None)
+    return url.host, labels.of_request(request.method, url.netloc.decode(), url.path, body)
 
 
 def _cut(extensions: Any) -> bool:

@@ -14,7 +14,7 @@ MODEL_URLS = "STOPPABLE_MODEL_URLS"
 # POST to one of these is a model call, whatever the host: gateways and servers of one's own have the same paths.
 _MODEL_PATHS = re.compile(
     r"""
-    / (chat|fim|agents) /completions $ | /completions $ | /responses $ | /embeddings $ | /conversations $  # OpenAI, Mistral
+    /completions $ | /responses $ | /embeddings $ | /conversations $                             # OpenAI, Mistral
     | /images/(generations|edits) $ | /audio/(speech|transcriptions|translations) $
     | /v1/messages $ | /anthropic/.*/messages $                                                  # Anthropic
     | :(stream)?(generate|raw)?(Content|Predict|predict)$ | :(batch)?embedContents?$             # Google

@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.providers.begun.append(path)
         is_stream = bool(body.get("stream", path == "/api/chat")) or "stream" in path.lower()
-        content_type, chunks = _chunks(path, is_stream=is_stream)
+        content_type, chunks = _answer(path, is_stream=is_stream)
         try:
             self._answer(content_type, chunks, is_stream=is_stream)
         except OSError:
@@ -94,7 +94,12 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ConnectionResetError
 
 
-def _chunks(path: str, *, is_stream: bool) -> tuple[str, Iterator[bytes]]:
+def answer_to(path: str, *, is_stream: bool) -> Iterator[bytes]:
+    """Return the pieces of an answer."""
+    return _answer(path, is_stream=is_stream)[1]
+
+
+def _answer(path: str, *, is_stream: bool) -> tuple[str, Iterator[bytes]]:
     if path.startswith("/model/"):
         if not is_stream:
             return _whole(
