@@ -18,12 +18,13 @@ _spared: dict[str, None] = {}
 
 
 def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> None:
-    """Make the threads, executor calls and processes that a run's code starts take part in the run.
+    """Make the requests, threads, executor calls and processes that a run's code starts take part in the run.
 
     They are listed in the receipt, a stop ends them where that is possible, and the run is not ``stopped`` before they
     have ended; after a stop none is started, except by clean-up. Outside runs and in ``detached()`` nothing changes. A
     thread takes part if it executes the user's code; ``include`` names installed modules that count as user code.
-    ``spare`` names shared programs that a command may start (``"tmux: server"``, ``"gpg-agent"``); they are left alone.
+    ``spare`` names shared programs that a command may start (``"tmux: server"``, ``"gpg-agent"``) and hosts
+    (``"telemetry.example.com"``); they are left alone.
     Further calls, such as those of adapters, add to both.
     """
     whose.include(include)
