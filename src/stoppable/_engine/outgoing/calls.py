@@ -20,6 +20,7 @@ from stoppable._engine.outgoing.answers import Answer, note
 from stoppable._engine.outgoing.labels import Label
 from stoppable._engine.plain import patches, scopes
 from stoppable._engine.streaming.chunks import GuardedEntry
+from stoppable.errors import AgentStopped
 
 _get = context.current.get
 _AGAIN_SECONDS = 0.05
@@ -48,9 +49,8 @@ class Call(GuardedEntry):
         """Raise AgentStopped in place of the error with which INTERRUPT ended the request."""
         try:
             self.scope.raise_stopped()
-        except BaseException as stopped:
-            if hasattr(stopped, "by_force"):
-                stopped.by_force = True
+        except AgentStopped as stopped:
+            stopped.by_force = True
             raise
 
 
