@@ -92,7 +92,11 @@ async def read_stream_async(target):
 @pytest.fixture(scope="module", autouse=True)
 def poller():
     """Keep gRPC's own thread for the whole module: it ends at some time after the last call."""
-    grpc.aio.init_grpc_aio()
+
+    async def begin():  # it asks for an event loop
+        grpc.aio.init_grpc_aio()
+
+    asyncio.run(begin())
     yield
     grpc.aio.shutdown_grpc_aio()
 

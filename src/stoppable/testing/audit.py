@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,10 +70,14 @@ def _writes(args: tuple[Any, ...]) -> bool:
     return isinstance(mode, str) and any(letter in mode for letter in "wax+")
 
 
+_STEP = asyncio.Handle._run.__code__
+"""Where an event loop calls a step of a task: the code around it is not that of the task."""
+
+
 def _caller() -> str:
     """Return the innermost place in the user's code; for a task of a library, where the user's task awaits it."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and _is_library(frame):
+    while frame.f_back is not None and _is_library(frame) and frame.f_code is not _STEP:
         frame = frame.f_back
     if _is_library(frame) and (task := tasks.starter()) is not None:
         awaiting = tasks.suspended_in(task.task.get_coro())
