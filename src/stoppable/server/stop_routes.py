@@ -128,6 +128,10 @@ class StopRoutes:
         if given != run_id:
             with contextlib.suppress(RunNotFound):
                 return cast("Receipt", await stop(run_id))
+            if may_wait:  # an app that starts its runs itself gives them the id without the tag
+                await stop(run_id, if_unknown_hold=True)
+            if may_wait:  # an app that starts its runs itself gives them the id without the tag
+                await stop(run_id, if_unknown_hold=True)
         try:
             return cast("Receipt", await stop(given, if_unknown_hold=may_wait))
         except RunNotFound:

@@ -20,6 +20,7 @@ _MOST_RAW = 1 << 18
 """Bytes of one answer that are kept unread: an event of a stream is about twenty times as long as its text."""
 _MOST_TEXT = 1 << 20
 """Characters of all answers of a run; the oldest ones are dropped."""
+_MOST_ANSWERS = 1024
 _PRELUDE, _CHECKSUM = 12, 4
 
 
@@ -63,19 +64,21 @@ class Answer:
 class Answers(Partial):
     """The partial of a run whose agent sets none: the text of its model calls, in the order in which they began."""
 
-    __slots__ = ("_answers",)
+    __slots__ = ("_answers", "_begun")
 
     is_automatic = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._answers: deque[Answer] = deque()
+        self._begun = 0
+        self._answers: deque[Answer] = deque(maxlen=_MOST_ANSWERS)
 
     def begin(self) -> Answer:
         """Return the place for the next answer."""
         answer = Answer()
         self._answers.append(answer)
-        if len(self._answers) % 64 == 0:  # a long run: see that it keeps no more than a limit
+        self._begun += 1
+        if self._begun % 64 == 0:  # a long run: see that it keeps no more than a limit
             self._shorten()
         return answer
 

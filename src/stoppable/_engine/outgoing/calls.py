@@ -13,6 +13,7 @@ from typing import Any
 from stoppable._core import clock, context, participants
 from stoppable._core.boundary import innermost
 from stoppable._core.context import RunContext
+from stoppable._core.gate import Role
 from stoppable._core.hooks import Callback, Hook, Moment
 from stoppable._core.node import RunNode
 from stoppable._engine import control
@@ -83,6 +84,8 @@ def begin(host_and_label: Callable[..., tuple[str, Label]], *args: Any) -> Call 
 
 
 def _is_covered(run: RunNode) -> bool:
+    if not any(member.role is Role.BOUNDARY for member in list(run.members or ())):
+        return False  # the usual case
     found = innermost(run)
     if found is not None and (found.kind in _COVER_REQUESTS or isinstance(found, Call)):
         return True

@@ -41,10 +41,15 @@ class Label(NamedTuple):
 
 def of_request(method: str, host: str, path: str, body: object = None) -> Label:
     """Return the label of a request; never with its query, which may contain a key."""
-    path = path.partition("?")[0]
-    if method.upper() == "POST" and _is_model_call(host, path):
-        return Label("llm", _clean(f"{host}{path}{_model_in(body)}"))
-    return Label("http", _clean(f"{method.upper()} {host}{_SECRET.sub('…', path)}"))
+    label = _of_url(method.upper(), host, path.partition("?")[0], os.environ.get(MODEL_URLS, ""))
+    return Label("llm", _clean(label.name + _model_in(body))) if label.kind == "llm" else label
+
+
+@functools.lru_cache(maxsize=256)  # an agent sends most of its requests to few places
+def _of_url(method: str, host: str, path: str, listed: str) -> Label:
+    if method == "POST" and (_MODEL_PATHS.search(path) is not None or _is_listed(f"{host}{path}", listed)):
+        return Label("llm", f"{host}{path}")
+    return Label("http", _clean(f"{method} {host}{_SECRET.sub('…', path)}"))
 
 
 def of_grpc(target: str, method: str) -> Label:
@@ -63,18 +68,10 @@ def of_websocket(host: str, path: str) -> Label:
     return Label("llm" if is_model else "http", _clean(f"WS {host}{_SECRET.sub('…', path.partition('?')[0])}"))
 
 
-def _is_model_call(host: str, path: str) -> bool:
-    return _MODEL_PATHS.search(path) is not None or _is_listed(f"{host}{path}")
-
-
-def _is_listed(url: str) -> bool:
-    return any(fnmatch.fnmatchcase(url, pattern) for pattern in _patterns(os.environ.get(MODEL_URLS, "")))
-
-
-@functools.lru_cache(maxsize=4)
-def _patterns(listed: str) -> tuple[str, ...]:
-    found = (pattern.strip().removeprefix("https://").removeprefix("http://") for pattern in listed.split(","))
-    return tuple(pattern for pattern in found if pattern)
+def _is_listed(url: str, listed: str | None = None) -> bool:
+    patterns = (os.environ.get(MODEL_URLS, "") if listed is None else listed).split(",")
+    wanted = (pattern.strip().removeprefix("https://").removeprefix("http://") for pattern in patterns)
+    return any(fnmatch.fnmatchcase(url, pattern) for pattern in wanted if pattern)
 
 
 def _model_in(body: object) -> str:
@@ -88,4 +85,6 @@ def _model_in(body: object) -> str:
 
 
 def _clean(name: str) -> str:
+    if len(name) <= _LONGEST and name.isprintable():
+        return name
     return "".join(char if char.isprintable() else "?" for char in name[:_LONGEST])
