@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 
 import pytest
 from tests.providers import TEXT, Providers
@@ -34,6 +35,17 @@ def instrumented():
     if "litellm" in sys.modules:
         sys.modules["litellm"].in_memory_llm_clients_cache.flush_cache()
     gc.collect()  # ordinary agents do not close their clients: here the warnings about that are ignored
+
+
+@pytest.fixture(scope="module", autouse=True)
+def litellms_own_threads():
+    """Let the threads begin that litellm keeps for its log: they outlive every test."""
+    thread_pool = pytest.importorskip("litellm.litellm_core_utils.thread_pool_executor").executor
+    all_there = threading.Barrier(5)
+    calls = [thread_pool.submit(all_there.wait, 60) for _ in range(4)]
+    all_there.wait(60)
+    for call in calls:
+        call.result()
 
 
 @pytest.fixture
