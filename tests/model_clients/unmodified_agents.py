@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else litellm asks the internet when it is imported
 ROUNDS = 20
 ASK = [{"role": "user", "content": "count"}]
 
@@ -140,7 +141,6 @@ def ollama(url: str, **which: bool) -> Callable[[], Any]:
 
 
 def litellm(url: str, **which: bool) -> Callable[[], Any]:
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the internet
     import litellm
 
     litellm.suppress_debug_info = True
