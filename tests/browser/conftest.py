@@ -16,6 +16,7 @@ from stoppable._core.ids import new_id
 
 from ..ports import held_port
 from ..served import DEADLINE, Server
+from ..waiting import wait_until
 
 try:
     from playwright import sync_api
@@ -82,6 +83,10 @@ class Served:
 
     def open_gate(self, name):
         (self.gates / name).touch()
+
+    def until_it_asks(self, run_id):
+        """Wait until a run of ``asker`` is inside its model call."""
+        wait_until((self.gates / f"asks-{run_id}").exists)
 
     def start(self, agent, run_id=None, **more):
         """Start a run and return its id."""

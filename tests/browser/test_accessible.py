@@ -16,6 +16,7 @@ AXE = Path(os.environ.get("AXE", ROOT / ".venv-node/node_modules/axe-core/axe.mi
 def runs(shared):
     """One run in each state."""
     stopping = shared.start("asker", labels={"for": "axe"}, owner="ann", policy=LONG)
+    shared.until_it_asks(stopping)
     shared.ask("POST", f"/runs/{stopping}/stop", json={"reason": "wrong topic"})
     lost = shared.start("deaf", input={"gate": "axe"}, labels={"for": "axe"}, policy=SHORT)
     shared.ask("POST", f"/runs/{lost}/stop?wait=60", json={})

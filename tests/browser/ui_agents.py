@@ -21,6 +21,7 @@ async def opened(gate):
 async def asker(gate: str = "never") -> str:
     """Make model calls until it is stopped; the first one lasts until its gate opens."""
     async with stoppable.boundary("llm", "ask"):
+        (GATES / f"asks-{stoppable.current_run().id}").touch()
         await opened(gate)
     stoppable.append_partial("the answer that was paid for\n")
     while True:

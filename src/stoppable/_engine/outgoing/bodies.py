@@ -69,10 +69,20 @@ class AsyncBody(AsyncChunks[Any]):
         self._call = call
         self._cut_off = cut
 
+    # A second cancel, such as that of KILL, may hit the client while it closes, and the server would go on.
+
     def _read_failed(self, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError) and self._cut_off is not None:
-            self._cut_off()  # a second cancel, such as that of KILL, may have hit the client while it closed
+            self._cut_off()
         super()._read_failed(error)
+
+    async def _shut_async(self) -> None:
+        try:
+            await super()._shut_async()
+        except asyncio.CancelledError:
+            if self._cut_off is not None:
+                self._cut_off()
+            raise
 
     @property
     def is_over(self) -> bool:
