@@ -69,7 +69,7 @@ def test_a_stop_is_accepted_once(cut):
     cut.start("a")
     result = cut.losing(lambda store: store.request_stop("a", StopIntent()))
     assert (answers(result), result.answers[0].record) == ({"a": Answer.ACCEPTED}, cut.get())
-    assert cut.audit() == [("stop", {"runs": {"a": "accepted"}, "hold": None})]
+    assert cut.audit() == [("stop", {"runs": {"a": "accepted"}, "hold": None, "owner": None})]
 
 
 def test_a_stop_with_a_key_is_accepted_once(cut):

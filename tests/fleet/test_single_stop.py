@@ -33,7 +33,7 @@ def test_the_statement_alone_keeps_and_tells_a_stop(stores, monkeypatch):
     told = {"status": "stopping", "mode": "graceful", "reason": "enough", "actor": "ann"}
     assert (event.seq, event.data) == (2, told)
     (entry,) = here.audit().result(SECONDS)
-    assert (entry.actor, entry.result) == ("ann", {"runs": {"a": "accepted"}, "hold": None})
+    assert (entry.actor, entry.result) == ("ann", {"runs": {"a": "accepted"}, "hold": None, "owner": None})
     assert stop(there).answer == "already_stopping"
     assert [way is not None for way in ways] == [True, False]
 
