@@ -112,7 +112,7 @@ class blocking:  # noqa: N801 - reads as a statement
 
     __slots__ = ("_call", "_cut", "_frame", "_hook", "_is_over", "_thread")
 
-    def __init__(self, call: Call, cut: Callable[[], bool] | None = None) -> None:
+    def __init__(self, call: Call, cut: Callable[[], object] | None = None) -> None:
         self._call = call
         self._cut = self._cut_unknown if cut is None else cut
 
@@ -142,12 +142,13 @@ class blocking:  # noqa: N801 - reads as a statement
                 call.cut_off()
 
     def _interrupt(self) -> None:
-        """End the wait, as soon as that is possible: there may be no connection yet."""
-        if self._is_over:
+        """End the wait, again and again until it is over: there may be no connection yet, or one that only begins."""
+        run = self._call._run
+        if self._is_over or run is None or run.outcome is not None:
             return
         self._call.is_cut = True
-        if not self._cut():
-            control.get().call_at(clock.now() + _AGAIN_SECONDS, self._interrupt)
+        self._cut()
+        control.get().call_at(clock.now() + _AGAIN_SECONDS, self._interrupt)
 
     def _cut_unknown(self) -> bool:
         return shut_down(_socket_of(self._thread, self._frame))
