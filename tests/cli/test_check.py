@@ -132,6 +132,7 @@ async def exits():
 
 async def blocks():
     with stoppable.boundary("tool", "work"):
+        # It blocks the event loop for longer than a trial takes, as an agent with a blocking client does.
         time.sleep(4)
 
 

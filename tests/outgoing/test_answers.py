@@ -101,3 +101,11 @@ def test_of_a_run_with_very_many_model_calls_the_oldest_are_dropped(monkeypatch)
     texts = run.partial.split("\n\n")
     assert texts[-1] == "word 127"
     assert len(texts) < 80
+
+
+def test_large_answers_without_text_are_not_kept():
+    run = RunNode("agent")
+    for _ in range(100):
+        answers.note(run).add(b'{"data": [' + b"0," * 100_000 + b"0]}")
+    kept = sum(len(piece) for answer in run.recorded._answers for piece in answer._raw)
+    assert kept <= 32 * 200_100

@@ -43,7 +43,7 @@ class Member:
     role: ClassVar[Role]
 
     def body_ended(self) -> None:
-        """Note that the body of a stopped run has ended: what nobody will use any more is closed."""
+        """Close what the code of a stopped run left open; called when that code has ended."""
 
 
 M = TypeVar("M", bound=Member)

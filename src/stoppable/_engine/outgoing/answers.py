@@ -21,6 +21,8 @@ _MOST_RAW = 1 << 18
 _MOST_TEXT = 1 << 20
 """Characters of all answers of a run; the oldest ones are dropped."""
 _MOST_ANSWERS = 1024
+_NEWEST = 16
+"""Answers of which the data is kept as well: embeddings, for example, are large and contain no text."""
 _PRELUDE, _CHECKSUM = 12, 4
 
 
@@ -48,6 +50,13 @@ class Answer:
         if len(pieces) != self._seen[0]:
             self._seen = len(pieces), _text_of(b"".join(pieces))
         return self._text + self._seen[1]
+
+    def keep_text_only(self) -> None:
+        """Forget the data: the answer is complete."""
+        self._text = self.text()
+        self._raw = []
+        self._size = 0
+        self._seen = (0, "")
 
     def _settle(self) -> None:
         """Read all but an event that may still be incomplete."""
@@ -78,7 +87,7 @@ class Answers(Partial):
         answer = Answer()
         self._answers.append(answer)
         self._begun += 1
-        if self._begun % 64 == 0:  # a long run: see that it keeps no more than a limit
+        if self._begun % _NEWEST == 0:  # a long run: see that it keeps no more than a limit
             self._shorten()
         return answer
 
@@ -88,7 +97,9 @@ class Answers(Partial):
 
     def _shorten(self) -> None:
         left = _MOST_TEXT
-        for answer in list(reversed(self._answers)):
+        for age, answer in enumerate(list(reversed(self._answers))):
+            if age >= _NEWEST:
+                answer.keep_text_only()
             left -= len(answer.text())
             if left < 0:
                 self._answers.remove(answer)
@@ -196,8 +207,8 @@ def _of_openai(value: dict[str, Any]) -> str | None:
     if not choices:
         return None if choices is None else ""
     choice = choices[0]  # of several, one is enough to show
-    said = choice.get("delta") or choice.get("message") or choice
-    return _joined(said.get("content") or said.get("text") or "")
+    message = choice.get("delta") or choice.get("message") or choice
+    return _joined(message.get("content") or message.get("text") or "")
 
 
 def _of_responses(value: dict[str, Any]) -> str | None:

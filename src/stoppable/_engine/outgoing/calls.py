@@ -67,7 +67,10 @@ def begin(host_and_label: Callable[..., tuple[str, Label]], *args: Any) -> Call 
     run = None if scope is None else scope.run_here()
     if scope is None or run is None or _is_covered(run):
         return None
-    host, label = host_and_label(*args)
+    try:
+        host, label = host_and_label(*args)
+    except Exception:
+        host, label = "", Label("http", "request")  # an argument that the client itself will complain about
     if host in _spared:
         return None
     call = Call(*label)
@@ -86,19 +89,19 @@ def begin(host_and_label: Callable[..., tuple[str, Label]], *args: Any) -> Call 
 def _is_covered(run: RunNode) -> bool:
     if not any(member.role is Role.BOUNDARY for member in list(run.members or ())):
         return False  # the usual case
-    found = innermost(run)
-    if found is not None and (found.kind in _COVER_REQUESTS or isinstance(found, Call)):
+    boundary = innermost(run)
+    if boundary is not None and (boundary.kind in _COVER_REQUESTS or isinstance(boundary, Call)):
         return True
-    here = participants.join(run)
-    around = None if here is None else here.inside
-    return around is not None and around.kind in _COVER_REQUESTS
+    participant = participants.join(run)
+    boundary = None if participant is None else participant.inside
+    return boundary is not None and boundary.kind in _COVER_REQUESTS
 
 
 async def begin_async(host_and_label: Callable[..., tuple[str, Label]], *args: Any) -> Call | None:
     """Enter the boundary of a request that a task sends."""
     try:
         return begin(host_and_label, *args)
-    except BaseException:
+    except AgentStopped:
         await participants.hold_back()
         raise
 
@@ -151,7 +154,8 @@ class blocking:  # noqa: N801 - reads as a statement
         control.get().call_at(clock.now() + _AGAIN_SECONDS, self._interrupt)
 
     def _cut_unknown(self) -> bool:
-        return shut_down(_socket_of(self._thread, self._frame))
+        frame = self._frame
+        return frame is not None and shut_down(_socket_of(self._thread, frame))
 
 
 def shut_down(connection: Any) -> bool:
@@ -163,22 +167,29 @@ def shut_down(connection: Any) -> bool:
     return True
 
 
-def _socket_of(thread: int, outermost: FrameType | None) -> socket.socket | None:
-    """Return the socket that the functions use which a thread executes inside a frame."""
+def _socket_of(thread: int, outermost: FrameType) -> socket.socket | None:
+    """Return the socket that the functions use which a thread executes inside a frame.
+
+    None if the thread has left that frame meanwhile: any socket would be that of other code.
+    """
+    connection: socket.socket | None = None
     frame = sys._current_frames().get(thread)
     while frame is not None and frame is not outermost:
         if "http2" in frame.f_code.co_filename:
             return None  # other requests share the connection
-        for value in list(frame.f_locals.values()):
-            found = value if isinstance(value, socket.socket) else _attribute(value, "_sock")
-            if isinstance(found, socket.socket):
-                return found
+        if connection is None:
+            sockets = map(_as_socket, list(frame.f_locals.values()))
+            connection = next((each for each in sockets if each is not None), None)
         frame = frame.f_back
-    return None
+    return None if frame is None else connection
 
 
-def _attribute(value: object, name: str) -> object:
+def _as_socket(value: object) -> socket.socket | None:
+    """Return a value that is a socket, or the socket that it is a wrapper of."""
+    if isinstance(value, socket.socket):
+        return value
     try:
-        return getattr(value, name, None)
+        wrapped = getattr(value, "_sock", None)
     except Exception:
         return None  # an object of the client whose attributes cannot be read now
+    return wrapped if isinstance(wrapped, socket.socket) else None

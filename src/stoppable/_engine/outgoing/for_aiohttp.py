@@ -99,8 +99,8 @@ class _Content:
             self._content.on_eof(self.body.end)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._content, name)
-        return functools.partial(self._read, found) if name in _READS else found
+        attribute = getattr(self._content, name)
+        return functools.partial(self._read, attribute) if name in _READS else attribute
 
     async def _read(self, read: Callable[..., Any], *args: Any, **options: Any) -> Any:
         # What has arrived as a whole may be read after a stop.

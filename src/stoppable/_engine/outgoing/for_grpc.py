@@ -40,46 +40,71 @@ def _label(method: Any) -> tuple[str, labels.Label]:
     return place.rpartition(":")[0], labels.of_grpc(place, method._method.decode())
 
 
-def _result_of(method: Any, call: calls.Call, args: Any, options: Any) -> Any:
-    """Make the call in a way that can be cancelled from another thread, and wait for it."""
-    future = method.future(*args, **options)
-    with calls.blocking(call, lambda: bool(future.cancel() or True)):
-        result = future.result()
-    call.leave()
-    return result, future
+def _begin(call: calls.Call | None, make: Callable[[], Any]) -> Any:
+    """Begin a call of gRPC inside its boundary, and leave that if it cannot begin."""
+    try:
+        answer = make()
+    except BaseException as error:
+        if call is not None:
+            call.leave(error)
+        raise
+    if call is not None:
+        call.answer = None  # what arrives are objects, not text
+    return answer
 
 
 def _call_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def invoke(self: Any, *args: Any, **options: Any) -> Any:
-        call = calls.begin(_label, self)
-        return original(self, *args, **options) if call is None else _result_of(self, call, args, options)[0]
-
-    return invoke
+    return _waiting_of(original, lambda result, _future: result)
 
 
 def _with_call_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def with_call(self: Any, *args: Any, **options: Any) -> Any:
-        call = calls.begin(_label, self)
-        return original(self, *args, **options) if call is None else _result_of(self, call, args, options)
+    return _waiting_of(original, lambda result, future: (result, future))
 
-    return with_call
+
+def _waiting_of(original: Callable[..., Any], returned: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def invoke(self: Any, *args: Any, **options: Any) -> Any:
+        call = calls.begin(_label, self)
+        if call is None:
+            return original(self, *args, **options)
+        # As a future, because that can be cancelled from another thread.
+        future = _begin(call, lambda: self.future(*args, **options))
+        with calls.blocking(call, future.cancel):
+            result = future.result()
+        call.leave()
+        return returned(result, future)
+
+    return invoke
 
 
 def _stream_of(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def stream(self: Any, *args: Any, **options: Any) -> Any:
         call = calls.begin(_label, self)
-        if call is None:
-            return original(self, *args, **options)
-        try:
-            answers = original(self, *args, **options)
-        except BaseException as error:
-            call.leave(error)
-            raise
-        call.answer = None  # what arrives are objects
-        return _Stream(answers, call, cut=lambda: bool(answers.cancel() or True))
+        answers = _begin(call, lambda: original(self, *args, **options))
+        return answers if call is None else _Stream(answers, call, cut=lambda: bool(answers.cancel() or True))
+
+    return stream
+
+
+def _async_call_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def invoke(self: Any, *args: Any, **options: Any) -> Any:
+        call = calls.begin(_label, self)
+        answer = _begin(call, lambda: original(self, *args, **options))
+        if call is not None:
+            answer.add_done_callback(lambda done: call.leave(asyncio.CancelledError() if done.cancelled() else None))
+        return answer
+
+    return invoke
+
+
+def _async_stream_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def stream(self: Any, *args: Any, **options: Any) -> Any:
+        call = calls.begin(_label, self)
+        answers = _begin(call, lambda: original(self, *args, **options))
+        return answers if call is None else _AsyncStream(answers, call)
 
     return stream
 
@@ -98,6 +123,7 @@ class _AsyncStream(PassThrough, AsyncBody):
 
     __slots__ = ()
 
+    # gRPC's own method takes the place of the one that other clients' bodies are read with.
     async def read(self) -> Any:  # type: ignore[override]
         """Read the next answer, as gRPC does."""
         return await self._step_async(self._source.read)
@@ -114,37 +140,3 @@ class _Cancelling:
 
     def close(self) -> None:
         self._call.cancel()
-
-
-def _async_call_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def invoke(self: Any, *args: Any, **options: Any) -> Any:
-        call = calls.begin(_label, self)
-        if call is None:
-            return original(self, *args, **options)
-        try:
-            answer = original(self, *args, **options)
-        except BaseException as error:
-            call.leave(error)
-            raise
-        answer.add_done_callback(lambda done: call.leave(asyncio.CancelledError() if done.cancelled() else None))
-        return answer
-
-    return invoke
-
-
-def _async_stream_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def stream(self: Any, *args: Any, **options: Any) -> Any:
-        call = calls.begin(_label, self)
-        if call is None:
-            return original(self, *args, **options)
-        try:
-            answers = original(self, *args, **options)
-        except BaseException as error:
-            call.leave(error)
-            raise
-        call.answer = None
-        return _AsyncStream(answers, call)
-
-    return stream

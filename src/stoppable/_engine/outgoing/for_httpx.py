@@ -26,6 +26,7 @@ def install(module: ModuleType) -> None:
 def _streams(module: ModuleType) -> tuple[type[Any], type[Any]]:
     """Return the classes of bodies; a client accepts no body that is not of its own base class."""
 
+    # mypy cannot know the base classes: they are those of httpx or of httpx2.
     class BlockingStream(module.SyncByteStream):  # type: ignore[misc, name-defined]
         def __init__(self, body: BlockingBody) -> None:
             self._body = body
