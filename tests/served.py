@@ -20,29 +20,39 @@ class Server:
         self.process = process
         self._lines = queue.Queue()
         self._said = ""
-        self._reader = threading.Thread(target=lambda: [self._lines.put(line) for line in process.stderr], daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            self._lines.put(line)
+        self._lines.put("")  # it has ended, and whoever waits for its words would wait in vain
+
+    def _next_line(self, within):
+        try:
+            line = self._lines.get(timeout=within)
+        except queue.Empty:
+            raise AssertionError(f"the server does not go on: {self._said}") from None
+        assert line, f"the server has ended: {self._said}"
+        self._said += line
+        return line
 
     def url(self, within=3 * DEADLINE):  # imports take long on a busy machine
         """Return its address, once it listens."""
         while not (found := re.search(r"at (http://\S+)", self._said)):
-            try:
-                self._said += self._lines.get(timeout=within)
-            except queue.Empty:
-                raise AssertionError(f"the server does not start: {self._said}") from None
+            self._next_line(within)
         return found[1]
 
     def greeting(self):
         """Return what it says to whoever starts it."""
         while "Ctrl-C here ends" not in self._said:
-            self._said += self._lines.get(timeout=3 * DEADLINE)  # imports take long on a busy machine
+            self._next_line(3 * DEADLINE)
         return self._said
 
     def hear(self, text):
         """Wait until it says something that has a text in it."""
-        while text not in (line := self._lines.get(timeout=DEADLINE)):
-            self._said += line
-        self._said += line
+        while text not in self._next_line(DEADLINE):
+            pass
 
     def said(self):
         """Return all that it said, once it has ended."""

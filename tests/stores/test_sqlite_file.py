@@ -61,6 +61,27 @@ def test_a_database_of_another_program_is_refused_and_left_as_it_is(path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("statement", range(5))
+def test_a_file_that_another_process_makes_meanwhile_is_ours(path, open_store, monkeypatch, statement):
+    """Replicas are started together, and each may be the first at any moment."""
+    executed = []
+
+    def make_it_first(_cursor, sql, _bindings):
+        executed.append(sql)
+        if len(executed) == statement + 1:
+            connection.open_writer(path, "full").close()
+        return True
+
+    def trace(opened):
+        if not executed:
+            opened.set_exec_trace(make_it_first)
+
+    monkeypatch.setattr(apsw, "connection_hooks", [trace])
+    connection.open_writer(path, "full").close()
+    assert len(executed) > statement
+    open_store()
+
+
 def test_a_file_of_a_newer_stoppable_is_refused(path, open_store):
     open_store().close()
     file = apsw.Connection(str(path))

@@ -111,9 +111,9 @@ def _wait(connection: apsw.Connection) -> None:
 
 def _recognise(connection: apsw.Connection, path: Path) -> None:
     """Refuse a file of another program, before anything in it is changed."""
-    if connection.pragma("application_id") == APPLICATION_ID:
-        return
-    if connection.execute("SELECT count(*) FROM sqlite_schema").get:
+    # In this order: another process may be making the file, and it writes its tables and its mark at once.
+    has_tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if has_tables and connection.pragma("application_id") != APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program: give another path")
 
 
