@@ -348,7 +348,7 @@ async def test_a_process_that_cannot_be_ended_makes_the_run_lost_and_is_named(cl
     clock.advance(2)
     assert (await handle.outcome()).status == "lost"
     told = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
-    assert any(f"processes {processes[0].pid} (sleep)" in name for name in told), told
+    assert any(f"processes {processes[0].pid} (sleep)" in name for name in told), (told, processes[0])
     processes[0].kill()
     await until(lambda: handle.run.main is None)
 
