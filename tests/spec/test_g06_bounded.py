@@ -381,3 +381,21 @@ async def test_a_run_that_looks_after_its_call_in_an_executor_keeps_its_grace(cl
     assert (handle.run.rung, handle.run.receipt.blind) == (None, False)
     saved.set()
     assert (await handle.outcome()).clean
+
+
+async def test_a_run_that_ended_while_its_call_was_waited_for_is_not_called_blind(clock):
+    begun, done = threading.Event(), threading.Event()
+
+    def tool():
+        begun.set()
+        done.wait(60)
+
+    handle = await stoppable.spawn(asyncio.to_thread, tool)
+    await wait(begun.is_set)
+    await handle.stop()
+    done.set()
+    await handle.outcome()
+    stop = handle.run.first_stop
+    assert stop.is_call_awaited
+    assert not stop.recheck_call(), "its receipt is final"
+    assert not handle.run.receipt.blind

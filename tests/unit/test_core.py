@@ -11,7 +11,7 @@ import pytest
 
 import stoppable
 from stoppable import InvalidArgument, Mode, Policy, Rung
-from stoppable._core import context, participants
+from stoppable._core import context, partial, participants
 from stoppable._core.boundary import Boundary
 from stoppable._core.hooks import Moment, UserHook
 from stoppable._core.node import RunNode
@@ -210,6 +210,20 @@ async def test_a_sink_is_told_what_a_run_does():
         ("saved", {"rows": 3}),
         ("left", "child", "store"),
     ]
+
+
+def test_of_two_threads_that_make_the_partial_at_once_neither_loses_its_text(monkeypatch):
+    run = RunNode("agent")
+
+    @contextlib.contextmanager
+    def another_thread_is_faster():
+        monkeypatch.undo()
+        inside(run, stoppable.append_partial, "first ")
+        yield
+
+    monkeypatch.setattr(partial, "lock", another_thread_is_faster())
+    inside(run, stoppable.append_partial, "second")
+    assert run.partial == "first second"
 
 
 async def test_a_receipt_of_a_child_leaves_out_what_is_not_below_it():
