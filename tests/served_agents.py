@@ -5,6 +5,7 @@ import functools
 import logging.handlers
 import os
 import queue
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -42,6 +43,14 @@ async def listening():
     stoppable.on_end(lambda _: listener.stop())
     async with stoppable.boundary("llm", "listen"):
         await stoppable.sleep(600)
+
+
+@stoppable.agent
+async def connecting():
+    """Make a connection outside any boundary, and wait for a stop."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        async with stoppable.boundary("llm", "wait"):
+            await stoppable.sleep(600)
 
 
 @stoppable.agent

@@ -58,6 +58,7 @@ type Receipt = {
   nodes: Became[];
   enteredAfter: string[];
   libraryThreads: string[];
+  unguarded: string[];
   tooLate: boolean;
   blind: boolean;
   requestedAt: number | null;

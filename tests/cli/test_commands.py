@@ -361,6 +361,15 @@ def test_show_of_a_stopped_run_has_its_receipt(stoppable, client, unique):
     assert "enough" in told
 
 
+def test_the_receipt_names_connections_outside_any_boundary(stoppable, client, unique):
+    client.start("connecting", run_id=unique)
+    next(event for event in client.events(unique) if event.type == "entered")
+    client.stop(unique, wait=30)
+    (connection,) = stoppable.json("receipt", unique)["unguarded"]
+    assert "served_agents.py:" in connection
+    assert "connection outside any boundary: 127.0.0.1:" in stoppable("show", unique).stdout
+
+
 def test_the_receipt_names_the_threads_of_libraries_that_run_on(stoppable, client, unique):
     client.start("listening", run_id=unique)
     next(event for event in client.events(unique) if event.type == "entered")

@@ -40,6 +40,7 @@ _LATER_STOPS_KEPT = 64
 _BOUNDARY, _HOOK, _REMOTE, _AT_STOP = Role.BOUNDARY, Role.HOOK, Role.REMOTE, Moment.STOP
 _LISTENING = (Moment.STOP, Moment.INTERRUPT)
 _ACCEPTED = Answer.ACCEPTED
+_MOST_UNGUARDED = 20
 
 
 class RunNode(Awaited, Run):
@@ -65,6 +66,7 @@ class RunNode(Awaited, Run):
         "recorded",
         "rung",
         "started_at",
+        "unguarded",
         "was_blind",
         "was_interrupted",
     )
@@ -108,6 +110,7 @@ class RunNode(Awaited, Run):
         self.body_end: tuple[object, BaseException | None] | None = None
         self.outcome: Outcome[Any] | None = None
         self.library_threads: tuple[str, ...] = ()  # as the agent process reported them, or as they are at its end
+        self.unguarded: tuple[str, ...] = ()  # connections that code of its subtree made outside every boundary
         self._on_end = []
         self.budget: Budget | None = None
         if parent is None:
@@ -313,6 +316,13 @@ class RunNode(Awaited, Run):
                     self.note_clean(clean=False)
                 self.deliver()
             return True
+
+    def note_unguarded(self, connection: str) -> None:
+        """Remember a connection that no boundary was around, for the receipts of this run and those above it."""
+        with lock:
+            for run in self.lineage():
+                if connection not in run.unguarded and len(run.unguarded) < _MOST_UNGUARDED:
+                    run.unguarded = (*run.unguarded, connection)
 
     def note_clean(self, *, clean: bool | None) -> None:
         """Record that a clean-up was cut short (False), or may have been (None); it never improves."""

@@ -43,6 +43,7 @@ def write(run: RunNode, answer: Answer) -> Receipt:
         ended_at=ended_at,
         blind=any(stop.is_blind for stop in stops) if outcome is None else run.was_blind,
         library_threads=run.library_threads,
+        unguarded=run.unguarded,
         ladder=_ladder(run, stops, is_final=status.terminal),
     )
 

@@ -86,6 +86,11 @@ class Receipt:
 
     The first twenty, each with its module; then the number of the others.
     """
+    unguarded: tuple[str, ...] = ()
+    """Connections that code of the run made outside every boundary, with file and line; no stop sees what they do.
+
+    The first twenty; ``instrument()`` notes them.
+    """
     ladder: tuple[Step, ...] = ()
     """The rungs that were climbed and, until it is final, those that will be."""
 

@@ -168,14 +168,21 @@ def _facts(
         yield "fate", told if count == 1 else told.append(f" ×{count}")
     if found.entered_after:
         yield "after it", plain(counted(found.entered_after))
-    if found.library_threads:
-        yield "beside it", plain(f"library threads, not part of the run: {', '.join(found.library_threads)}")
+    yield from _unseen(found)
     if found.too_late:
         yield "too late", Text("it finished before it noticed the stop")
     if outcome is not None:
         yield "clean-up", Text(_CLEAN_UP[outcome.clean])
         if with_output:
             yield from _output(outcome.partial, outcome.result, full=full)
+
+
+def _unseen(found: Receipt) -> Iterable[tuple[str, Text]]:
+    """Yield what the stop did not reach."""
+    if found.library_threads:
+        yield "beside it", plain(f"library threads, not part of the run: {', '.join(found.library_threads)}")
+    for connection in found.unguarded:
+        yield "unguarded", plain(f"connection outside any boundary: {connection}")
 
 
 def _never_looked(found: Receipt) -> str:

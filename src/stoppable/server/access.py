@@ -165,7 +165,8 @@ async def visible_receipt(supervisor: Supervisor, caller: Principal, receipt: Re
 
     Labels in flight have no owner, so they are taken from the remaining nodes.
     """
-    if caller.sees_all or not (receipt.nodes or receipt.in_flight or receipt.entered_after or receipt.library_threads):
+    names = (receipt.nodes, receipt.in_flight, receipt.entered_after, receipt.library_threads, receipt.unguarded)
+    if caller.sees_all or not any(names):
         return receipt
     found = {record.id: caller.sees_run(record) for record in await supervisor.tree(receipt.run_id)}
     for run_id in {node.run_id for node in receipt.nodes} - set(found):  # its parent was in the store after it
@@ -174,9 +175,9 @@ async def visible_receipt(supervisor: Supervisor, caller: Principal, receipt: Re
         return receipt
     own = {run_id for run_id, is_seen in found.items() if is_seen}
     nodes = tuple(node for node in receipt.nodes if node.run_id in own)
-    names = {f"{node.kind}:{node.name}" if node.name else node.kind for node in nodes}
-    in_flight = tuple(one for one in receipt.in_flight if one in names)
-    return replace(receipt, nodes=nodes, in_flight=in_flight, entered_after=(), library_threads=())
+    labels = {f"{node.kind}:{node.name}" if node.name else node.kind for node in nodes}
+    in_flight = tuple(label for label in receipt.in_flight if label in labels)
+    return replace(receipt, nodes=nodes, in_flight=in_flight, entered_after=(), library_threads=(), unguarded=())
 
 
 async def _is_seen(supervisor: Supervisor, caller: Principal, run_id: str) -> bool:

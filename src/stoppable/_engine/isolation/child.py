@@ -149,7 +149,7 @@ class _Reporter(Sink):
         abandoned = tuple(name for stop in run.stops() for lost, name in stop.abandoned if lost is run)
         threads = () if run is self._root else run.library_threads  # those of the root end with this process
         with contextlib.suppress(OSError):  # the parent has gone
-            self._line.send(Ended(run.id, outcome, run.delivered_at is not None, abandoned, threads))
+            self._line.send(Ended(run.id, outcome, run.delivered_at is not None, abandoned, threads, run.unguarded))
 
     def entered(self, run: RunNode, boundary: Boundary) -> None:
         """Report a boundary."""

@@ -157,7 +157,7 @@ class Mirror:
         del self._runs[run.id]
         run.withdraw(seat)
         self._process.has_ended(run)
-        note_delivery(run, message)
+        note_end(run, message)
         run.end(outcome.result, outcome.error)
 
     def close(self, error: Callable[[RunNode], Exception], *, clean: bool | None) -> None:
@@ -203,8 +203,10 @@ def spend(run: RunNode, kind: str) -> None:
         run.budget.spend(kind)
 
 
-def note_delivery(run: RunNode, ended: Ended) -> None:
-    """Record that the stop was delivered in the agent process; only that process knows whether clean-up ran."""
+def note_end(run: RunNode, ended: Ended) -> None:
+    """Record what only the agent process knows: connections, whether the stop was delivered, how clean-up went."""
+    for connection in ended.unguarded:
+        run.note_unguarded(connection)
     if ended.delivered or ended.outcome.status is Status.STOPPED:  # or it was stopped before it began
         run.deliver(raised=True)
     run.note_clean(clean=ended.outcome.clean)

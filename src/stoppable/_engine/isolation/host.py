@@ -20,7 +20,7 @@ from stoppable._core.participants import Participant
 from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
 from stoppable._engine.agent_functions import body_of
-from stoppable._engine.isolation.child_runs import ChildProcess, Mirror, note_delivery
+from stoppable._engine.isolation.child_runs import ChildProcess, Mirror, note_end
 from stoppable._engine.isolation.messages import Acknowledged, Ended, Item, Line, Sender, StartAgent, StopRequest, pack
 from stoppable._engine.isolation.reaped import ReapedProcess
 from stoppable._engine.isolation.values import Values
@@ -179,7 +179,7 @@ class AgentProcess(ChildProcess):
     def _ended(self, ended: Ended) -> Any:
         self._has_ended = True
         self.has_ended(self._run)
-        note_delivery(self._run, ended)  # code that hangs in the process ends with it
+        note_end(self._run, ended)  # code that hangs in the process ends with it
         if ended.outcome.error is not None:
             raise ended.outcome.error
         return ended.outcome.result

@@ -164,6 +164,7 @@ class Ended:
     delivered: bool
     abandoned: tuple[Abandoned, ...] = ()
     library_threads: tuple[str, ...] = ()
+    unguarded: tuple[str, ...] = ()
 
 
 Message: TypeAlias = (

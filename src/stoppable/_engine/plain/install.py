@@ -10,7 +10,15 @@ import threading
 from collections.abc import Iterable
 from types import ModuleType
 
-from stoppable._engine.outgoing import calls, for_aiohttp, for_grpc, for_http_client, for_httpx, for_websockets
+from stoppable._engine.outgoing import (
+    calls,
+    for_aiohttp,
+    for_grpc,
+    for_http_client,
+    for_httpx,
+    for_sockets,
+    for_websockets,
+)
 from stoppable._engine.plain import executors, futures, patches, pools, processes, queues, spawning, threads, whose
 
 _spared: dict[str, None] = {}
@@ -88,6 +96,7 @@ _LATER = {
     "multiprocessing.pool": _multiprocessing_pool,
     "multiprocessing.process": _multiprocessing,
     "uvloop": _uvloop,
+    "socket": for_sockets.install,
     "http.client": for_http_client.install,
     "urllib3.connection": for_http_client.install_urllib3,
     "httpx": for_httpx.install,
