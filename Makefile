@@ -93,7 +93,7 @@ flakes: ## run the tests that changed since BASE=… twenty times beside two bus
 
 test-clients: ## stop calls and streams of the openai and httpx clients, against a scripted model server
 	$(call environment,.venv-clients,dev$(comma)clients)
-	.venv-clients/bin/python -X dev -m pytest -q tests/model_clients
+	.venv-clients/bin/python -X dev -m pytest -q -n 2 --dist worksteal tests/model_clients
 
 test-api: ## hold the server to its OpenAPI document
 	$(call environment,.venv-api,dev$(comma)api)
@@ -255,6 +255,7 @@ bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-peers,peers)
 	.venv-bench/bin/python bench/core.py
 	.venv-bench/bin/python bench/participants.py
+	.venv-bench/bin/python bench/outgoing.py
 	.venv-bench/bin/python bench/supervisor.py
 	.venv-bench/bin/python bench/server.py
 	$(call environment,.venv-adk,dev$(comma)adk,--upgrade-package google-adk)

@@ -220,3 +220,19 @@ MODEL = {
     "ollama": "llama",
 }
 """What the receipt says of the model."""
+
+
+# The same, for programs that start an agent by its name
+
+
+def blocking(client: str, url: str, is_stream: bool) -> None:
+    """Talk to a model with a blocking client."""
+    globals()[client](url, is_async=False, is_stream=is_stream)()
+
+
+async def awaited(client: str, url: str, is_stream: bool) -> None:
+    """Talk to a model with an async client."""
+    await globals()[client](url, is_async=True, is_stream=is_stream)()
+
+
+AGENTS = {"blocking": blocking, "awaited": awaited}

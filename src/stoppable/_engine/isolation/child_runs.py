@@ -204,7 +204,9 @@ def spend(run: RunNode, kind: str) -> None:
 
 
 def note_end(run: RunNode, ended: Ended) -> None:
-    """Record what only the agent process knows: connections, whether the stop was delivered, how clean-up went."""
+    """Record what only the agent process knows: whether the stop was delivered, how clean-up went, what models said."""
+    if run.recorded is None and ended.outcome.partial is not None:  # one that the agent set was told at once
+        run.recorded = Partial(ended.outcome.partial)
     for connection in ended.unguarded:
         run.note_unguarded(connection)
     if ended.delivered or ended.outcome.status is Status.STOPPED:  # or it was stopped before it began

@@ -73,36 +73,40 @@ class Answer:
 class Answers(Partial):
     """The partial of a run whose agent sets none: the text of its model calls, in the order in which they began."""
 
-    __slots__ = ("_answers", "_begun")
+    __slots__ = ("_complete", "_newest", "_size")
 
     is_automatic = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun = 0
-        self._answers: deque[Answer] = deque(maxlen=_MOST_ANSWERS)
+        self._newest: deque[Answer] = deque()
+        self._complete: deque[Answer] = deque()
+        self._size = 0  # of the texts of those that are complete
 
     def begin(self) -> Answer:
         """Return the place for the next answer."""
         answer = Answer()
-        self._answers.append(answer)
-        self._begun += 1
-        if self._begun % _NEWEST == 0:  # a long run: see that it keeps no more than a limit
-            self._shorten()
+        with lock:
+            self._newest.append(answer)
+            oldest = self._newest.popleft() if len(self._newest) > _NEWEST else None
+        if oldest is not None:
+            oldest.keep_text_only()
+            self._keep(oldest)
         return answer
 
     def value(self) -> object:
         """Return the text of all answers, with an empty line between two; None if there is none."""
-        return "\n\n".join(filter(None, (answer.text() for answer in list(self._answers)))) or None
+        answers = (*list(self._complete), *list(self._newest))
+        return "\n\n".join(filter(None, (answer.text() for answer in answers))) or None
 
-    def _shorten(self) -> None:
-        left = _MOST_TEXT
-        for age, answer in enumerate(list(reversed(self._answers))):
-            if age >= _NEWEST:
-                answer.keep_text_only()
-            left -= len(answer.text())
-            if left < 0:
-                self._answers.remove(answer)
+    def _keep(self, answer: Answer) -> None:
+        """Keep the text of an answer, and of all of them no more than a limit."""
+        with lock:
+            if text := answer.text():
+                self._complete.append(answer)
+                self._size += len(text)
+            while self._size > _MOST_TEXT or len(self._complete) > _MOST_ANSWERS:
+                self._size -= len(self._complete.popleft().text())
 
 
 def note(run: RunNode) -> Answer | None:
