@@ -56,7 +56,8 @@ def check_end(record, providers, make, *, is_stream):
     """Check what a stopped run kept, and that no other call was begun."""
     nodes = [node for node in record.receipt.nodes if node.kind == "llm"]
     assert record.status == "stopped", record
-    assert [str(node.fate) for node in nodes] == ["closed" if is_stream else "finished"]
+    fates = (["closed"], ["finished"]) if is_stream else (["finished"],)  # all of a stream may be there already
+    assert [str(node.fate) for node in nodes] in fates
     assert agents.MODEL.get(make.__name__, "gpt-5") in nodes[0].name
     assert len(providers.begun) == 1
     check_partial(record.outcome, is_stream=is_stream)
@@ -86,15 +87,23 @@ async def test_in_an_agent_process_a_graceful_stop_lets_no_other_call_begin(prov
 
 
 @every_client
-@pytest.mark.parametrize("mode", ["immediate", "kill"])
-async def test_in_an_agent_process_force_ends_a_call_that_hangs(providers, make, is_async, mode):
+async def test_in_an_agent_process_force_ends_a_call_that_hangs(providers, make, is_async):
     stoppable.instrument()
     agent = agents.AGENTS[entry(is_async)]
     handle = await stoppable.spawn(agent, make.__name__, providers.url, True, isolation="process")
     await until(lambda: providers.streaming.acquire(blocking=False), SECONDS)
-    await handle.stop(mode)
-    check(handle, await handle.outcome(), make, {"interrupted", "closed", "cancelled", "killed"})
+    await handle.stop("immediate")
+    check(handle, await handle.outcome(), make, {"interrupted", "closed", "cancelled"})
     assert len(providers.begun) == 1
+    await acquire(providers.closed)
+
+
+async def test_kill_ends_the_agent_process_with_its_call(providers):
+    stoppable.instrument()
+    handle = await stoppable.spawn(agents.blocking, "openai_chat", providers.url, True, isolation="process")
+    await until(lambda: providers.streaming.acquire(blocking=False), SECONDS)
+    await handle.stop("kill")
+    check(handle, await handle.outcome(), agents.openai_chat, {"killed"})
     await acquire(providers.closed)
 
 
@@ -120,7 +129,7 @@ def test_ctrl_c_in_the_terminal_lets_no_other_call_begin(providers, make, is_asy
         terminal.close()
         process.stdout.close()
     assert "stopped" in said, said
-    fate = "closed" if is_stream else "finished"
+    fate = "(closed|finished)" if is_stream else "finished"
     assert re.search(rf"llm .*{re.escape(agents.MODEL.get(make.__name__, 'gpt-5'))}.* {fate}\n", said), said
     assert is_stream or TEXT.strip() in said, said
     assert len(providers.begun) == 1
