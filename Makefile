@@ -139,7 +139,7 @@ test-libraries: ## let runs use libraries that start threads, and instrument the
 	.venv-libraries/bin/python -m pytest -q tests/libraries
 
 # Debian installs Pythons without their tests: one that has them is preferred
-test-host: ## run the tests of CPython and anyio with and without instrument(), all or SUITES="anyio …"; writes bench/results/host-suites.md
+test-host: ## run the tests of CPython, anyio, requests and httpx with and without instrument(), all or SUITES="anyio …"; writes bench/results/host-suites.md
 	@set -e; pythons=(); for version in 3.11 3.13; do \
 		found=; for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python; do \
 			if $$python -c '' 2>/dev/null; then found=$${found:-$$python}; else continue; fi; \
@@ -150,13 +150,14 @@ test-host: ## run the tests of CPython and anyio with and without instrument(), 
 	done; \
 	if [ $${#pythons[@]} != 0 ]; then $(PYTHON) -m tests.host_suites.run "$${pythons[@]}" $(if $(SUITES),--only $(SUITES)); fi
 
-# the wheel of anyio has no tests
+# wheels have no tests
 host-environment:
 	$(call environment,$(VENV),)
-	@test -d $(VENV)/anyio/tests || { \
-		$(VENV)/bin/python -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: --dest $(VENV)/sdist anyio && \
-		mkdir -p $(VENV)/anyio && tar xzf $(VENV)/sdist/anyio-*.tar.gz -C $(VENV)/anyio --strip-components 1; }
-	@VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/uv pip install -q '$(VENV)/anyio[trio]' --group $(VENV)/anyio/pyproject.toml:test
+	@for package in anyio requests httpx; do test -d $(VENV)/$$package/tests || { \
+		$(VENV)/bin/python -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: --dest $(VENV)/sdist $$package && \
+		mkdir -p $(VENV)/$$package && tar xzf $(VENV)/sdist/$$package-*.tar.gz -C $(VENV)/$$package --strip-components 1; }; done
+	@VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/uv pip install -q '$(VENV)/anyio[trio]' --group $(VENV)/anyio/pyproject.toml:test \
+		'$(VENV)/requests[socks]' httpbin pytest-httpbin pytest-mock '$(VENV)/httpx[brotli,cli,http2,socks,zstd]' chardet trustme uvicorn
 
 LOWEST := tests/client/test_client.py tests/client/test_cut_connections.py tests/cli/test_commands.py tests/server/test_stopping.py \
 	tests/server/test_streams.py tests/server/test_safety.py tests/server/test_lockout.py tests/stores/test_sqlite.py

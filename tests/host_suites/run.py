@@ -1,4 +1,4 @@
-"""Runs the tests of CPython and anyio twice: plain, and with instrument() on in every interpreter that they start.
+"""Runs the tests of CPython, anyio, requests and httpx twice: plain, and with instrument() on in every interpreter that they start.
 
 What passes plain must pass with instrument() too, because outside runs it changes nothing. A test that does not is
 tried twice more both ways, with its whole file: some of these tests need luck. Interpreters that a test starts with
@@ -6,7 +6,8 @@ tried twice more both ways, with its whole file: some of these tests need luck. 
 
     python -m tests.host_suites.run PYTHON... [--only SUITE...]
 
-Each PYTHON is the interpreter of an environment. ``anyio/`` in the environment is the source distribution of anyio.
+Each PYTHON is the interpreter of an environment; in its folder are the source distributions: ``anyio/``, ``requests/``,
+``httpx/``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ PAGE = Path(__file__).parents[2] / "bench/results/host-suites.md"
 
 def main() -> None:
     """Compare all suites, or those that are named, on all Pythons; write the page if it is all of them."""
-    parser = argparse.ArgumentParser(description="Run the tests of CPython and anyio with and without instrument().")
+    parser = argparse.ArgumentParser(
+        description="Run the tests of CPython and of packages with and without instrument()."
+    )
     parser.add_argument("pythons", nargs="+", type=Path, metavar="PYTHON")
     parser.add_argument("--only", nargs="+", default=[], choices=[suite.name for suite in SUITES], metavar="SUITE")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The suites, and how one is run in an environment: CPython's by its own runner, anyio's by pytest."""
+"""The suites, and how one is run in an environment: CPython's by its own runner, those of packages by pytest."""
 
 from __future__ import annotations
 
@@ -189,16 +189,18 @@ def _file_of(test: str, files: Collection[str]) -> str | None:
     return max((file for file in files if f".{file}." in f".{test}."), key=len, default=None)
 
 
-class Anyio:
-    """The tests in the source distribution of anyio."""
+class Package:
+    """The tests in the source distribution of a package."""
 
-    name = "anyio"
+    def __init__(self, name: str, **environment: str) -> None:
+        self.name = name
+        self._environment = environment
 
     def run(self, python: Python, scratch: Path, *, instrumented: bool, files: Iterable[str] = ()) -> Result:
         """Run the suite, or some of its files."""
-        folder = python.environment / "anyio"
+        folder = python.environment / self.name
         if not (folder / "tests").is_dir():
-            raise Missing(f"the source distribution of anyio has no tests, or is not in {folder}")
+            raise Missing(f"the source distribution of {self.name} has no tests, or is not in {folder}")
         report, log = scratch / "report.xml", scratch / "log.txt"
         options = ["-q", "-pno:cacheprovider", "-mnot network", "-ojunit_family=xunit1", f"--junit-xml={report}"]
         seconds = _perform(
@@ -206,7 +208,7 @@ class Anyio:
             log,
             instrumented=instrumented,
             cwd=folder,
-            environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # as its own configuration of tox says
+            environment=self._environment,
         )
         cases = {f"{case.attrib['classname']}.{case.attrib['name']}": case for case in _cases(report)}
         return Result(
@@ -218,11 +220,11 @@ class Anyio:
 
     def note(self, python: Python) -> str:
         """Name the version."""
-        version = python.say("import importlib.metadata as packages; print(packages.version('anyio'))")
-        return f"anyio {version} on Python {python.version}: its source distribution"
+        version = python.say(f"import importlib.metadata as packages; print(packages.version('{self.name}'))")
+        return f"{self.name} {version} on Python {python.version}: its source distribution"
 
 
-Suite = CPython | Anyio
+Suite = CPython | Package
 # The longest first: two are run beside each other.
 SUITES: tuple[Suite, ...] = (
     CPython("test_multiprocessing_spawn"),
@@ -232,5 +234,7 @@ SUITES: tuple[Suite, ...] = (
     CPython("test_asyncio"),
     CPython("test_subprocess"),
     CPython("test_threading"),
-    Anyio(),
+    Package("anyio", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"),  # as its own configuration of tox says
+    Package("requests"),
+    Package("httpx"),
 )
