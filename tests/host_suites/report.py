@@ -15,10 +15,10 @@ HEAD = """# The tests of CPython, anyio, requests and httpx, plain and with `ins
 Written by `make test-host`. Each suite is run twice in the same environment: plain, and with `stoppable.instrument()`
 switched on in the interpreter and in those that it starts, outside runs. A test that passes plain and not with
 `instrument()` is repeated twice both ways, with its file. A test that fails plain, because of this machine for example,
-shows nothing about `instrument()`. The optional resources of CPython's tests and the tests of packages that need a network
-are off, and so is `WithThreadsTestPool.test_terminate`, which may wait for five minutes. A file of CPython counts as
-one test more, because it can fail by itself: if it leaves a thread behind, for example. With `instrument()` a suite
-takes longer, because every interpreter that a test starts imports stoppable; two suites are run beside each other.
+shows nothing about `instrument()`. The optional resources of CPython's tests and the tests of packages that need a
+network are off, and so is `WithThreadsTestPool.test_terminate`, which may wait for five minutes. A file of CPython
+counts as one test more, because it can fail by itself: if it leaves a thread behind, for example. With `instrument()` a
+suite takes longer, because every interpreter that a test starts imports stoppable; two suites are run beside each other.
 """
 
 

@@ -1,4 +1,4 @@
-"""Runs the tests of CPython, anyio, requests and httpx twice: plain, and with instrument() on in every interpreter that they start.
+"""Runs the tests of CPython and of packages twice: plain, and with instrument() on in every interpreter they start.
 
 What passes plain must pass with instrument() too, because outside runs it changes nothing. A test that does not is
 tried twice more both ways, with its whole file: some of these tests need luck. Interpreters that a test starts with
@@ -29,9 +29,7 @@ PAGE = Path(__file__).parents[2] / "bench/results/host-suites.md"
 
 def main() -> None:
     """Compare all suites, or those that are named, on all Pythons; write the page if it is all of them."""
-    parser = argparse.ArgumentParser(
-        description="Run the tests of CPython and of packages with and without instrument()."
-    )
+    parser = argparse.ArgumentParser(description="Run the tests of CPython and of packages with instrument().")
     parser.add_argument("pythons", nargs="+", type=Path, metavar="PYTHON")
     parser.add_argument("--only", nargs="+", default=[], choices=[suite.name for suite in SUITES], metavar="SUITE")
     arguments = parser.parse_args()
