@@ -18,7 +18,7 @@ switched on in the interpreter and in those that it starts, outside runs. A test
 shows nothing about `instrument()`. The optional resources of CPython's tests and the tests of packages that need a
 network are off, and so is `WithThreadsTestPool.test_terminate`, which may wait for five minutes. A file of CPython
 counts as one test more, because it can fail by itself: if it leaves a thread behind, for example. With `instrument()` a
-suite takes longer, because every interpreter that a test starts imports stoppable; two suites are run beside each other.
+suite takes longer: every interpreter that a test starts imports stoppable. Two suites are run beside each other.
 """
 
 
