@@ -13,6 +13,7 @@ from types import ModuleType
 from stoppable._engine.outgoing import (
     calls,
     for_aiohttp,
+    for_databases,
     for_grpc,
     for_http_client,
     for_httpx,
@@ -30,12 +31,15 @@ def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> Non
 
     They are listed in the receipt, a stop ends them where that is possible, and the run is not ``stopped`` before they
     have ended; after a stop none is started, except by clean-up. Outside runs and in ``detached()`` nothing changes. A
-    thread takes part if it executes the user's code; ``include`` names installed modules that count as user code.
+    thread takes part if it executes the user's code; ``include`` names installed modules that count as user code, and
+    those of databases whose statements are boundaries: ``"asyncpg"``, ``"psycopg"``, ``"redis"``, ``"sqlalchemy"``,
+    ``"sqlite3"``.
     ``spare`` names shared programs that a command may start (``"tmux: server"``, ``"gpg-agent"``) and hosts
     (``"telemetry.example.com"``); they are left alone.
     Further calls, such as those of adapters, add to both.
     """
-    whose.include(include)
+    names = tuple(include)
+    whose.include(names)
     _spared.update(dict.fromkeys(spare))
     processes.spare(_spared)
     calls.spare(_spared)
@@ -51,11 +55,13 @@ def instrument(*, include: Iterable[str] = (), spare: Iterable[str] = ()) -> Non
             patches.put(os, name, make)
     for module, install in _LATER.items():
         patches.when_imported(module, install)
+    for_databases.include(names)
 
 
 def uninstrument() -> None:
     """Undo ``instrument()``; threads and processes that already take part continue to do so."""
     whose.forget_included()
+    for_databases.forget_included()
     _spared.clear()
     processes.spare(())
     calls.spare(())
