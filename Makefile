@@ -113,11 +113,13 @@ test-a2a: ## cancel tasks on servers of the A2A SDK, with its own client
 	$(call environment,.venv-a2a,dev$(comma)a2a$(comma)a2a-stores,--upgrade-package a2a-sdk)
 	.venv-a2a/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/a2a
 
-test-langgraph: ## stop graphs of LangGraph, with the oldest version that is supported and the newest
+test-langgraph: ## stop graphs of LangGraph, with the oldest version that is supported and the newest, and on its own server
 	$(call environment,.venv-langgraph,dev$(comma)langgraph-test$(comma)ui,--upgrade-package langgraph --upgrade-package langchain)
 	$(call environment,.venv-langgraph1,dev$(comma)langgraph-test,'langgraph==1.0.*' 'langgraph-prebuilt==1.0.8' 'langchain==1.0.*')
+	$(call environment,.venv-langgraph-server,dev$(comma)langgraph-server)
 	.venv-langgraph/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
 	.venv-langgraph1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
+	.venv-langgraph-server/bin/python -m pytest -q tests/adapters/langgraph/test_dev_server.py
 
 # the packages are large: compiled once, they are imported in a tenth of the time
 test-openhands: ## interrupt the conversations of OpenHands, on its own server too; needs a Python from 3.12 up

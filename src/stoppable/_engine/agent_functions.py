@@ -46,9 +46,9 @@ def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(agent, functools.partial):
         inner = body_of(agent.func)
         return agent if inner is agent.func else functools.partial(inner, *agent.args, **agent.keywords)
-    if not callable(agent):
+    marked: Callable[..., Any] | None = getattr(agent, _BODY, None)  # an object that has one need not be callable
+    if marked is None and not callable(agent):
         raise InvalidArgument(f"{agent!r} is not an agent: pass a function, and its arguments after it")
-    marked: Callable[..., Any] | None = getattr(agent, _BODY, None)
     if marked is None:
         return agent
     return functools.partial(marked, agent.__self__) if inspect.ismethod(agent) else marked
@@ -111,6 +111,8 @@ def with_keywords(agent: Callable[..., Any], args: tuple[Any, ...], keywords: di
     """Return an agent with its keyword arguments; raise TypeError now, for the caller, if it does not take them."""
     if not keywords:
         return agent
+    if not callable(agent):
+        agent = body_of(agent)
     with suppress(ValueError):  # some functions in C do not tell their parameters
         try:
             inspect.signature(agent).bind(*args, **keywords)

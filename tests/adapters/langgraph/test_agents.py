@@ -78,3 +78,11 @@ async def test_what_a_graph_is_told_holds_for_its_subgraphs():
     assert (await handle.outcome()).status is Status.STOPPED
     inner = {"configurable": {"thread_id": "1", "checkpoint_ns": "inner"}}
     assert (await graph.aget_state(inner)).values["messages"][-1].type == "ai"  # not sealed
+
+
+async def test_a_graph_is_not_a_factory_of_graphs_and_is_started_with_keywords_too():
+    graph = stoppable_graph(cases.agent_graph(Scripted(), [World().tool("book")]), name="trip")
+    assert not callable(graph)  # LangGraph's own server calls what can be called, and expects a graph
+    handle = await stoppable.spawn(graph, input=turn(), config=CONFIG)
+    assert handle.run.name == "trip"
+    assert (await handle.result())["messages"][-1].content == "done"

@@ -43,7 +43,9 @@ def stoppable_graph(
     )
     made: Any = copy.copy(graph)
     kind: Any = type(graph)
-    made.__class__ = type(kind)(kind.__name__, (kind,), {ATTRIBUTE: settings, "__call__": _call, "__name__": _name})
+    # Not callable: LangGraph's own server takes whatever can be called for a function that makes a graph.
+    added = {ATTRIBUTE: settings, "__stoppable_body__": _body, "__name__": _name}
+    made.__class__ = type(kind)(kind.__name__, (kind,), added)
     return made  # type: ignore[no-any-return]
 
 
@@ -52,13 +54,24 @@ def _name(self: Any) -> str:
     return getattr(type(self), ATTRIBUTE).name or self.get_name()  # type: ignore[no-any-return]
 
 
-async def _call(self: Any, input: Any = None, config: Any = None) -> Any:  # noqa: A002
-    """Run the graph as the body of a run: its result is the last state, its partial the text so far."""
+@property  # type: ignore[misc]
+def _body(self: Any) -> Callable[..., Any]:
+    """Return the function that a run of the graph executes; ``spawn`` and the supervisor ask for it."""
+
+    async def body(input: Any = None, config: Any = None) -> Any:  # noqa: A002
+        return await _perform(self, input, config)
+
+    body.__name__ = self.__name__
+    return body
+
+
+async def _perform(graph: Any, input: Any, config: Any) -> Any:  # noqa: A002
+    """Run a graph as the body of a run: its result is the last state, its partial the text so far."""
 
     async def work() -> Any:
         last = None
-        with as_part_of(self):
-            stream = self.astream(input, config, stream_mode=["values", "messages"])
+        with as_part_of(graph):
+            stream = graph.astream(input, config, stream_mode=["values", "messages"])
         async for mode, item in stream:
             if mode == "values":
                 last = item
@@ -66,7 +79,7 @@ async def _call(self: Any, input: Any = None, config: Any = None) -> Any:  # noq
                 stoppable.append_partial(str(item[0].text))  # a whole answer
         return last
 
-    call = Call(self, input, config)
+    call = Call(graph, input, config)
     # Recorded where the model is called, not where the graph is read: a stop may cut the reader first.
     context = contextvars.copy_context()
     call.on_text = lambda text: context.copy().run(stoppable.append_partial, text)
@@ -86,7 +99,7 @@ def as_agent(graph: Any, name: str | None = None) -> Callable[..., Any]:
         given = signature.bind(*args, **kwargs).arguments
         thread_id = given.pop("thread_id", None)
         config = None if thread_id is None else {"configurable": {"thread_id": thread_id}}
-        return plain(await served(given if keys else given["input"], config))
+        return plain(await _perform(served, given if keys else given["input"], config))
 
     agent.__name__ = agent.__qualname__ = served.__name__
     agent.__doc__ = f"The graph {served.__name__}."
