@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
@@ -10,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 import stoppable
@@ -23,7 +26,7 @@ from stoppable.adapters.langgraph.sealing import NOT_KNOWN
 
 from . import cases
 from .cases import CONFIG, World, turn
-from .scripted import DEADLINE, Scripted, calls
+from .scripted import DEADLINE, Scripted, Streaming, calls
 
 HERE = Path(__file__).parent
 
@@ -133,6 +136,113 @@ async def test_the_thread_of_a_persistent_subgraph_is_repaired_with_the_one_arou
     assert await arepair(graph, CONFIG)
     assert not await arepair(graph, CONFIG)
     assert (await graph.ainvoke(turn("again"), CONFIG))["messages"][-1].content == "done"
+
+
+# Half-written
+
+
+class RefusingSaver(InMemorySaver):
+    """A store that takes a number of the writes of a seal, and fails then until it is back."""
+
+    def __init__(self, taken: int) -> None:
+        super().__init__()
+        self.left = taken
+        self.is_back = False
+
+    def put(self, config, checkpoint, metadata, new_versions):
+        if metadata["source"] == "update" and not self.is_back:
+            if self.left == 0:
+                raise OSError("the store is not there")
+            self.left -= 1
+        return super().put(config, checkpoint, metadata, new_versions)
+
+
+def two_tools(world, saver):
+    world.model = Scripted(calls("book", "quick"))
+    return create_agent(world.model, [world.tool("book", held=True), world.tool("quick")], checkpointer=saver)
+
+
+async def stop_beside_a_result(graph, world):
+    """Stop a turn in which one tool has finished, and another has not."""
+    handle = await stoppable.spawn(graph, turn(), CONFIG)
+    await world.hold.reached()
+    async with asyncio.timeout(DEADLINE):
+        while len(await texts(graph)) < 3:
+            await asyncio.sleep(0.002)
+    await handle.stop("immediate")
+    assert (await handle.outcome()).status is Status.STOPPED
+    world.hold.release()
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "blocking"])
+@pytest.mark.parametrize("taken", [0, 1])
+async def test_the_next_turn_repairs_a_thread_whose_seal_is_half_written(taken, is_async):
+    world = World()
+    saver = RefusingSaver(taken)
+    graph = stoppable_graph(two_tools(world, saver))
+    await stop_beside_a_result(graph, world)
+    assert saver.left == 0
+    saver.is_back = True
+    assert len(await texts(graph)) == 3  # the answer of one tool is missing
+    answer = await (graph.ainvoke if is_async else functools.partial(stoppable.to_thread, graph.invoke))(turn(), CONFIG)
+    kinds = [one.type for one in answer["messages"]]
+    assert kinds == ["human", "ai", "tool", "tool", "human", "ai"]
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "blocking"])
+async def test_a_half_written_thread_is_repaired_and_goes_on_where_it_was_stopped(is_async):
+    world = World()
+    saver = RefusingSaver(1)
+    graph = stoppable_graph(two_tools(world, saver))
+    await stop_beside_a_result(graph, world)
+    saver.is_back = True
+    assert (await arepair(graph, CONFIG)) if is_async else repair(graph, CONFIG)
+    assert not await arepair(graph, CONFIG)
+    assert (await graph.aget_state(CONFIG)).next == ("model",)
+    answer = await graph.ainvoke(None, CONFIG)
+    assert [one.type for one in answer["messages"]] == ["human", "ai", "tool", "tool", "ai"]
+
+
+async def test_a_thread_that_says_nothing_of_what_was_cut_is_repaired_too():
+    world = World()
+    graph = stoppable_graph(two_tools(world, InMemorySaver()), on_stop="leave")
+    await stop_beside_a_result(graph, world)
+    await graph.aupdate_state(CONFIG, None, as_node=END)
+    assert await arepair(graph, CONFIG)
+    assert not await arepair(graph, CONFIG)
+    assert (await graph.ainvoke(turn(), CONFIG))["messages"][-1].content == "done"
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "blocking"])
+async def test_a_router_that_needs_what_the_cut_node_never_gave_does_not_keep_a_thread_from_being_sealed(is_async):
+    class Planned(MessagesState):
+        plan: str
+
+    async def plan(state):
+        return {"messages": [await world.model.ainvoke(state["messages"])], "plan": "answer"}
+
+    def blocking_plan(state):
+        return {"messages": [world.model.invoke(state["messages"])], "plan": "answer"}
+
+    world = World()
+    world.model = Streaming("one two three", hold=world.hold)
+    builder = StateGraph(Planned).add_node("plan", RunnableLambda(blocking_plan, plan)).add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda state: {"answer": END}[state["plan"]])
+    graph = stoppable_graph(builder.compile(checkpointer=InMemorySaver()))
+    work = graph if is_async else functools.partial(_read_all, graph)
+    handle = await stoppable.spawn(work, turn(), CONFIG)
+    await world.hold.reached()
+    await handle.stop("immediate")
+    world.hold.release()
+    assert (await handle.outcome()).status is Status.STOPPED
+    assert [one.strip() for one in await texts(graph)][:2] in (["hello", "one two"], ["hello", "one two three"])
+    world.model.hold = None
+    assert (await graph.ainvoke(turn(), CONFIG))["messages"][-1].text.strip() == "done"
+
+
+def _read_all(graph, *args):
+    for _ in graph.stream(*args, stream_mode="messages"):
+        pass
 
 
 # Interrupts

@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 from langgraph.channels import LastValue
-from langgraph.graph import END
+from langgraph.graph import END, START
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 
 from stoppable.adapters.langgraph.names import thread_config
@@ -62,9 +62,9 @@ async def _awithdraw(graph: Any, config: Any) -> bool:
         return False
     node, updates = _node(state), _additions(graph, state, None)
     if not updates or any(task.result is not None for task in state.tasks):
-        await graph.aupdate_state(config, None, as_node=END)  # keeps the results of nodes that finished beside it
+        await graph.aupdate_state(_with_cut(config, node), None, as_node=END)  # keeps the results beside it
     if updates:
-        await graph.aupdate_state(config, updates, as_node=node)
+        await _awrite(graph, config, updates, node)
     return True
 
 
@@ -124,35 +124,82 @@ def _id(thread: Thread) -> str:
 
 
 def mend(graph: Any, config: Any, thread: Thread | None) -> bool:
-    """Write what is missing in a state; the results of nodes that finished beside the stopped one come first."""
+    """Write what is missing in a state; the results of nodes that finished beside the stopped one come first.
+
+    Those are two writes, and the process or the store may fail between them. The first one names the node that was cut,
+    which the state after it no longer tells, so that the next turn can do the second.
+    """
     state = graph.get_state(config)
     node, has_results = _node(state), _has_results(state)
     if has_results:
-        graph.update_state(config, None, as_node=END)
+        graph.update_state(_with_cut(config, node), None, as_node=END)
         state = graph.get_state(config)
     updates = _updates(graph, state, thread)
     if updates:
-        graph.update_state(config, updates, as_node=node)
+        _write(graph, config, updates, node)
     return bool(has_results or updates)
 
 
 async def amend(graph: Any, config: Any, thread: Thread | None) -> bool:
-    """Write what is missing in a state; the results of nodes that finished beside the stopped one come first."""
+    """Do the same, with an async checkpointer."""
     state = await graph.aget_state(config)
     node, has_results = _node(state), _has_results(state)
     if has_results:
-        await graph.aupdate_state(config, None, as_node=END)
+        await graph.aupdate_state(_with_cut(config, node), None, as_node=END)
         state = await graph.aget_state(config)
     updates = _updates(graph, state, thread)
     if updates:
-        await graph.aupdate_state(config, updates, as_node=node)
+        await _awrite(graph, config, updates, node)
     return bool(has_results or updates)
+
+
+def _write(graph: Any, config: Any, updates: dict[str, Any], node: str | None) -> None:
+    errors: list[Exception] = []
+    for author in _authors(node):
+        try:
+            graph.update_state(config, updates, as_node=author)
+        except Exception as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[0]
+
+
+async def _awrite(graph: Any, config: Any, updates: dict[str, Any], node: str | None) -> None:
+    errors: list[Exception] = []
+    for author in _authors(node):
+        try:
+            await graph.aupdate_state(config, updates, as_node=author)
+        except Exception as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[0]
+
+
+def _authors(node: str | None) -> list[str | None]:
+    """Return the nodes that an update may be attributed to, best first; None is the last one that wrote.
+
+    LangGraph then routes as after that node, before it writes. A router may fail, because it never sees such a state
+    otherwise: the node that was cut has not returned what it looks for.
+    """
+    return list(dict.fromkeys([node, None, START]))
+
+
+_CUT = "stoppable_cut"  # in the metadata of a checkpoint
+
+
+def _with_cut(config: Any, node: str | None) -> dict[str, Any]:
+    """Return a configuration whose next write names the node that was cut."""
+    return {**config, "metadata": {_CUT: node}} if node is not None else config
 
 
 def _node(state: Any) -> str | None:
     """Return the node that was cut; the update is attributed to it, so that the graph can continue there."""
-    found = sorted(state.tasks, key=lambda task: task.result is not None)
-    return next((task.name for task in found if not task.name.startswith("__")), None)
+    if (cut := (state.metadata or {}).get(_CUT)) is not None:
+        return str(cut)
+    tasks = sorted(state.tasks, key=lambda task: task.result is not None)
+    return next((task.name for task in tasks if not task.name.startswith("__")), None)
 
 
 def _has_results(state: Any) -> bool:
