@@ -19,7 +19,7 @@ from a2a.server.tasks import TaskUpdater
 from a2a.types import Part, Task, TaskState, TaskStatus
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import HumanMessage
 from langgraph.types import Command
 
 import stoppable
@@ -29,6 +29,7 @@ from stoppable.adapters.a2a.states import RUN, owner_of
 from stoppable.adapters.a2a.wire import plain as as_json
 from stoppable.adapters.langgraph import stoppable_graph
 from stoppable.adapters.langgraph.agents import plain
+from stoppable.adapters.langgraph.internal import is_answer
 from stoppable.adapters.langgraph.sealing import awithdraw
 from stoppable.adapters.langgraph.settings import OnStop
 from stoppable.supervisor import Supervisor
@@ -211,7 +212,7 @@ class _Turn:
         async for mode, item in self._graph.astream(given, self._config, stream_mode=["values", "messages"]):
             if mode == "values":
                 self._last = item
-            elif isinstance(item[0], AIMessage) and item[0].text:
+            elif is_answer(self._graph, *item):
                 await self._say(str(item[0].text))
 
     async def finish(self) -> None:

@@ -8,12 +8,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessageChunk, BaseMessage
 
 import stoppable
 from stoppable import Policy
 from stoppable.adapters.langgraph.calls import Call
 from stoppable.adapters.langgraph.graphs import as_part_of, instrument
+from stoppable.adapters.langgraph.internal import is_answer
 from stoppable.adapters.langgraph.settings import ATTRIBUTE, OnStop, Settings
 from stoppable.supervisor import Supervisor
 
@@ -75,7 +76,7 @@ async def _perform(graph: Any, input: Any, config: Any) -> Any:  # noqa: A002
         async for mode, item in stream:
             if mode == "values":
                 last = item
-            elif isinstance(item[0], AIMessage) and not isinstance(item[0], AIMessageChunk) and item[0].text:
+            elif not isinstance(item[0], AIMessageChunk) and is_answer(graph, *item):
                 stoppable.append_partial(str(item[0].text))  # a whole answer
         return last
 

@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 
 import stoppable
+from stoppable.adapters.langgraph.internal import is_internal_call
 from stoppable.adapters.langgraph.threads import UNFINISHED
 from stoppable.adapters.langgraph.turn import Unit, here
 from stoppable.adapters.langgraph.wrapping import wrap
@@ -53,13 +55,25 @@ def _watch_chunks(model: Any) -> None:
             wrap(defining, name, wrapper)
 
 
+def _is_internal(model: Any, messages: Any, stop: Any = None, callbacks: Any = None, **kwargs: Any) -> bool:  # noqa: ARG001
+    """Return whether a call is internal, by the arguments of ``generate``."""
+    return is_internal_call(model, kwargs.get("tags"), kwargs.get("metadata"), callbacks)
+
+
+def _is_internal_stream(model: Any, input: Any, config: Any = None, **kwargs: Any) -> bool:  # noqa: A002, ARG001
+    """Return the same by the arguments of ``stream``."""
+    full = ensure_config(config)
+    return is_internal_call(model, full.get("tags"), full.get("metadata"), full.get("callbacks"))
+
+
 def _generate(real: Callable[..., Any]) -> Callable[..., Any]:
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         unit = here()
         if unit is None or _is_inner(unit, self):
             return real(self, *args, **kwargs)
         _watch_chunks(self)
-        with stoppable.boundary("llm", _name(self)), unit.turn.inside(self, unit):
+        with stoppable.boundary("llm", _name(self)), unit.turn.inside(self, unit) as call:
+            call.is_internal = _is_internal(self, *args, **kwargs)
             try:
                 return real(self, *args, **kwargs)
             except StreamCut:
@@ -76,7 +90,8 @@ def _agenerate(real: Callable[..., Any]) -> Callable[..., Any]:
             return await real(self, *args, **kwargs)
         _watch_chunks(self)
         await unit.turn.check(unit)
-        with stoppable.boundary("llm", _name(self)), unit.turn.inside(self, unit):
+        with stoppable.boundary("llm", _name(self)), unit.turn.inside(self, unit) as call:
+            call.is_internal = _is_internal(self, *args, **kwargs)
             try:
                 return await real(self, *args, **kwargs)
             except StreamCut:
@@ -92,13 +107,15 @@ def _stream(real: Callable[..., Any]) -> Callable[..., Any]:
         if unit is None or _is_inner(unit, self):
             return real(self, *args, **kwargs)  # type: ignore[no-any-return]
         _watch_chunks(self)
-        return _streamed(unit, self, functools.partial(real, self, *args, **kwargs))
+        begin = functools.partial(real, self, *args, **kwargs)
+        return _streamed(unit, self, begin, is_internal=_is_internal_stream(self, *args, **kwargs))
 
     return stream
 
 
-def _streamed(unit: Unit, model: Any, begin: Callable[[], Any]) -> Iterator[Any]:
+def _streamed(unit: Unit, model: Any, begin: Callable[[], Any], *, is_internal: bool) -> Iterator[Any]:
     call = unit.turn.begin(model, unit)
+    call.is_internal = is_internal
     try:
         with stoppable.boundary("llm", _name(model)), contextlib.closing(begin()) as chunks:
             while (chunk := call.step(functools.partial(next, chunks, None))) is not None:
@@ -117,14 +134,16 @@ def _astream(real: Callable[..., Any]) -> Callable[..., Any]:
         if unit is None or _is_inner(unit, self):
             return real(self, *args, **kwargs)  # type: ignore[no-any-return]
         _watch_chunks(self)
-        return _astreamed(unit, self, functools.partial(real, self, *args, **kwargs))
+        begin = functools.partial(real, self, *args, **kwargs)
+        return _astreamed(unit, self, begin, is_internal=_is_internal_stream(self, *args, **kwargs))
 
     return astream
 
 
-async def _astreamed(unit: Unit, model: Any, begin: Callable[[], Any]) -> AsyncIterator[Any]:
+async def _astreamed(unit: Unit, model: Any, begin: Callable[[], Any], *, is_internal: bool) -> AsyncIterator[Any]:
     await unit.turn.check(unit)
     call = unit.turn.begin(model, unit)
+    call.is_internal = is_internal
     try:
         with stoppable.boundary("llm", _name(model)):
             async with contextlib.aclosing(begin()) as chunks:
@@ -155,6 +174,7 @@ def _chunks(real: Callable[..., Any]) -> Callable[..., Any]:
                 unit.say(chunk.message)  # which has its id only now
             if stoppable.should_stop():
                 raise StreamCut
+        unit.finish()
 
     return _stream
 
@@ -174,6 +194,8 @@ def _achunks(real: Callable[..., Any]) -> Callable[..., Any]:
                         unit.say(chunk.message)
                 if is_watched and stoppable.should_stop():
                     raise StreamCut
+        if unit is not None and is_watched:
+            unit.finish()
 
     return _astream
 
@@ -187,7 +209,8 @@ def _run(real: Callable[..., Any]) -> Callable[..., Any]:
         if unit is None or _is_inner(unit, self):
             return real(self, *args, **kwargs)
         calls, call_id = unit.thread, kwargs.get("tool_call_id")
-        with stoppable.boundary("tool", self.name), unit.turn.inside(self, unit):
+        with stoppable.boundary("tool", self.name), unit.turn.inside(self, unit) as inner:
+            inner.is_internal = True
             calls.note(call_id, UNFINISHED)
             result = real(self, *args, **kwargs)
             calls.note(call_id, result)
@@ -203,7 +226,8 @@ def _arun(real: Callable[..., Any]) -> Callable[..., Any]:
             return await real(self, *args, **kwargs)
         calls, call_id = unit.thread, kwargs.get("tool_call_id")
         await unit.turn.check(unit)
-        with stoppable.boundary("tool", self.name), unit.turn.inside(self, unit):
+        with stoppable.boundary("tool", self.name), unit.turn.inside(self, unit) as inner:
+            inner.is_internal = True
             calls.note(call_id, UNFINISHED)
             result = await real(self, *args, **kwargs)
             calls.note(call_id, result)

@@ -8,6 +8,7 @@ from typing import Any
 
 import stoppable
 from stoppable.adapters.langgraph import names
+from stoppable.adapters.langgraph.internal import is_internal_node
 from stoppable.adapters.langgraph.turn import Unit, here
 from stoppable.adapters.langgraph.wrapping import wrap
 
@@ -51,7 +52,7 @@ def _is_hidden(task: Any) -> bool:
 def _inside(task: Any, outer: Unit) -> Iterator[None]:
     """Run the block as a node. A stop that an earlier node swallowed, as in an error handler, is raised here again."""
     with stoppable.boundary("node", task.name), outer.turn.inside(task, outer) as unit:
-        unit.is_node = True
+        unit.is_node, unit.is_internal = True, is_internal_node(task.name)
         try:
             yield
         except BaseException:

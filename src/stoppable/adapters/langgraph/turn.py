@@ -15,7 +15,7 @@ from stoppable.adapters.langgraph.threads import Thread
 class Unit(branches.Unit):
     """A graph, a node, a model call or a tool call that has begun and not ended."""
 
-    __slots__ = ("is_node", "said", "streaming", "target", "thread", "turn")
+    __slots__ = ("finished", "is_internal", "is_node", "message_id", "said", "streaming", "target", "thread", "turn")
 
     def __init__(self, turn: Turn, thread: Thread, target: Any, outer: Unit | None) -> None:
         super().__init__(outer)
@@ -25,16 +25,35 @@ class Unit(branches.Unit):
         self.target: Any = target
         self.streaming: bool = False
         self.is_node: bool = False
+        self.is_internal: bool = False
+        """Whether what models say in it is no answer."""
         self.said: dict[str, str] = {}
         """The text that models streamed in a node, by the id of the message, until the node has returned it."""
+        self.finished: set[str] = set()
+        """The ids of those messages that are complete."""
+        self.message_id: str | None = None
+        """The message that a model streams."""
 
     def say(self, message: Any) -> None:
-        """Remember a piece of text that a model streams, with the node that it does so in."""
-        node = next((one for one in self.chain() if one.is_node), self)
-        made_id, text = message.id or f"stopped-{id(self)}", str(message.text)
-        node.said[made_id] = node.said.get(made_id, "") + text
-        if text and self.turn.on_text is not None:
+        """Remember a piece of text that a model streams, with the node that it does so in, unless it is internal."""
+        text = str(message.text)
+        if text and self.turn.on_text is not None and not any(one.is_internal for one in self.chain()):
             self.turn.on_text(text)
+        # A tool hides what is said below it from its own thread; a subgraph with another thread has its own answers.
+        if any(one.is_internal for one in self.chain() if one.thread is self.thread):
+            return
+        node, self.message_id = self._node(), message.id or f"stopped-{id(self)}"
+        if self.message_id not in node.said:  # what was complete before it, as of a guard, was no answer
+            node.said = {known: words for known, words in node.said.items() if known not in node.finished}
+        node.said[self.message_id] = node.said.get(self.message_id, "") + text
+
+    def finish(self) -> None:
+        """Note that the message is complete; it may still be the answer that the node returns."""
+        if self.message_id is not None:
+            self._node().finished.add(self.message_id)
+
+    def _node(self) -> Unit:
+        return next((one for one in self.chain() if one.is_node), self)
 
     def step(self, advance: Callable[[], Any]) -> Any:
         """Take one step of a generator inside the unit, which its reader is not in."""
