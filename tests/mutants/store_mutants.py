@@ -224,9 +224,9 @@ STORE_MUTANTS = (
         name="a stop of a key looks for runs and waits for one in two steps",
         breaks="G14",
         file=MEMORY,
-        snippet="            if not chosen and if_unknown_hold and isinstance(target, Selector):\n",
+        snippet="            if not chosen and if_unknown_hold is not False and isinstance(target, Selector):\n",
         replacement="""\
-            if not chosen and if_unknown_hold and isinstance(target, Selector):
+            if not chosen and if_unknown_hold is not False and isinstance(target, Selector):
                 self._lock.release()
                 threading.Event().wait(0.02)
                 self._lock.acquire()
@@ -264,8 +264,8 @@ STORE_MUTANTS = (
         name="a stop of a key that found a run waits for another",
         breaks="G4",
         file=MEMORY,
-        snippet="if not chosen and if_unknown_hold and isinstance(target, Selector):",
-        replacement="if if_unknown_hold and isinstance(target, Selector):",
+        snippet="if not chosen and if_unknown_hold is not False and isinstance(target, Selector):",
+        replacement="if if_unknown_hold is not False and isinstance(target, Selector):",
         caught_by=(CONTRACT + "test_a_stop_of_a_key_means_its_live_runs_with_their_subtrees",),
         the_machine_sees_it=True,
     ),

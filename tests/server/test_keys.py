@@ -48,6 +48,17 @@ async def test_a_stop_that_comes_first_waits_for_its_conversation_unless_told_no
             assert entry["target"]["selector"]["key"] == KEY
 
 
+async def test_a_stop_that_comes_after_a_turn_meets_the_next_one_only_if_it_says_so():
+    with served([parent, sleeper]) as service:
+        async with client_of(service) as client:
+            await started(client, "sleeper", key=KEY)
+            await client.post("/stops", json={"selector": {"key": KEY}}, params={"wait": 30})
+            late = (await client.post("/stops", json={"selector": {"key": KEY}})).json()
+            assert (late["receipts"], late["waitsUntil"]) == ([], None)
+            asked = (await client.post("/stops", json={"selector": {"key": KEY}, "ifUnknown": "hold"})).json()
+            assert asked["waitsUntil"] is not None
+
+
 async def test_what_is_no_key_is_refused_and_a_selector_with_more_waits_for_nothing():
     with served([sleeper]) as service:
         async with client_of(service) as client:

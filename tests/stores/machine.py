@@ -370,7 +370,7 @@ class StoreMachine(RuleBasedStateMachine):
         until = self.model.wait(name, mode, intent.reason.message, TOMBSTONE_SECONDS)
         assert found.waits_until - self.began == until
 
-    @rule(key=st.sampled_from(["k", "l"]), mode=A_MODE, may_wait=st.sampled_from([True, True, False]))
+    @rule(key=st.sampled_from(["k", "l"]), mode=A_MODE, may_wait=st.sampled_from([True, None, False]))
     def stop_key(self, key, mode, may_wait):
         """The live runs of a conversation, or the next one."""
         intent = self.intent(mode)
@@ -382,7 +382,8 @@ class StoreMachine(RuleBasedStateMachine):
         changed = set()
         for name in chosen:
             changed |= self.model.stop(name, mode, intent.reason.message)
-        assert (found.waits_until is not None) == (may_wait and not chosen)
+        waits = not runs if may_wait is None else may_wait
+        assert (found.waits_until is not None) == (waits and not chosen)
         if found.waits_until is not None:
             seconds = NEXT_TURN_SECONDS if runs else TOMBSTONE_SECONDS
             until = self.model.wait(("key", key), mode, intent.reason.message, seconds)

@@ -238,7 +238,7 @@ class ToyStore:
         hold: bool = False,
         dry_run: bool = False,
         owner: str | None = None,
-        if_unknown_hold: bool = False,
+        if_unknown_hold: bool | None = False,
         asked_at: float | None = None,
     ) -> StoreFuture[StopResult]:
         def work(state: State) -> StopResult:
@@ -259,8 +259,8 @@ class ToyStore:
             if dry_run:
                 return result_of(state, answers, placed)
             until = None
-            if not chosen and if_unknown_hold and isinstance(target, Selector) and rules.waits_for_key(target, owner):
-                until = self._wait_for_key(state, target, owner, intent)
+            if not chosen and if_unknown_hold is not False and isinstance(target, Selector):
+                until = self._wait_for_key(state, target, owner, intent, if_unknown_hold)
             if placed is not None:
                 state.holds[placed.id] = placed
             for record in chosen:
@@ -277,10 +277,15 @@ class ToyStore:
 
         return self._call(work)
 
-    def _wait_for_key(self, state: State, target: Selector, owner: str | None, intent: StopIntent) -> float:
+    def _wait_for_key(
+        self, state: State, target: Selector, owner: str | None, intent: StopIntent, if_unknown_hold: bool | None
+    ) -> float | None:
+        if not rules.waits_for_key(target, owner):
+            return None
         meant = target.owner if owner is None else owner
         has_run = any(Filter(key=target.key, owner=meant).matches(record) for record in state.runs.values())
-        return self._wait(state, "key", target.key or "", meant, intent, rules.waiting_seconds(has_run=has_run))
+        seconds = rules.waiting_seconds(has_run=has_run, if_unknown_hold=if_unknown_hold)
+        return None if seconds is None else self._wait(state, "key", target.key or "", meant, intent, seconds)
 
     def _wait(
         self, state: State, kind: str, address: str, owner: str | None, intent: StopIntent, seconds: float

@@ -77,7 +77,7 @@ class StoreClient:
             grace=grace,
             hold=hold,
             dry_run=dry_run,
-            if_unknown_hold=key is not None and owner is None and agent is None and not labels,
+            if_unknown_hold=None,
         )
 
     def holds(self) -> tuple[Hold, ...]:

@@ -38,7 +38,7 @@ def stop(
     label: Labels = None,
     agent: Annotated[str | None, typer.Option("--agent", help="Every run of this agent.")] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="The live runs of this conversation, or its next run.")
+        str | None, typer.Option("--key", help="The live runs of this conversation, or its first run.")
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Every run there is.")] = False,
     mode: Annotated[

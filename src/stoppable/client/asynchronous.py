@@ -200,13 +200,14 @@ class AsyncClient:
         hold: bool = False,
         dry_run: bool = False,
         wait: float | None = None,
-        if_unknown_hold: bool = True,
+        if_unknown_hold: bool | None = None,
         idempotency_key: str | None = None,
     ) -> BulkStop:
         """Stop every run that matches all given criteria; ``dry_run`` only lists them, ``hold`` also refuses new ones.
 
-        With a ``key`` it stops a conversation: its live runs or, if there is none and ``if_unknown_hold`` is not False,
-        the next one. With ``wait`` it waits up to that many seconds until all have ended.
+        With a ``key`` it stops a conversation: its live runs or, if it has had none and ``if_unknown_hold`` is not
+        False, the first one; with True also the next one, if it starts within seconds. With ``wait`` it waits up to
+        that many seconds until all have ended.
         """
         selector = Selector(owner=owner, labels=labels or {}, name=agent, key=key, all=all)
         call = self._calls.stop_where(

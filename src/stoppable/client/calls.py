@@ -201,7 +201,7 @@ class Calls:
         *,
         hold: bool,
         dry_run: bool,
-        if_unknown_hold: bool,
+        if_unknown_hold: bool | None,
     ) -> Plan[BulkStop]:
         """Stop every run that a selector matches."""
         body = {
@@ -211,7 +211,7 @@ class Calls:
             "grace": grace,
             "hold": hold,
             "dryRun": dry_run,
-            "ifUnknown": None if if_unknown_hold else "ignore",
+            "ifUnknown": None if if_unknown_hold is None else "hold" if if_unknown_hold else "ignore",
         }
         request = Request(
             method="POST",

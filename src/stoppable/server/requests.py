@@ -154,8 +154,8 @@ class SelectorBody(_Body):
 class StopsBody(_Body):
     """A stop of every run that a selector matches, or with ``dryRun`` a preview.
 
-    A stop of a ``key`` (and an owner at most) that finds no live run waits for the next one, unless ``ifUnknown`` says
-    ``ignore``.
+    A stop of a ``key`` (and an owner at most) that has had no run yet waits for the first one, unless ``ifUnknown``
+    says ``ignore``. With ``hold`` it also waits, a moment, for the next run of a key that has had some.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
@@ -174,4 +174,9 @@ class StopsBody(_Body):
     grace: Seconds | None = None
     dry_run: bool = False
     hold: bool = False
-    if_unknown: Literal["hold", "ignore"] = "hold"
+    if_unknown: Literal["hold", "ignore"] | None = None
+
+    @property
+    def waits_for_run(self) -> bool | None:
+        """Whether a stop of a key waits for its next run; None if only for the first."""
+        return None if self.if_unknown is None else self.if_unknown == "hold"

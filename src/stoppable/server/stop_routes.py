@@ -169,7 +169,7 @@ class StopRoutes:
                 grace=self._backend.limits.grace(body.grace),
                 hold=body.hold,
                 dry_run=body.dry_run,
-                if_unknown_hold=body.if_unknown == "hold" and selector.is_conversation,
+                if_unknown_hold=body.waits_for_run if selector.is_conversation else False,
                 wait=seconds,
                 idempotency_key=None if idempotency_key is None else _key(caller, idempotency_key, body),
                 within=caller.owner,

@@ -179,7 +179,7 @@ class Store(Protocol):
         hold: bool = False,
         dry_run: bool = False,
         owner: str | None = None,
-        if_unknown_hold: bool = False,
+        if_unknown_hold: bool | None = False,
         asked_at: float | None = None,
     ) -> StoreFuture[StopResult]:
         """Store a stop of a run, or of all live runs that a selector matches, with their subtrees; then notify workers.
@@ -191,8 +191,8 @@ class Store(Protocol):
 
         With ``if_unknown_hold`` a stop of an unknown id waits TOMBSTONE_SECONDS for a run with that id and owner. A
         stop by a key without live runs waits for the next run of that key: TOMBSTONE_SECONDS, or NEXT_TURN_SECONDS if
-        the key has had runs; its selector may contain only the key and an owner. Looking for runs and waiting is one
-        atomic step: no start comes in between.
+        the key has had runs; its selector may contain only the key and an owner. With None it waits only for the first
+        run of a key. Looking for runs and waiting is one atomic step: no start comes in between.
 
         ``asked_at`` is the time of the request, if some runs were stopped before this call.
         """

@@ -271,19 +271,21 @@ def check_end(outcome: OutcomeRecord, events: Sequence[Draft]) -> None:
     check_statuses(events)
 
 
-def check_waiting(target: str | Selector, *, if_unknown_hold: bool) -> None:
+def check_waiting(target: str | Selector, *, if_unknown_hold: bool | None) -> None:
     """Raise InvalidArgument for a stop that could wait for any run."""
     if if_unknown_hold and isinstance(target, Selector) and not target.is_conversation:
         raise InvalidArgument("only a stop by run id or key can wait for a run: leave out labels and agent")
 
 
 def waits_for_key(selector: Selector, owner: str | None) -> bool:
-    """Return whether a stop by key can wait for a run: not if its selector names another owner."""
-    return owner is None or selector.owner in {None, owner}
+    """Return whether a stop can wait for a run of a key: not if its selector has more, or names another owner."""
+    return selector.is_conversation and (owner is None or selector.owner in {None, owner})
 
 
-def waiting_seconds(*, has_run: bool) -> float:
-    """Return how long a stop waits for its run, or for the next run of a key that has had runs."""
+def waiting_seconds(*, has_run: bool, if_unknown_hold: bool | None) -> float | None:
+    """Return how long a stop by key waits for the next run of that key; None if it does not."""
+    if if_unknown_hold is None and has_run:
+        return None  # it came too late for the last run, and was not meant for the next
     return NEXT_TURN_SECONDS if has_run else TOMBSTONE_SECONDS
 
 

@@ -333,9 +333,11 @@ class Supervisor:
         With ``wait`` it waits up to that many seconds for the end. Raises RunNotFound if the id is unknown or belongs
         to another owner than ``owner``; with ``if_unknown_hold`` the stop waits a minute for its run.
 
-        With a ``key`` instead of an id it stops the live runs of a conversation. If there is none, the next one that
-        starts before ``waits_until`` of the answer is stopped before it begins, unless ``if_unknown_hold`` is False. A
-        repeated ``idempotency_key`` returns the first answer, so that a retry does not stop the next turn.
+        With a ``key`` instead of an id it stops the live runs of a conversation. If the key has had no run yet, the
+        first one that starts before ``waits_until`` of the answer is stopped before it begins, unless
+        ``if_unknown_hold`` is False. If its last run has ended, nothing is stopped; with ``if_unknown_hold=True`` the
+        next run is, if it starts within seconds. A repeated ``idempotency_key`` returns the first answer, so that a
+        retry does not stop the next turn.
         """
         core = self._core
         intent = core.intent(mode, reason, actor, grace)
@@ -370,7 +372,7 @@ class Supervisor:
         hold: bool = False,
         dry_run: bool = False,
         wait: float | None = None,
-        if_unknown_hold: bool = False,
+        if_unknown_hold: bool | None = False,
         idempotency_key: str | None = None,
         within: str | None = None,
     ) -> BulkStop:

@@ -274,7 +274,7 @@ class Supervisor:
         hold: bool = False,
         dry_run: bool = False,
         wait: float | None = None,
-        if_unknown_hold: bool = False,
+        if_unknown_hold: bool | None = False,
         idempotency_key: str | None = None,
         within: str | None = None,
     ) -> BulkStop:

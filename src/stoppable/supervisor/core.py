@@ -225,9 +225,8 @@ class SupervisorCore:
         """Return the store request of a stop with a key."""
         if run_id is not None:
             raise InvalidArgument("give the id of a run or a key, not both")
-        may_wait = if_unknown_hold is None or if_unknown_hold
         selector = Selector(key=key, owner=owner)
-        return StopRequest(selector, owner=owner, if_unknown_hold=may_wait, idempotency_key=idempotency_key)
+        return StopRequest(selector, owner=owner, if_unknown_hold=if_unknown_hold, idempotency_key=idempotency_key)
 
     def ask(self, request: StopRequest, intent: StopIntent) -> Asked:
         """Store a stop; the runs of this process are stopped at once, and only the answer waits for the store (G14).

@@ -19,7 +19,7 @@ class StopRequest:
     owner: str | None = None
     hold: bool = False
     dry_run: bool = False
-    if_unknown_hold: bool = False
+    if_unknown_hold: bool | None = False
     idempotency_key: str | None = None
 
 

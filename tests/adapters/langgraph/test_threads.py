@@ -306,6 +306,20 @@ async def test_a_run_is_found_and_stopped_by_its_thread():
         assert (await graph.ainvoke(turn("again"), CONFIG))["messages"][-1].content == "done"
 
 
+async def test_a_stop_that_comes_just_after_a_turn_does_not_stop_the_next_message_unless_it_is_asked_to():
+    async with stoppable.Supervisor() as supervisor:
+        graph = stoppable_graph(
+            cases.agent_graph(Scripted(), [World().tool("book")], checkpointer=InMemorySaver()), supervisor
+        )
+        await graph.ainvoke(turn(), CONFIG)
+        late = await supervisor.stop(key=key_of("1"), mode="immediate")
+        assert (late, late.waits_until) == ((), None)
+        assert (await graph.ainvoke(turn("again"), CONFIG))["messages"][-1].content == "done"
+        await supervisor.stop(key=key_of("1"), mode="immediate", if_unknown_hold=True)
+        with pytest.raises(RunStopped):
+            await graph.ainvoke(turn("on its way"), CONFIG)
+
+
 async def test_a_stream_is_a_run_that_goes_on_as_it_is_read_and_ends_with_its_reader():
     world = World()
     world.model = Scripted(calls("book"), calls("book"))

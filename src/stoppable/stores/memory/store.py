@@ -215,14 +215,18 @@ class MemoryStore:
         self._note("stop", intent, run_id, {"runs": {}, "hold": None, "owner": owner})
         return self._tombstones.add(("run", run_id), owner, intent, self.now(), TOMBSTONE_SECONDS)
 
-    def _wait_for_key(self, selector: Selector, owner: str | None, intent: StopIntent) -> float | None:
+    def _wait_for_key(
+        self, selector: Selector, owner: str | None, intent: StopIntent, *, if_unknown_hold: bool | None
+    ) -> float | None:
         if not rules.waits_for_key(selector, owner):
             return None
         assert selector.key is not None, "it waits for one"
         owner = selector.owner if owner is None else owner
         conversation = Filter(key=selector.key, owner=owner)
         has_run = any(conversation.matches(kept.record) for kept in self._runs.values())
-        seconds = rules.waiting_seconds(has_run=has_run)
+        seconds = rules.waiting_seconds(has_run=has_run, if_unknown_hold=if_unknown_hold)
+        if seconds is None:
+            return None
         return self._tombstones.add(("key", selector.key), owner, intent, self.now(), seconds)
 
     @_atomic
@@ -235,7 +239,7 @@ class MemoryStore:
         hold: bool = False,
         dry_run: bool = False,
         owner: str | None = None,
-        if_unknown_hold: bool = False,
+        if_unknown_hold: bool | None = False,
         asked_at: float | None = None,
     ) -> StopResult:
         """Store a stop, then notify the workers."""
@@ -257,8 +261,8 @@ class MemoryStore:
             for kept in chosen:
                 for node in kept.subtree():
                     self._stop(node, intent, at)
-            if not chosen and if_unknown_hold and isinstance(target, Selector):
-                until = self._wait_for_key(target, owner, intent)
+            if not chosen and if_unknown_hold is not False and isinstance(target, Selector):
+                until = self._wait_for_key(target, owner, intent, if_unknown_hold=if_unknown_hold)
             answers = [(kept.record.id, answer) for kept, answer in found]
             if idempotency_key is not None:
                 self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)

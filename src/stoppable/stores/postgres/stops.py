@@ -138,7 +138,7 @@ def _stop_many(tx: Transaction, target: Selector, request: StopRequest, held: Se
         answers += _stop(tx, (_GIVEN, (numbers[start : start + PART],)), request)
         tx.later.append(partial(progress.keep, numbers, start + PART, placed, tuple(answers)))
     until = None
-    if not numbers and request.if_unknown_hold:
+    if not numbers and request.if_unknown_hold is not False:
         until = tombstones.wait_for_key(tx, target, request)
     return StopResult(answers=tuple(answers), hold=placed, waits_until=until)
 

@@ -42,7 +42,7 @@ class StopRequest:
     hold: bool
     dry_run: bool
     owner: str | None
-    if_unknown_hold: bool
+    if_unknown_hold: bool | None
     asked_at: float | None
     id: str = field(default_factory=new_id)
     """Its own, by which it is known again if the answer was lost."""

@@ -159,7 +159,7 @@ class SqlStore(ABC, Generic[E]):
         hold: bool = False,
         dry_run: bool = False,
         owner: str | None = None,
-        if_unknown_hold: bool = False,
+        if_unknown_hold: bool | None = False,
         asked_at: float | None = None,
     ) -> StoreFuture[StopResult]:
         """Store a stop, then notify the workers."""

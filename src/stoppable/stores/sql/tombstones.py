@@ -21,7 +21,7 @@ def wait_for_run(tx: SqlTransaction, address: Address, run_id: str, request: Sto
 
 
 def wait_for_key(tx: SqlTransaction, address: Address, selector: Selector, request: StopRequest) -> float | None:
-    """Let a stop wait for the next run of a key, and return until when; None if the owners differ."""
+    """Let a stop wait for the next run of a key, and return until when; None if it does not wait."""
     if not rules.waits_for_key(selector, request.owner):
         return None
     owner = selector.owner if request.owner is None else request.owner
@@ -29,7 +29,8 @@ def wait_for_key(tx: SqlTransaction, address: Address, selector: Selector, reque
         "SELECT 1 FROM runs WHERE key = ? AND (CAST(? AS TEXT) IS NULL OR owner = ?) LIMIT 1",
         (rows.encode(selector.key), owner, owner),
     )
-    return _wait(tx, address, owner, request.intent, rules.waiting_seconds(has_run=known is not None))
+    seconds = rules.waiting_seconds(has_run=known is not None, if_unknown_hold=request.if_unknown_hold)
+    return None if seconds is None else _wait(tx, address, owner, request.intent, seconds)
 
 
 def _wait(tx: SqlTransaction, address: Address, owner: str | None, intent: StopIntent, seconds: float) -> float:

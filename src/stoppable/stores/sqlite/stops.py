@@ -74,7 +74,7 @@ def request_stop(tx: Transaction, request: StopRequest) -> StopResult:
     if placed is not None:
         holds.keep(tx, placed)
     until = None
-    if not chosen and request.if_unknown_hold and isinstance(target, Selector):
+    if not chosen and request.if_unknown_hold is not False and isinstance(target, Selector):
         until = tombstones.wait_for_key(tx, target, request)
     _stop(tx, [number for number, _ in answers], intent, rules.asked(request.asked_at, tx.now()))
     result = _result(tx, answers, placed, until)

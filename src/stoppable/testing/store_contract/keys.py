@@ -142,6 +142,16 @@ class Keys(StoreHarness):
         assert self.register("c", key="k").record.status is Status.PENDING
         assert self.get("a") == before
 
+    def test_a_stop_after_the_last_run_does_not_meet_the_next_unless_it_says_so(self) -> None:
+        self.finish(self.start("a", key="k", owner="ann"))
+        assert self.stop_key("k", if_unknown_hold=None) == StopResult()
+        assert self.register("b", key="k").record.status is Status.PENDING
+        first = self.stop_key("l", if_unknown_hold=None)
+        assert first.waits_until == self.store.now() + TOMBSTONE_SECONDS
+        assert self.register("c", key="l").record.status is Status.STOPPED
+        other = Selector(key="k", name="another agent")
+        assert self.stop(other, if_unknown_hold=None) == StopResult()
+
     def test_a_stop_that_is_repeated_by_its_idempotency_key_does_not_meet_the_next_run(self) -> None:
         self.start("a", key="k")
         first = self.stop_key("k", idempotency_key="once")
