@@ -34,7 +34,7 @@ from stoppable.adapters.langgraph.sealing import NOT_KNOWN
 
 from ...waiting import until
 from ..a2a.serving import SECONDS, Served, app_of, card_for, listening, message, state_of
-from . import cases
+from . import cases, test_internal
 from .cases import World
 from .scripted import Scripted, calls
 
@@ -81,6 +81,14 @@ async def test_a_task_is_answered_with_the_text_of_the_graph():
         assert (server.executor.metrics.stopped, told) == (0, [])
         with pytest.raises(TaskNotCancelableError):
             await server.cancel(stream.task_id)
+
+
+async def test_what_a_guard_and_a_model_inside_a_tool_say_is_not_in_the_answer():
+    async with served(test_internal.answering) as (server, _, _):
+        stream = server.stream()
+        assert (await stream.ended())[-1] == "COMPLETED"
+        answer = artifacts(await server.get(stream.task_id))["answer"]
+        assert "".join(part.text for part in answer.parts) == "one two three "
 
 
 async def test_a_cancel_between_two_chunks_keeps_the_text_and_the_state():

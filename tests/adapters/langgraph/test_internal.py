@@ -114,20 +114,24 @@ async def test_internal_text_is_neither_kept_nor_told_when_the_stop_comes_in_the
     assert (await graph.ainvoke(turn("again"), CONFIG))["messages"][-1].text.strip() == "done"
 
 
-@pytest.mark.parametrize("kind", [Scripted, Streaming])
-@pytest.mark.parametrize("is_tool", [True, False], ids=["tool", "middleware"])
-async def test_internal_text_is_not_told_when_the_stop_comes_after_it(is_tool, kind):
+def answering(world, saver, kind=Streaming, **model):
+    """An agent with a guard and a tool, both of which ask a model of their own, that answers afterwards."""
+
     @tool
     async def book() -> str:
         """Book it."""
         return (await kind(INTERNAL).ainvoke("Which one?")).text
 
+    answers = Streaming(calls("book"), "one two three", **model)
+    guard = Guard(kind(INTERNAL, INTERNAL))
+    return create_agent(answers, [book], middleware=[guard], checkpointer=saver)
+
+
+@pytest.mark.parametrize("kind", [Scripted, Streaming])
+async def test_internal_text_is_not_told_when_the_stop_comes_after_it(kind):
     world = World()
-    script = [calls("book"), "one two three"] if is_tool else ["one two three"]
-    middleware = [] if is_tool else [Guard(kind(INTERNAL))]
-    model = Streaming(*script, hold=world.hold)
-    graph = create_agent(model, [book], middleware=middleware, checkpointer=InMemorySaver())
-    outcome, answers = await stopped(stoppable_graph(graph), world.hold, "immediate")
+    graph = stoppable_graph(answering(world, InMemorySaver(), kind, hold=world.hold))
+    outcome, answers = await stopped(graph, world.hold, "immediate")
     assert [one[:7] for one in answers] == ["one two"]
     assert outcome.partial.startswith("one two")
 
