@@ -303,6 +303,9 @@ def shapes(world):
         "polling_tool": lambda: agent(world, "polling_agent", tools.polling_tool),
         "two_tools": lambda: agent(world, "two_agent", tools.async_tool, tools.other_tool),
         "quick_tool": lambda: agent(world, "quick_agent", tools.quick_tool),
+        "quick_sequence": lambda: SequentialAgent(
+            name="quick_sequence", sub_agents=[agent(world, "quick_agent", tools.quick_tool)]
+        ),
         "agent_tool": agent_tool,
         "agent_tool_without_plugins": lambda: agent_tool(include_plugins=False),
         "sequence": sequence,

@@ -26,6 +26,7 @@ R = TypeVar("R", bound=Runner)
 OnDisconnect = Literal["keep", "stop"]
 
 _SEAL_SECONDS = 5.0
+_LEAVE_SECONDS = 30.0  # the ladder ends before
 
 _background: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
@@ -96,15 +97,20 @@ class _Invocation:
         self._is_live = "live_request_queue" in kwargs
         self._connection = connection.get()
         self._turn = Turn()
-        self._is_closed = False
         self._run: stoppable.Run | None = None
+        self._has_left = False
+        self._is_closed = asyncio.Event()
 
     async def start(self) -> None:
         """Start the run."""
-        handle = await self._handle()
+        try:
+            handle = await self._handle()
+        except BaseException:  # it may have been started, and nobody reads it
+            self._leave("graceful")
+            raise
         if self._connection is not None:
             self._connection.begun()
-            self._connection.on_left = self._leave
+            self._connection.on_left = functools.partial(self._leave, "graceful")
         watcher = asyncio.create_task(self._watch(handle))
         _background.add(watcher)
         watcher.add_done_callback(_background.discard)
@@ -128,6 +134,9 @@ class _Invocation:
         if self._wrapping.tool_threads:
             names.SYNC_RUNNER.set(in_thread)
         turn = self._turn
+        turn.events.release_with_stop()
+        if self._has_left:
+            self._leave("graceful")
         try:
             async with contextlib.AsyncExitStack() as stack:
                 stack.enter_context(at(Unit(turn, None, None)))
@@ -135,6 +144,7 @@ class _Invocation:
                 events = await stack.enter_async_context(contextlib.aclosing(self._real(**arguments)))
                 async for event in events:
                     turn.tell(event, names.wire_event(event))
+                    await turn.events.until_wanted()
             if (receipt := run.receipt) is not None and receipt.delivered_at is not None:
                 await self._seal()
         except BaseException as error:
@@ -169,13 +179,13 @@ class _Invocation:
                 self._turn.tell(event, names.wire_event(event))
 
     def _close(self) -> None:
-        self._is_closed = True
         self._turn.close()
+        self._is_closed.set()
 
     async def _watch(self, handle: stoppable.RunHandle[None]) -> None:
         """Seal the turn of a run that ended without its body: one that was stopped before it began, or lost."""
         await handle.outcome()
-        if not self._is_closed:
+        if not self._is_closed.is_set():
             try:
                 await self._seal()
             finally:
@@ -184,20 +194,40 @@ class _Invocation:
     async def read(self) -> AsyncGenerator[Any, None]:
         """Yield the events until the run is over."""
         try:
-            while (event := await self._turn.events.get()) is not None:
+            async for event in self._turn.events:
                 yield event
+        except GeneratorExit:
+            await self._leave_and_wait()
+            raise
         except BaseException:  # nothing may be awaited: the handler's task is being cancelled
-            self._leave()
+            self._leave("graceful")
             raise
         if self._turn.error is not None:
             raise self._turn.error  # unchanged: the server handles SessionNotFoundError separately
         if self._is_live and self._run is not None and self._run.token.stopped:
             await self._close_socket()
 
-    def _leave(self) -> None:
-        """Stop or keep the run whose reader left, as ``on_disconnect`` says."""
-        if self._wrapping.on_disconnect == "stop" and self._run is not None:
-            self._run.stop("graceful", stoppable.Reason.of("the client left", kind=stoppable.ReasonKind.DISCONNECT))
+    def _leave(self, mode: str) -> None:
+        """Stop or keep the run whose reader left, as ``on_disconnect`` says; one that is stopping is not cut off."""
+        self._has_left = True
+        run = self._run  # one that has not begun looks when it does
+        if self._wrapping.on_disconnect == "stop" and run is not None and not run.token.stopped:
+            run.stop(mode, stoppable.Reason.of("the client left", kind=stoppable.ReasonKind.DISCONNECT))
+        self._turn.events.release()
+
+    async def _leave_and_wait(self) -> None:
+        """Leave because the generator is closed: as in plain ADK, the agent has ended when ``aclose()`` returns.
+
+        The client of a server leaves more gently, and its handler does not wait.
+        """
+        if self._connection is not None:
+            self._leave("graceful")
+            return
+        self._leave("immediate")
+        if self._wrapping.on_disconnect == "stop":
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await self._is_closed.wait()
 
     async def _close_socket(self) -> None:
         made = self._connection

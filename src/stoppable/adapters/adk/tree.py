@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import stoppable
+from stoppable.adapters.adk.handover import Handover
 from stoppable.adapters.adk.turn import Unit, at
-
-_END: Any = object()
 
 
 class _Child:
@@ -18,28 +17,24 @@ class _Child:
 
     def __init__(self, name: str, steps: Callable[[], Any]) -> None:
         self._name, self._steps = name, steps
-        self.events: asyncio.Queue[Any] = asyncio.Queue()
-        self.wanted = asyncio.Event()
+        self.events = Handover()
         self.error: BaseException | None = None
-        self._is_left = False
         self._run: stoppable.Run | None = None
 
     async def body(self) -> None:
         try:
             async with stoppable.open_run(self._name) as self._run, contextlib.aclosing(self._steps()) as events:
+                self.events.release_with_stop()
                 async for event in events:
-                    self.events.put_nowait(event)
-                    if not self._is_left:
-                        await self.wanted.wait()
-                        self.wanted.clear()
+                    self.events.put(event)
+                    await self.events.until_wanted()
         except BaseException as error:  # every exception reaches the reader once the run has ended
             self.error = error
-        self.events.put_nowait(_END)
+        self.events.end()
 
     async def leave(self, task: asyncio.Task[None]) -> None:
         """End the run because its consumer left; a run that is already stopping ends without being cut off."""
-        self._is_left = True
-        self.wanted.set()
+        self.events.release()
         if self._run is None:
             task.cancel()
         elif not self._run.token.stopped:
@@ -58,9 +53,8 @@ async def as_child(unit: Unit, name: str, steps: Callable[[], Any]) -> AsyncIter
     with at(unit):
         task = asyncio.create_task(child.body(), name=f"agent {name}")
     try:
-        while (event := await child.events.get()) is not _END:
+        async for event in child.events:
             yield event
-            child.wanted.set()
     finally:
         if not task.done():
             await child.leave(task)

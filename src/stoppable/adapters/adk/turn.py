@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 import stoppable
 from stoppable.adapters import branches
+from stoppable.adapters.adk.handover import Handover
 
 EVENT = "adk"
 """The name under which the events of ADK are in the log of a run."""
@@ -49,8 +49,8 @@ class Turn(branches.UnderWay):
 
     def __init__(self) -> None:
         super().__init__()
-        self.events: asyncio.Queue[Any] = asyncio.Queue()
-        """For the reader, which may leave; None is the end."""
+        self.events: Handover = Handover()
+        """For the reader, which may leave."""
         self.error: Exception | None = None
         self.invocation_id: str | None = None
         self.told: set[str] = set()
@@ -66,11 +66,11 @@ class Turn(branches.UnderWay):
         self.told.add(event.id)
         text = "".join(part.text or "" for part in event.content.parts or []) if event.content else ""
         self.said[event.author] = self.said.get(event.author, "") + text if event.partial else ""
-        self.events.put_nowait(event)
+        self.events.put(event)
 
     def close(self) -> None:
         """End the stream of the reader; may be called on any thread of the turn."""
-        self.events.put_nowait(None)
+        self.events.end()
 
     @contextlib.contextmanager
     def inside(self, target: Any) -> Iterator[Unit]:
