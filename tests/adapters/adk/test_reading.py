@@ -8,6 +8,7 @@ from google.adk.agents.base_agent import BaseAgent
 from google.adk.events.event import Event
 from google.adk.runners import InMemoryRunner
 from google.genai import types
+from pydantic import Field
 
 import stoppable
 from stoppable.adapters.adk import wrap
@@ -124,7 +125,7 @@ async def test_a_reader_that_is_cancelled_before_its_run_has_begun_leaves_no_run
 class Talking(BaseAgent):
     """An agent that says one thing, works for long, and notes its end."""
 
-    ended: list = []
+    ended: list = Field(default_factory=list)
 
     async def _run_async_impl(self, ctx):
         try:

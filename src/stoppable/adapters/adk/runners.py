@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -16,10 +17,13 @@ import stoppable
 from stoppable.adapters.adk import names
 from stoppable.adapters.adk.boundaries import activate, in_thread
 from stoppable.adapters.adk.connections import connection
-from stoppable.adapters.adk.sealing import MESSAGE, seal
+from stoppable.adapters.adk.repair import remember, repair
+from stoppable.adapters.adk.sealing import MESSAGE, aborted, seal
 from stoppable.adapters.adk.sessions import address
 from stoppable.adapters.adk.turn import Turn, Unit, at
 from stoppable.supervisor import Supervisor
+
+_logger = logging.getLogger("stoppable.adapters.adk")
 
 R = TypeVar("R", bound=Runner)
 
@@ -141,16 +145,18 @@ class _Invocation:
             async with contextlib.AsyncExitStack() as stack:
                 stack.enter_context(at(Unit(turn, None, None)))
                 arguments = self._hooked(stack)
+                await self._repair()
                 events = await stack.enter_async_context(contextlib.aclosing(self._real(**arguments)))
                 async for event in events:
-                    turn.tell(event, names.wire_event(event))
+                    self._tell(event)
                     await turn.events.until_wanted()
             if (receipt := run.receipt) is not None and receipt.delivered_at is not None:
                 await self._seal()
         except BaseException as error:
-            if isinstance(error, Exception) and not run.token.stopped:
+            is_own_error = isinstance(error, Exception) and not run.token.stopped
+            if is_own_error:
                 turn.error = error
-            else:
+            if not is_own_error or _is_of_stopped_child(error):
                 await self._seal()
             raise
         finally:
@@ -173,10 +179,30 @@ class _Invocation:
         if self._run is not None:
             self._run.stop("immediate", stoppable.Reason.of("abort_signal", kind=stoppable.ReasonKind.EXTERNAL))
 
+    async def _repair(self) -> None:
+        await repair(
+            self._runner,
+            self._user_id,
+            self._session_id,
+            self._wrapping.supervisor,
+            app_name=self._wrapping.app_name,
+            arguments=self._kwargs,
+        )
+
     async def _seal(self) -> None:
-        with stoppable.shielded(_SEAL_SECONDS):
-            for event in await seal(self._runner, self._user_id, self._session_id, self._turn):
-                self._turn.tell(event, names.wire_event(event))
+        """Write the end of the turn into the session; if that fails, the next turn does it, and the reader is told."""
+        turn = self._turn
+        try:
+            with stoppable.shielded(_SEAL_SECONDS):
+                await seal(self._runner, self._user_id, self._session_id, turn, self._tell)
+        except BaseException:
+            _logger.warning("the end of a stopped turn is not in its session: the next turn writes it", exc_info=True)
+            remember(self._runner, self._user_id, self._session_id, turn)
+            self._tell(aborted(turn, self._runner.agent.name))
+            raise
+
+    def _tell(self, event: Any) -> None:
+        self._turn.tell(event, names.wire_event(event))
 
     def _close(self) -> None:
         self._turn.close()
@@ -234,3 +260,10 @@ class _Invocation:
         if made is not None and made.is_socket:
             await made.send({"type": "websocket.close", "code": 1000, "reason": MESSAGE})
             raise WebSocketDisconnect(1000)  # the server takes this for an orderly end; otherwise the socket stays open
+
+
+def _is_of_stopped_child(error: BaseException) -> bool:
+    """Return whether a turn failed because one of its sub-agents was stopped; ADK runs some of them in task groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_of_stopped_child, error.exceptions))
+    return isinstance(error, stoppable.RunStopped | stoppable.RunLost)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from google.adk.events.event import Event
@@ -18,69 +20,108 @@ MESSAGE = "The run was stopped."
 NOT_BEGUN = "The run was stopped before this call began: it had no effect."
 MAY_HAVE_HAPPENED = "The run was stopped while this call was in flight: it may have taken effect."
 
+_PAUSES = (0.01, 0.04, 0.16, 0.64)
 
-async def seal(runner: Runner, user_id: str, session_id: str, turn: Turn) -> list[Any]:
-    """Write the end of a stopped turn into its session, and return the events that its reader does not have yet.
+
+async def seal(runner: Runner, user_id: str, session_id: str, turn: Turn, tell: Callable[[Event], None]) -> None:
+    """Write the end of a stopped turn into its session, and tell the events that its reader does not have yet.
 
     It reads the session again, because the copy of the run is stale, and writes only what is missing, so that it can
     be repeated: an answer to each call that has none and the text that was streamed, or else one event
-    ``INVOCATION_ABORTED``.
+    ``INVOCATION_ABORTED``. A write that fails is repeated, because another turn of the session may have written too.
     """
     if turn.invocation_id is None:  # no agent had begun: nothing of it is in the session
-        return [_event(turn, runner.agent.name)]
-    service, names = runner.session_service, {"user_id": user_id, "session_id": session_id}
-    session = await service.get_session(app_name=runner.app_name, **names)
+        tell(aborted(turn, runner.agent.name))
+        return
+    for pause in _PAUSES:
+        try:
+            await _seal(runner, user_id, session_id, turn, tell)
+        except Exception:  # session services have no common error; the last one is raised
+            await asyncio.sleep(pause)
+        else:
+            return
+    await _seal(runner, user_id, session_id, turn, tell)
+
+
+async def _seal(runner: Runner, user_id: str, session_id: str, turn: Turn, tell: Callable[[Event], None]) -> None:
+    service, author = runner.session_service, runner.agent.name
+    session = await service.get_session(app_name=runner.app_name, user_id=user_id, session_id=session_id)
     if session is None:
-        return [_event(turn, runner.agent.name)]
+        tell(aborted(turn, author))
+        return
     mine = [event for event in session.events if event.invocation_id == turn.invocation_id]
-    made = [*_answers(turn, mine), *_texts(turn)]
     ends = [event for event in mine if event.error_code == CODE]
-    if not made and not ends:
-        made.append(_event(turn, runner.agent.name))
-    made = [await service.append_event(session=session, event=event) for event in made]
-    turn.said.clear()
-    return [event for event in ends if event.id not in turn.told] + made
+    answers = _answers(turn, session.events, mine)
+    for event in ends:
+        if event.id not in turn.told:
+            tell(event)
+    for event in answers:
+        tell(await service.append_event(session=session, event=event))
+    is_new = not answers and not ends
+    for speaker in [one for one, text in turn.said.items() if text]:
+        content = types.Content(role="model", parts=[types.Part(text=turn.said[speaker])])
+        event = await service.append_event(session=session, event=aborted(turn, speaker, content))
+        del turn.said[speaker]
+        tell(event)
+        is_new = False
+    if is_new:
+        tell(await service.append_event(session=session, event=aborted(turn, author)))
 
 
-def _answers(turn: Turn, events: list[Any]) -> list[Event]:
-    """Answer the calls that have no answer, those of one event in one."""
-    answered = {response.id for event in events for response in event.get_function_responses()}
-    made = []
+def _answers(turn: Turn, events: list[Any], mine: list[Any]) -> list[Event]:
+    """Answer the calls of a turn that have no answer, those of one event in one.
+
+    A call that a human confirmed was made in an earlier turn, whose answer says only that it waits.
+    """
+    asked = max((place for place, event in enumerate(mine) if event.author == "user"), default=0)
+    answered = (answered_in(mine) - turn.calls.keys()) | answered_in(mine[asked:])
+    assert turn.invocation_id is not None, "its agent has begun"
+    answers = []
     for event in events:
-        open_calls = [call for call in event.get_function_calls() if call.id not in answered]
-        if open_calls:
-            parts = [types.Part(function_response=_answer(turn, call)) for call in open_calls]
-            scope = getattr(event, "isolation_scope", None)
-            more = {} if scope is None else {"isolation_scope": scope}
-            made.append(
-                _event(turn, event.author, types.Content(role="user", parts=parts), branch=event.branch, **more)
+        is_mine = event.invocation_id == turn.invocation_id
+        calls = [call for call in event.get_function_calls() if is_mine or call.id in turn.calls]
+        results = [(call, _result(turn, call.id)) for call in calls if call.id not in answered]
+        if results:
+            answers.append(answer(turn.invocation_id, event, results))
+    return answers
+
+
+def answered_in(events: list[Any]) -> set[str]:
+    """Return the ids of the calls that have an answer among some events."""
+    return {response.id for event in events for response in event.get_function_responses()}
+
+
+def _result(turn: Turn, call_id: str) -> Any:
+    if call_id not in turn.calls:
+        return {"error": NOT_BEGUN}
+    result = turn.calls[call_id]
+    return {"error": MAY_HAVE_HAPPENED} if result is UNFINISHED else result
+
+
+def answer(invocation_id: str, event: Any, results: list[tuple[Any, Any]]) -> Event:
+    """Return the event that answers calls of another event, each with its result."""
+    parts = [
+        types.Part(
+            function_response=types.FunctionResponse(
+                id=call.id, name=call.name, response=result if isinstance(result, dict) else {"result": result}
             )
-    return made
-
-
-def _answer(turn: Turn, call: Any) -> types.FunctionResponse:
-    if call.id not in turn.calls:
-        told: Any = {"error": NOT_BEGUN}
-    elif (result := turn.calls[call.id]) is UNFINISHED:
-        told = {"error": MAY_HAVE_HAPPENED}
-    else:  # it has finished, and the stop came before its answer was written
-        told = result if isinstance(result, dict) else {"result": result}
-    return types.FunctionResponse(id=call.id, name=call.name, response=told)
-
-
-def _texts(turn: Turn) -> list[Event]:
-    """Keep the text that was streamed, which ADK writes down only when a stream has ended."""
-    return [
-        _event(turn, author, types.Content(role="model", parts=[types.Part(text=text)]))
-        for author, text in turn.said.items()
-        if text
+        )
+        for call, result in results
     ]
+    scope = getattr(event, "isolation_scope", None)
+    more = {} if scope is None else {"isolation_scope": scope}
+    return _event(invocation_id, event.author, types.Content(role="user", parts=parts), branch=event.branch, **more)
 
 
-def _event(turn: Turn, author: str, content: types.Content | None = None, **more: Any) -> Event:
+def aborted(turn: Turn, author: str, content: types.Content | None = None) -> Event:
+    """Return the event that ends a stopped turn, with what its author had said."""
     turn.invocation_id = turn.invocation_id or f"e-{uuid.uuid4()}"
+    return _event(turn.invocation_id, author, content)
+
+
+def _event(invocation_id: str, author: str, content: types.Content | None, **more: Any) -> Event:
     return Event(
-        invocation_id=turn.invocation_id,
+        invocation_id=invocation_id,
         author=author,
         content=content,
         error_code=CODE,

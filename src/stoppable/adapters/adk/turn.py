@@ -51,7 +51,7 @@ class Turn(branches.UnderWay):
         super().__init__()
         self.events: Handover = Handover()
         """For the reader, which may leave."""
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.invocation_id: str | None = None
         self.told: set[str] = set()
         """The ids of the events that the reader got."""
