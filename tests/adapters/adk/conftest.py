@@ -8,7 +8,8 @@ import pytest
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # those of its imports
     import google.adk.cli.cli_tools_click
-    import google.adk.cli.fast_api  # noqa: F401
+    import google.adk.cli.fast_api
+    import google.adk.tools.mcp_tool.mcp_toolset  # noqa: F401
 
 from .processes import prepare
 from .serving import served

@@ -39,6 +39,12 @@ def test_the_server_is_found_behind_its_app(tmp_path):
     assert parameters(names.server_of(app).get_runner_async) == ["app_name"]
 
 
+def test_the_methods_that_make_what_runs_share_are_there():
+    [(manager, create), *_] = names.makers_of_shared()
+    assert manager.__name__ == "MCPSessionManager"
+    assert inspect.iscoroutinefunction(inspect.unwrap(getattr(manager, create)))
+
+
 def test_an_agent_on_another_server_makes_its_client_where_it_did():
     from google.adk.agents.remote_a2a_agent import RemoteA2aAgent
 

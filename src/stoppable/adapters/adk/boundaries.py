@@ -70,6 +70,8 @@ def _agent(real: Callable[..., Any]) -> Callable[..., Any]:
             return real(self, parent_context)  # type: ignore[no-any-return]
         if names.is_remote(self):
             _wrap(type(self), names.RESOLVE, following)
+        for toolset, method in names.makers_of_shared():
+            _wrap(toolset, method, _outside_runs)
         unit.turn.invocation_id = unit.turn.invocation_id or parent_context.invocation_id
         steps = functools.partial(_steps, unit.turn, self, functools.partial(real, self, parent_context))
         return as_child(unit, self.name, steps) if _is_below(unit) else steps()
@@ -120,6 +122,20 @@ def _around(node: Any, *, is_below: bool) -> contextlib.AbstractAsyncContextMana
     if isinstance(node, names.WORKFLOW) and is_below:
         return stoppable.open_run(node.name)
     return contextlib.nullcontext()
+
+
+def _outside_runs(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method that makes what all runs share, such as an MCP server: it belongs to the toolset, not to this run.
+
+    Its processes and tasks end with ``runner.close()``, as in plain ADK. The calls in it belong to the runs that make
+    them.
+    """
+
+    async def make(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with stoppable.detached():
+            return await real(self, *args, **kwargs)
+
+    return make
 
 
 # Models

@@ -45,6 +45,12 @@ RESOLVE = "_ensure_resolved"
 
 _REMOTE_AGENTS = ("google.adk.a2a.agent._remote_a2a_agent", "google.adk.agents.remote_a2a_agent")  # 2.13 has both
 
+_SHARED = (
+    ("google.adk.tools.mcp_tool.mcp_session_manager", "MCPSessionManager", "create_session"),
+    ("google.adk.tools.computer_use.computer_use_toolset", "ComputerUseToolset", "_ensure_initialized"),
+)
+"""The methods that make what a toolset keeps for all runs: module, class, method."""
+
 _public_event: Any = _found("events._internal_metadata:public_event")
 _redact: Any = _found("auth.auth_credential:_redact_credential_secrets")
 
@@ -61,6 +67,12 @@ def is_remote(agent: Any) -> bool:
     """Return whether an agent is a RemoteA2aAgent; its module is not imported here, since it needs a2a-sdk."""
     found = (getattr(sys.modules.get(module), "RemoteA2aAgent", None) for module in _REMOTE_AGENTS)
     return any(kind is not None and isinstance(agent, kind) for kind in found)
+
+
+def makers_of_shared() -> list[tuple[type, str]]:
+    """Return the methods in ``_SHARED`` whose modules are imported: they need packages that not every app has."""
+    found = ((getattr(sys.modules.get(module), name, None), method) for module, name, method in _SHARED)
+    return [(kind, method) for kind, method in found if kind is not None]
 
 
 def client_of(agent: Any) -> Any:

@@ -1,0 +1,99 @@
+"""What several runs share belongs to none of them, though one of them made it."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from google.adk.agents.llm_agent import LlmAgent
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import InMemoryRunner
+from google.adk.tools.mcp_tool.mcp_session_manager import StdioConnectionParams
+from google.adk.tools.mcp_tool.mcp_toolset import McpToolset
+from google.genai import types
+from mcp import StdioServerParameters
+
+import stoppable
+from stoppable.adapters.adk import wrap
+
+from .world import DEADLINE, answer, answers, last_text
+
+SERVER = Path(__file__).parent / "mcp_server.py"
+
+
+class Asking(BaseLlm):
+    """A model that calls the tool that its user names ("go hold ann"), answers, and thinks on for those who ask it to."""
+
+    model: str = "asking"
+
+    async def generate_content_async(self, llm_request, stream=False):
+        _, tool, who, *more = last_text(llm_request.contents).split()
+        if not answers(llm_request.contents):
+            arguments = {"who": who} if tool == "hold" else {}
+            call = types.Part(function_call=types.FunctionCall(name=tool, args=arguments))
+            yield LlmResponse(content=types.Content(role="model", parts=[call]))
+        else:
+            if more:
+                thinking.set()
+                await asyncio.Event().wait()
+            result = llm_request.contents[-1].parts[0].function_response.response
+            yield answer(f"the tool said {result}")
+
+
+thinking = asyncio.Event()
+
+
+@pytest.fixture
+def toolset(tmp_path):
+    command = StdioServerParameters(command=sys.executable, args=[str(SERVER), str(tmp_path)])
+    return McpToolset(connection_params=StdioConnectionParams(server_params=command, timeout=3 * DEADLINE))
+
+
+async def appears(path):
+    async with asyncio.timeout(3 * DEADLINE):  # its server imports for long on a busy machine
+        while not path.exists():
+            await asyncio.sleep(0.01)
+
+
+def servers(folder):
+    """Return the pids of the servers that were started, and whether each is alive."""
+    pids = [int(path.name.split()[1]) for path in folder.glob("pid *")]
+    return [(pid, Path(f"/proc/{pid}").exists()) for pid in pids]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("made_by", ["a call in flight", "a call that is over"])
+@pytest.mark.parametrize("mode", ["immediate", "kill"])
+async def test_a_stop_of_the_run_that_started_an_mcp_server_leaves_the_call_of_another_user_alone(
+    toolset, tmp_path, made_by, mode
+):
+    thinking.clear()
+    runner = InMemoryRunner(agent=LlmAgent(name="asking", model=Asking(), tools=[toolset]), app_name="app")
+
+    async def say(user, text):
+        await runner.session_service.create_session(app_name="app", user_id=user, session_id="s")
+        message = types.Content(role="user", parts=[types.Part(text=text)])
+        return [event async for event in runner.run_async(user_id=user, session_id="s", new_message=message)]
+
+    async with stoppable.Supervisor() as supervisor:
+        wrap(runner, supervisor)
+        is_in_flight = made_by == "a call in flight"
+        ann = asyncio.create_task(say("ann", "go hold ann" if is_in_flight else "go quick ann thinks"))
+        async with asyncio.timeout(3 * DEADLINE):
+            await (appears(tmp_path / "ann entered") if is_in_flight else thinking.wait())
+        bob = asyncio.create_task(say("bob", "go hold bob"))
+        await appears(tmp_path / "bob entered")
+        [run] = await supervisor.find("adk:app/ann/s")
+        receipt = await supervisor.stop(run.id, mode, wait=DEADLINE)
+        assert (receipt.status, [node.name for node in receipt.nodes if node.kind == "spawn"]) == ("stopped", [])
+        assert (await ann)[-1].error_code == "INVOCATION_ABORTED"
+        [(pid, is_alive)] = servers(tmp_path)
+        assert is_alive, "the stop of one user ended the server of all"
+        (tmp_path / "bob released").touch()
+        async with asyncio.timeout(DEADLINE):
+            assert "held for bob" in str(await bob)
+        await runner.close()
+        async with asyncio.timeout(DEADLINE):
+            while servers(tmp_path) != [(pid, False)]:  # it ends with its toolset
+                await asyncio.sleep(0.01)
