@@ -171,3 +171,51 @@ def test_handles_of_blocking_code_have_it_too():
             receipt = handle.receipt()
             assert (receipt.final, receipt.reason.message) == (True, "enough")
         assert supervisor.handle(handle.id).receipt() == receipt
+
+
+async def test_a_stop_waits_for_the_end_if_it_is_asked_to():
+    async with Supervisor() as supervisor:
+        for start in (stoppable.spawn, supervisor.start):
+            handle = await start(stoppable.sleep, 3600)
+            receipt = await handle.stop(wait=30)
+            assert (receipt.final, receipt.status) == (True, "stopped")
+            assert (await handle.stop(wait=30)).final, "a run that is over is not waited for"
+        handle = await supervisor.start(stoppable.sleep, 3600)
+        assert (await supervisor.handle(handle.id).stop(wait=30)).status == "stopped"
+
+
+async def test_a_stop_waits_no_longer_than_it_is_asked_to():
+    released = asyncio.Event()
+
+    async def stubborn():
+        with stoppable.shielded(3600):
+            await released.wait()
+
+    handle = await stoppable.spawn(stubborn)
+    await until(lambda: handle.run.started_at)
+    receipt = await handle.stop(wait=0.05)
+    assert (receipt.final, receipt.status) == (False, "stopping")
+    released.set()
+    assert (await handle.stop(wait=30)).final
+
+
+def test_a_stop_of_blocking_code_waits_too():
+    released = threading.Event()
+
+    def stubborn():
+        released.wait()
+
+    handle = sync.spawn(stubborn)
+    assert not handle.stop(wait=0.05).final
+    released.set()
+    assert handle.stop(wait=30).final
+    with sync.Supervisor() as supervisor:
+        assert supervisor.start(stoppable.sleep, 3600).stop(wait=30).status == "stopped"
+
+
+async def test_a_time_to_wait_that_makes_no_sense_is_refused():
+    handle = await stoppable.spawn(stoppable.sleep, 3600)
+    with pytest.raises(InvalidArgument):
+        await handle.stop(wait=-1)
+    assert not handle.run.token.stopped
+    await handle.stop(wait=30)

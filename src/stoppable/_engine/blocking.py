@@ -14,6 +14,7 @@ from stoppable._core.outcome import Outcome
 from stoppable._core.policy import Policy
 from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.receipt import write
 from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable._engine import control
@@ -24,7 +25,7 @@ from stoppable._engine.channel import Channel
 from stoppable._engine.edge import raise_ended
 from stoppable._engine.handle import Held, RunHandle, Until, is_body, seen, stream_of
 from stoppable._engine.loops import run_in_new_loop
-from stoppable._engine.waits import wait_for_end
+from stoppable._engine.waits import wait_for_end, wait_within
 from stoppable.errors import RunFailed
 
 T = TypeVar("T")
@@ -47,9 +48,16 @@ class BlockingHandle(Held, Generic[T_co]):
         reason: Reason | str | None = None,
         actor: str | None = None,
         grace: float | None = None,
+        *,
+        wait: float | None = None,
     ) -> Receipt:
-        """Stop the run and its subtree; ``outcome()`` waits for the end."""
-        return self._run.stop(mode, reason, actor, grace)
+        """Stop the run and its subtree; with ``wait`` it waits up to that many seconds for the end."""
+        seconds = None if wait is None else checked_seconds(wait, "wait")
+        receipt = self._run.stop(mode, reason, actor, grace)
+        if receipt.final or not seconds:
+            return receipt
+        wait_within(self._run, seconds)
+        return write(self._run, receipt.answer)
 
     def outcome(self) -> Outcome[T_co]:
         """Wait for the end and return it; never raises because the run was stopped."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError, Task
+from asyncio import CancelledError, Task, timeout
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
 from threading import Thread
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from stoppable._core import context
 from stoppable._core.node import RunNode
 from stoppable._core.outcome import Outcome
+from stoppable._core.policy import seconds as checked_seconds
 from stoppable._core.reason import Reason
 from stoppable._core.receipt import write
 from stoppable._core.run import Run
@@ -73,16 +75,24 @@ class RunHandle(Held, Generic[T_co]):
         reason: Reason | str | None = None,
         actor: str | None = None,
         grace: float | None = None,
+        *,
+        wait: float | None = None,
     ) -> Receipt:
-        """Stop the run and its subtree; ``outcome()`` waits for the end.
+        """Stop the run and its subtree; with ``wait`` it waits up to that many seconds for the end.
 
         When it returns, every gate is closed. It waits at most one second for gates in another process; after that
         ``acknowledged_at`` is None.
         """
+        seconds = None if wait is None else checked_seconds(wait, "wait")
         receipt = self._run.stop(mode, reason, actor, grace)
-        if receipt.final or receipt.acknowledged_at is not None:
+        if receipt.final or (receipt.acknowledged_at is not None and not seconds):
             return receipt
-        await acknowledged(self._run, _ACKNOWLEDGE_SECONDS)
+        if seconds:
+            with suppress(TimeoutError):
+                async with timeout(seconds):
+                    await ended(self._run)
+        else:
+            await acknowledged(self._run, _ACKNOWLEDGE_SECONDS)
         return write(self._run, receipt.answer)
 
     # These return the inner coroutine, instead of wrapping it in another one.

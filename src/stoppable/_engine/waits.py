@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -72,6 +73,14 @@ def wait_for_end(run: RunNode) -> Outcome[Any]:
     while (outcome := run.outcome) is None:
         alarm.wait()
     return outcome
+
+
+def wait_within(run: RunNode, seconds: float) -> None:
+    """Wait for the terminal status of a run, on a thread, but not longer than that."""
+    alarm = Alarm()
+    run.when_ended(alarm.ring)
+    if not alarm.wait(min(seconds, threading.TIMEOUT_MAX)):
+        run.forget(alarm.ring)
 
 
 class _Wake(Hook):

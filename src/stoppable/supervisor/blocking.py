@@ -402,9 +402,14 @@ class KeptHandle(BlockingHandle[T_co], Generic[T_co]):
         reason: Reason | str | None = None,
         actor: str | None = None,
         grace: float | None = None,
+        *,
+        wait: float | None = None,
     ) -> Receipt:
-        """Stop the run and its subtree; when this returns, the stop is in the store (G14)."""
-        return self._supervisor.stop(self.id, mode, reason, actor, grace)
+        """Stop the run and its subtree; when this returns, the stop is in the store (G14).
+
+        With ``wait`` it waits up to that many seconds for the end.
+        """
+        return self._supervisor.stop(self.id, mode, reason, actor, grace, wait=wait)
 
     def events(self, after: int = 0) -> Iterator[Event]:
         """Yield the events of the run, past ones first, until it ends."""

@@ -60,9 +60,14 @@ class SupervisedHandle(KeptHandle[T_co], Generic[T_co]):
         reason: Reason | str | None = None,
         actor: str | None = None,
         grace: float | None = None,
+        *,
+        wait: float | None = None,
     ) -> Receipt:
-        """Stop the run and its subtree; when this returns, the stop is in the store (G14)."""
-        return await self._supervisor.stop(self.id, mode, reason, actor, grace)
+        """Stop the run and its subtree; when this returns, the stop is in the store (G14).
+
+        With ``wait`` it waits up to that many seconds for the end.
+        """
+        return await self._supervisor.stop(self.id, mode, reason, actor, grace, wait=wait)
 
     async def outcome(self) -> Outcome[T_co]:
         """Wait until the end is stored, and return it; never raises because the run was stopped."""
@@ -150,9 +155,14 @@ class StoredHandle(Elsewhere, KeptHandle[Any]):
         reason: Reason | str | None = None,
         actor: str | None = None,
         grace: float | None = None,
+        *,
+        wait: float | None = None,
     ) -> Receipt:
-        """Stop the run and its subtree; when this returns, the stop is in the store (G14)."""
-        return await self._supervisor.stop(self._id, mode, reason, actor, grace)
+        """Stop the run and its subtree; when this returns, the stop is in the store (G14).
+
+        With ``wait`` it waits up to that many seconds for the end.
+        """
+        return await self._supervisor.stop(self._id, mode, reason, actor, grace, wait=wait)
 
     async def outcome(self) -> Outcome[Any]:
         """Wait for the end and return what the store has of it."""

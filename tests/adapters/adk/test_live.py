@@ -1,13 +1,21 @@
 """Live runs: a stop ends the speech, tells the client so, and closes its socket in order."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
 import websockets
+from google.adk.agents.live_request_queue import LiveRequestQueue
+from google.adk.agents.run_config import RunConfig
+from google.adk.runners import InMemoryRunner
+from google.genai import types
+
+import stoppable
+from stoppable.adapters.adk import wrap
 
 from .serving import Client, served
-from .world import DEADLINE
+from .world import DEADLINE, Loader, World
 
 
 def socket(client):
@@ -50,18 +58,35 @@ async def test_a_stop_tells_the_client_and_closes_its_socket(server, mode):
         assert "hello again" in str(events)
 
 
-async def test_a_client_that_leaves_a_live_run_ends_it_with_the_policy_stop(tmp_path):
-    with served(tmp_path, on_disconnect="stop") as server:
+@pytest.mark.parametrize("policy", ["keep", "stop"])
+async def test_a_client_that_leaves_a_live_run_ends_it_with_any_policy(tmp_path, policy):
+    with served(tmp_path, on_disconnect=policy) as server:
         async with Client(server, "live") as client:
             async with socket(client) as connection:
                 await connection.send(message("go"))
                 await server.world.saw("enter speech")
                 run_id = connection.response.headers["stoppable-run-id"]
-            async with asyncio.timeout(DEADLINE):
-                while (await server.record(run_id)).status == "running":
-                    await asyncio.sleep(0.01)
-                server.world.release("speech")  # the stop is graceful
-                while not (record := await server.record(run_id)).over:
-                    await asyncio.sleep(0.01)
+            record = await server.over(run_id)
             assert (record.status, record.outcome.reason.kind) == ("stopped", "disconnect")
             server.world.seen("live closed")
+            assert "finish speech" not in server.world.notes, "it spoke on for nobody"
+            assert "hello again" in str(await client.say("again"))
+
+
+async def test_a_reader_that_closes_a_live_run_ends_it_with_any_policy():
+    world = World()
+    agent = Loader(world).load_agent("live")
+    async with stoppable.Supervisor() as supervisor:
+        runner = wrap(InMemoryRunner(agent=agent, app_name="app"), supervisor, on_disconnect="keep")
+        await runner.session_service.create_session(app_name="app", user_id="ann", session_id="s")
+        queue = LiveRequestQueue()
+        queue.send_content(types.Content(role="user", parts=[types.Part(text="go")]))
+        config = RunConfig(response_modalities=["TEXT"])
+        events = runner.run_live(user_id="ann", session_id="s", live_request_queue=queue, run_config=config)
+        async with contextlib.aclosing(events):
+            async for _ in events:
+                break
+        world.seen("live closed")
+        [run] = (await supervisor.list(stoppable.Filter(roots=True))).runs
+        assert (await supervisor.handle(run.id).outcome()).status == "stopped"
+        await runner.close()

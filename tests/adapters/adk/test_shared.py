@@ -23,7 +23,7 @@ SERVER = Path(__file__).parent / "mcp_server.py"
 
 
 class Asking(BaseLlm):
-    """A model that calls the tool that its user names ("go hold ann"), answers, and thinks on for those who ask it to."""
+    """A model that calls the tool that its user names ("go hold ann"), and answers; it thinks for ever if asked to."""
 
     model: str = "asking"
 
