@@ -99,6 +99,7 @@ class _Invocation:
         self._user_id: str = session.user_id if session else kwargs["user_id"]
         self._session_id: str = session.id if session else kwargs["session_id"]
         self._is_live = "live_request_queue" in kwargs
+        self._ends_with_reader = self._is_live or wrapping.on_disconnect == "stop"
         self._connection = connection.get()
         self._turn = Turn()
         self._run: stoppable.Run | None = None
@@ -234,11 +235,17 @@ class _Invocation:
             await self._close_socket()
 
     def _leave(self, mode: str) -> None:
-        """Stop or keep the run whose reader left, as ``on_disconnect`` says; one that is stopping is not cut off."""
+        """Stop or keep the run whose reader left, as ``on_disconnect`` says; one that is stopping is not cut off.
+
+        A live run ends at once: nobody hears it, and nobody can join it again.
+        """
         self._has_left = True
         run = self._run  # one that has not begun looks when it does
-        if self._wrapping.on_disconnect == "stop" and run is not None and not run.token.stopped:
-            run.stop(mode, stoppable.Reason.of("the client left", kind=stoppable.ReasonKind.DISCONNECT))
+        if self._ends_with_reader and run is not None and not run.token.stopped:
+            run.stop(
+                "immediate" if self._is_live else mode,
+                stoppable.Reason.of("the client left", kind=stoppable.ReasonKind.DISCONNECT),
+            )
         self._turn.events.release()
 
     async def _leave_and_wait(self) -> None:
@@ -250,7 +257,7 @@ class _Invocation:
             self._leave("graceful")
             return
         self._leave("immediate")
-        if self._wrapping.on_disconnect == "stop":
+        if self._ends_with_reader:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVE_SECONDS):
                     await self._is_closed.wait()
