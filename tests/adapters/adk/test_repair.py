@@ -180,7 +180,7 @@ async def test_a_sub_agent_that_is_stopped_by_its_id_leaves_a_complete_session(m
                         await asyncio.sleep(0.005)
                 talks.world.release("async_tool")
             assert (await stopping).status == "stopped"
-        assert answer.exception() is not None, "the agent above it fails"
+        assert isinstance(answer.exception(), stoppable.RunStopped), "the agent above it fails"
         answers = await talks.answers()
         if mode == "graceful":
             assert answers["async_tool"] == {"result": "async_tool done"}

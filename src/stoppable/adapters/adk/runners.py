@@ -155,9 +155,10 @@ class _Invocation:
                 await self._seal()
         except BaseException as error:
             is_own_error = isinstance(error, Exception) and not run.token.stopped
+            child = _end_of_child(error)
             if is_own_error:
-                turn.error = error
-            if not is_own_error or _is_of_stopped_child(error):
+                turn.error = child or error
+            if not is_own_error or child is not None:
                 await self._seal()
             raise
         finally:
@@ -269,8 +270,8 @@ class _Invocation:
             raise WebSocketDisconnect(1000)  # the server takes this for an orderly end; otherwise the socket stays open
 
 
-def _is_of_stopped_child(error: BaseException) -> bool:
-    """Return whether a turn failed because one of its sub-agents was stopped; ADK runs some of them in task groups."""
+def _end_of_child(error: BaseException) -> Exception | None:
+    """Return the stop of a sub-agent that made a turn fail, without the groups in which ADK's task groups raise it."""
     if isinstance(error, BaseExceptionGroup):
-        return any(map(_is_of_stopped_child, error.exceptions))
-    return isinstance(error, stoppable.RunStopped | stoppable.RunLost)
+        return next((end for inner in error.exceptions if (end := _end_of_child(inner)) is not None), None)
+    return error if isinstance(error, stoppable.RunStopped | stoppable.RunLost) else None
