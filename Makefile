@@ -104,8 +104,8 @@ test-frameworks: ## run the stop through real agent frameworks
 	.venv-frameworks/bin/python -m pytest -q tests/frameworks
 
 test-adk: ## stop the agents of Google ADK on its own server, with the oldest version that is supported and the newest
-	$(call environment,.venv-adk,dev$(comma)adk$(comma)ui,--upgrade-package google-adk 'google-adk[a2a]')
-	$(call environment,.venv-adk1,dev$(comma)adk,'google-adk[a2a]==1.39.*')
+	$(call environment,.venv-adk,dev$(comma)adk$(comma)adk-test$(comma)ui,--upgrade-package google-adk 'google-adk[a2a]')
+	$(call environment,.venv-adk1,dev$(comma)adk$(comma)adk-test,'google-adk[a2a]==1.39.*')
 	.venv-adk/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/adk
 	.venv-adk1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/adk
 
