@@ -8,7 +8,7 @@ from typing import Any
 from google.adk.runners import Runner
 
 from stoppable import Filter, Status
-from stoppable.adapters.adk.sealing import answer, answered_in, seal
+from stoppable.adapters.adk.sealing import answer, answered_in, repeated, seal
 from stoppable.adapters.adk.sessions import key_of, short
 from stoppable.adapters.adk.turn import Turn
 from stoppable.supervisor import Supervisor
@@ -50,7 +50,7 @@ async def repair(
     recent = (await supervisor.list(Filter(key=key, owner=owner, roots=True), limit=_RECENT)).runs
     if sum(not run.over for run in recent) > 1 or not any(run.status in _BROKEN for run in recent):
         return  # another turn is under way, whose calls are not answered yet, or all is well
-    await _answer_calls(runner, user_id, session_id, arguments.get("new_message"))
+    await repeated(lambda: _answer_calls(runner, user_id, session_id, arguments.get("new_message")))
 
 
 async def _seal_remembered(runner: Runner, user_id: str, session_id: str) -> None:

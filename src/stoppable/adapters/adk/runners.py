@@ -151,8 +151,6 @@ class _Invocation:
                 async for event in events:
                     self._tell(event)
                     await turn.events.until_wanted()
-            if (receipt := run.receipt) is not None and receipt.delivered_at is not None:
-                await self._seal()
         except BaseException as error:
             is_own_error = isinstance(error, Exception) and not run.token.stopped
             child = _end_of_child(error)
@@ -161,6 +159,9 @@ class _Invocation:
             if not is_own_error or child is not None:
                 await self._seal()
             raise
+        else:
+            if (receipt := run.receipt) is not None and receipt.delivered_at is not None:
+                await self._seal()
         finally:
             self._close()
 
@@ -215,7 +216,8 @@ class _Invocation:
         await handle.outcome()
         if not self._is_closed.is_set():
             try:
-                await self._seal()
+                with contextlib.suppress(Exception):  # it is in the log
+                    await self._seal()
             finally:
                 self._close()
 

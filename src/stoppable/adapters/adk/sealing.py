@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.adk.events.event import Event
@@ -33,14 +33,17 @@ async def seal(runner: Runner, user_id: str, session_id: str, turn: Turn, tell: 
     if turn.invocation_id is None:  # no agent had begun: nothing of it is in the session
         tell(aborted(turn, runner.agent.name))
         return
+    await repeated(lambda: _seal(runner, user_id, session_id, turn, tell))
+
+
+async def repeated(write: Callable[[], Awaitable[None]]) -> None:
+    """Write something into a session, and again if that fails; session services have no common error."""
     for pause in _PAUSES:
         try:
-            await _seal(runner, user_id, session_id, turn, tell)
-        except Exception:  # session services have no common error; the last one is raised
+            return await write()
+        except Exception:
             await asyncio.sleep(pause)
-        else:
-            return
-    await _seal(runner, user_id, session_id, turn, tell)
+    return await write()
 
 
 async def _seal(runner: Runner, user_id: str, session_id: str, turn: Turn, tell: Callable[[Event], None]) -> None:
