@@ -26,6 +26,7 @@ class Asking(BaseLlm):
     """A model that calls the tool that its user names ("go hold ann"), and answers; it thinks for ever if asked to."""
 
     model: str = "asking"
+    thinking: object  # an event
 
     async def generate_content_async(self, llm_request, stream=False):
         _, tool, who, *more = last_text(llm_request.contents).split()
@@ -35,13 +36,10 @@ class Asking(BaseLlm):
             yield LlmResponse(content=types.Content(role="model", parts=[call]))
         else:
             if more:
-                thinking.set()
+                self.thinking.set()
                 await asyncio.Event().wait()
             result = llm_request.contents[-1].parts[0].function_response.response
             yield answer(f"the tool said {result}")
-
-
-thinking = asyncio.Event()
 
 
 @pytest.fixture
@@ -68,8 +66,9 @@ def servers(folder):
 async def test_a_stop_of_the_run_that_started_an_mcp_server_leaves_the_call_of_another_user_alone(
     toolset, tmp_path, made_by, mode
 ):
-    thinking.clear()
-    runner = InMemoryRunner(agent=LlmAgent(name="asking", model=Asking(), tools=[toolset]), app_name="app")
+    thinking = asyncio.Event()
+    agent = LlmAgent(name="asking", model=Asking(thinking=thinking), tools=[toolset])
+    runner = InMemoryRunner(agent=agent, app_name="app")
 
     async def say(user, text):
         await runner.session_service.create_session(app_name="app", user_id=user, session_id="s")
