@@ -35,6 +35,14 @@ async def supervised(shape, **options):
         yield supervisor, world, run
 
 
+async def listed(supervisor, name):
+    """Wait until a sub-agent is in the store, which is a moment after it has begun, and return it."""
+    async with asyncio.timeout(DEADLINE):
+        while not (runs := [run for run in (await supervisor.list()).runs if run.name == name]):
+            await asyncio.sleep(0.005)
+    return runs[0]
+
+
 async def only_run(supervisor):
     [record] = (await supervisor.list(stoppable.Filter(roots=True))).runs
     return record
@@ -84,7 +92,7 @@ async def test_a_stop_of_a_sub_agent_does_not_wait_for_the_reader():
         with pytest.raises(stoppable.RunStopped):
             async for event in run():
                 if calls_of(event):
-                    [child] = [one for one in (await supervisor.list(stoppable.Filter())).runs if one.parent_id]
+                    child = await listed(supervisor, "quick_agent")
                     receipt = await supervisor.stop(child.id, wait=DEADLINE)
                     assert receipt.status == "stopped"
         assert (await supervisor.handle(child.id).outcome()).rung == "signal", "it ended by force"

@@ -17,6 +17,7 @@ from stoppable.adapters.adk import wrap
 
 from . import world as worlds
 from .processes import process
+from .test_reading import listed
 from .world import DEADLINE, Loader, Tools, World, agent
 
 MAY_HAVE_HAPPENED = "it may have taken effect"
@@ -172,7 +173,7 @@ async def test_a_sub_agent_that_is_stopped_by_its_id_leaves_a_complete_session(m
         async with talks.asked() as answer:
             await talks.world.saw("enter async_tool")
             await talks.world.saw("enter other_tool")
-            [left] = [run for run in (await talks.supervisor.list()).runs if run.name == "left"]
+            left = await listed(talks.supervisor, "left")
             stopping = asyncio.create_task(talks.supervisor.stop(left.id, mode, wait=DEADLINE))
             if mode == "graceful":
                 async with asyncio.timeout(DEADLINE):
@@ -190,6 +191,7 @@ async def test_a_sub_agent_that_is_stopped_by_its_id_leaves_a_complete_session(m
         assert "hello again" in str(await talks.say("again"))
 
 
+TTL = 8  # short, because the test waits for it; longer than any pause of a busy machine
 CRASHING = """
 import asyncio, os, signal, sys
 sys.path.insert(0, {root!r})
@@ -197,7 +199,7 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from tests.adapters.adk.test_repair import talking
 
 async def main():
-    async with talking("async_tool", SqliteSessionService("sessions.db"), "sqlite:///runs.db", ttl=2) as talks:
+    async with talking("async_tool", SqliteSessionService("sessions.db"), "sqlite:///runs.db", ttl={ttl}) as talks:
         async with talks.asked():
             await talks.world.saw("enter async_tool")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -206,12 +208,13 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.timeout(180)
 async def test_a_turn_repairs_what_a_process_that_died_has_left(warm, tmp_path):
-    with process("-c", CRASHING.format(root=sys.path[0]), cwd=tmp_path) as crashing:
+    with process("-c", CRASHING.format(root=sys.path[0], ttl=TTL), cwd=tmp_path) as crashing:
         assert crashing.finish()[0] == -9, crashing.finish()[1]
     service = SqliteSessionService(str(tmp_path / "sessions.db"))
-    async with talking("async_tool", service, f"sqlite:///{tmp_path}/runs.db", ttl=2) as talks:
-        async with asyncio.timeout(DEADLINE):
+    async with talking("async_tool", service, f"sqlite:///{tmp_path}/runs.db", ttl=TTL) as talks:
+        async with asyncio.timeout(2 * DEADLINE):
             while not (await talks.supervisor.list()).runs[0].over:
                 await asyncio.sleep(0.05)
         assert "hello again" in str(await talks.say("again"))
