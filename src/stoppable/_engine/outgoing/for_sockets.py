@@ -8,11 +8,13 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from stoppable._core import context
 from stoppable._core.boundary import innermost
+from stoppable._core.gate import Role
+from stoppable._core.node import RunNode
 from stoppable._engine import source_lines, tasks
 from stoppable._engine.plain import patches, scopes, whose
 
@@ -45,20 +47,19 @@ def _note(address: Any) -> None:
     run = None if scope is None else scope.run_here()
     if run is None:
         return
-    frames = _frames()  # first: to ask for the boundary makes a task of a library a participant, and its own starter
-    if any(str(frame.f_globals.get("__name__")).partition(".")[0] in _CLIENTS for frame in frames):
-        return
-    if any(innermost(each) is not None for each in run.lineage()):
+    stack = source_lines.frames_of_thread(threading.current_thread())
+    frames = list(itertools.takewhile(lambda frame: frame.f_code is not _STEP, stack))
+    if any(whose.is_users_file(frame.f_code.co_filename) for frame in frames):
+        is_inside = any(innermost(each) is not None for each in run.lineage())
+    else:  # a task or a thread of a library, which a look at its boundary would make a participant
+        starter = tasks.starter()
+        frames += [] if starter is None else tasks.suspended_in(starter.task.get_coro())
+        is_inside = any(_has_boundary(each) for each in run.lineage())
+    if is_inside or any(str(frame.f_globals.get("__name__")).partition(".")[0] in _CLIENTS for frame in frames):
         return
     host, port, *_ = address if isinstance(address, tuple) else (address, "")
     run.note_unguarded(f"{host}:{port} from {source_lines.place(frames)}")
 
 
-def _frames() -> list[FrameType]:
-    """Return the frames that make the connection, innermost first; a task of a library has those that await it too."""
-    stack = source_lines.frames_of_thread(threading.current_thread())
-    frames = list(itertools.takewhile(lambda frame: frame.f_code is not _STEP, stack))
-    if not any(whose.is_users_file(frame.f_code.co_filename) for frame in frames):
-        starter = tasks.starter()
-        frames += [] if starter is None else tasks.suspended_in(starter.task.get_coro())
-    return frames
+def _has_boundary(run: RunNode) -> bool:
+    return any(member.role is Role.BOUNDARY for member in list(run.members or ()))
