@@ -93,6 +93,39 @@ async def test_what_ignores_ctrl_c_dies_and_so_does_the_job_in_the_background(ta
     assert "still here" in answers(conversation)["look"]
 
 
+LINES = {
+    "a loop whose body ignores Ctrl-C": "while :; do sh -c 'trap \"\" INT; {begin}; exec sleep 300'; done",
+    "a loop whose body ends well at Ctrl-C": "while :; do sh -c 'trap \"exit 0\" INT; {begin}; sleep 300 & wait'; done",
+    "a list": "sh -c 'trap \"\" INT; {begin}; exec sleep 300'; sleep 300; sleep 300",
+    "a loop of builtins": "sh -c '{begin}'; while :; do :; done",
+    "a builtin that waits for input": "sh -c '{begin}'; read -r line",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+async def test_nothing_more_of_the_command_line_is_executed(talk, tmp_path, line):
+    text = LINES[line].format(begin=f"echo $$ > {tmp_path}/begun; echo x >> {tmp_path}/rounds")
+    conversation = talk(
+        asks(command("export MARK=seven")),
+        asks(command(text, timeout=3 * DEADLINE)),
+        asks(command('echo "$MARK is here"', "look")),
+        says("done"),
+        policy=stoppable.Policy(interrupt=0.2),
+    )
+    running = asyncio.create_task(conversation.arun())
+    await written(tmp_path / "begun")
+    conversation.interrupt()
+    async with asyncio.timeout(DEADLINE):
+        await running
+    assert run_of(conversation).outcome.status == "stopped", run_of(conversation).receipt
+    assert not alive((tmp_path / "begun").read_text().strip())
+    rounds = (tmp_path / "rounds").read_text()
+    conversation.send_message("again")
+    await conversation.arun()
+    assert "seven is here" in answers(conversation)["look"]
+    assert (tmp_path / "rounds").read_text() == rounds
+
+
 async def test_a_job_that_left_the_session_of_its_shell_dies_too(talk, tmp_path):
     conversation = talk(
         asks(command(f"setsid sh -c 'echo $$ > {tmp_path}/job; exec sleep 300' > /dev/null 2>&1 &")),

@@ -2,14 +2,19 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 import threading
 import time
 
 import pytest
 from openhands.sdk.conversation.exceptions import ConversationRunError
+from openhands.sdk.event import UserRejectObservation
+from openhands.sdk.security.confirmation_policy import AlwaysConfirm
 
 import stoppable
 from stoppable.adapters.openhands import run_of, supervise, tool_calls
+from stoppable.adapters.openhands.supervised import of
 
 from .world import DEADLINE, answers, asks, call, converse, hold, interrupts, says, status
 
@@ -195,6 +200,60 @@ async def test_a_repeated_interrupt_does_not_meet_the_run_that_resumes(world, ta
     conversation.interrupt()
     await running
     conversation.interrupt()
+    await conversation.arun()
+    assert status(conversation) == "finished"
+
+
+def test_whoever_pauses_and_interrupts_can_resume(world, talk):
+    conversation = talk(says("done"))
+    conversation.pause()
+    conversation.interrupt()
+    conversation.interrupt()
+    conversation.run()
+    assert status(conversation) == "finished"
+
+
+async def test_an_interrupt_after_a_run_that_was_paused_does_not_meet_the_run_that_resumes(world, talk):
+    conversation = talk(asks(hold("a")), asks(hold("b")), says("done"))
+    running = asyncio.create_task(conversation.arun())
+    await world.saw("enter a")
+    pausing = threading.Thread(target=conversation.pause)  # it waits for the lock of the state
+    pausing.start()
+    world.release("a", "b")
+    await running
+    await asyncio.to_thread(pausing.join)
+    conversation.interrupt()
+    await conversation.arun()
+    assert status(conversation) == "finished"
+
+
+async def test_what_is_said_after_a_pause_can_be_interrupted_before_it_runs(world, talk):
+    conversation = talk(asks(hold("a")), says("done"))
+    conversation.pause()
+    conversation.send_message("now")
+    conversation.interrupt()
+    await conversation.arun()
+    assert world.notes == []
+    assert run_of(conversation).outcome.status == "stopped"
+
+
+async def test_an_interrupt_of_a_run_that_waits_for_the_clean_up_of_the_last_one_stops_it(world, talk):
+    conversation = talk(asks(hold("a", obeys=True)), asks(hold("b")), says("done"))
+    running = asyncio.create_task(conversation.arun())
+    await world.saw("enter a")
+    conversation.interrupt()
+    await running
+    clean_up = of(conversation).turn.unwound
+    clean_up.clear()  # as if it took longer
+    second = asyncio.create_task(conversation.arun())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    conversation.interrupt()
+    clean_up.set()
+    await second
+    assert "enter b" not in world.notes
+    assert run_of(conversation).outcome.status == "stopped"
+    world.release("b")
     await conversation.arun()
     assert status(conversation) == "finished"
 
@@ -393,3 +452,129 @@ def test_settings_that_mean_nothing_are_refused(tmp_path):
         supervise(converse(tmp_path), background="no")
     with pytest.raises(stoppable.InvalidArgument, match="another process"):
         supervise(object())
+
+
+def confirming(conversation):
+    conversation.set_confirmation_policy(AlwaysConfirm())
+    return conversation
+
+
+async def test_a_stop_at_a_confirmation_prompt_refuses_the_action(world, talk):
+    conversation = confirming(talk(asks(hold("danger", "one")), says("done")))
+    world.release("danger")
+    await conversation.arun()
+    assert status(conversation) == "waiting_for_confirmation"
+    conversation.interrupt(reason="not that")
+    assert status(conversation) == "paused"
+    assert refusals(conversation) == {"one": "not that"}
+    await conversation.arun()
+    assert status(conversation) == "finished"
+    assert "enter danger" not in world.notes
+
+
+async def test_a_stop_at_a_confirmation_prompt_is_kept_while_the_state_is_locked(world, talk):
+    conversation = confirming(talk(asks(hold("danger", "one")), says("done")))
+    world.release("danger")
+    await conversation.arun()
+    locked, may_go_on = threading.Event(), threading.Event()
+
+    def lock():
+        with conversation.state:
+            locked.set()
+            may_go_on.wait(DEADLINE)
+
+    thread = threading.Thread(target=lock)
+    thread.start()
+    locked.wait(DEADLINE)
+    conversation.interrupt()  # does not wait for it
+    may_go_on.set()
+    thread.join(DEADLINE)
+    await conversation.arun()
+    assert run_of(conversation).outcome.status == "stopped"
+    assert "one" in refusals(conversation)
+    await conversation.arun()
+    assert "enter danger" not in world.notes
+    assert status(conversation) == "finished"
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["arun", "run"])
+async def test_a_stop_that_comes_with_the_prompt_refuses_the_action(world, tmp_path, is_async):
+    """The callback of the action that waits is the last code of the run."""
+
+    def on_event(event):
+        if type(event).__name__ == "ActionEvent":
+            run_of(conversation).stop("immediate", "not that")
+
+    conversation = confirming(
+        supervise(converse(tmp_path, asks(hold("danger", "one")), says("done"), callbacks=[on_event]))
+    )
+    world.release("danger")
+    await (conversation.arun() if is_async else asyncio.to_thread(conversation.run))
+    assert status(conversation) == "paused"
+    conversation.send_message("go on")
+    await conversation.arun()
+    assert status(conversation) == "finished"
+    assert "enter danger" not in world.notes
+    conversation.close()
+
+
+async def test_a_confirmation_without_a_stop_executes_the_action(world, talk):
+    conversation = confirming(talk(asks(hold("fine", "one")), says("done")))
+    world.release("fine")
+    await conversation.arun()
+    await conversation.arun()
+    assert answers(conversation) == {"one": "fine done"}
+    assert status(conversation) == "finished"
+
+
+def refusals(conversation):
+    events = conversation.state.events
+    return {event.tool_call_id: event.rejection_reason for event in events if isinstance(event, UserRejectObservation)}
+
+
+def test_ctrl_c_in_a_sync_run_stops_it_and_leaves_a_conversation_that_goes_on(world, talk):
+    conversation = talk(asks(hold("a", "one", obeys=True)), says("done"))
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def press():
+        world.seen("enter a")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            conversation.run()
+    finally:
+        pressing.join(DEADLINE)
+        signal.signal(signal.SIGINT, previous)
+    run = run_of(conversation)
+    assert run.outcome.status == "stopped", run.receipt
+    assert run.outcome.reason.kind == "shutdown"
+    assert "obeyed a" in world.notes
+    assert status(conversation) == "paused"
+    assert set(answers(conversation)) == {"one"}
+    conversation.send_message("again")
+    conversation.run()
+    assert status(conversation) == "finished"
+
+
+async def test_an_interrupt_cancels_the_token_of_openhands_too(world, talk):
+    conversation = talk(asks(hold("a", obeys=True)), says("done"))
+    running = asyncio.create_task(conversation.arun())
+    await world.saw("enter a")
+    theirs = conversation._cancel_token
+    assert not theirs.is_cancelled
+    conversation.interrupt()
+    assert theirs.is_cancelled
+    await running
+    assert conversation._cancel_token.is_cancelled
+
+
+async def test_any_stop_leaves_a_cancelled_token_of_openhands(world, talk):
+    conversation = talk(asks(hold("a", obeys=True)), says("done"))
+    running = asyncio.create_task(conversation.arun())
+    await world.saw("enter a")
+    run_of(conversation).stop("immediate", "enough")
+    await running
+    assert conversation._cancel_token.is_cancelled

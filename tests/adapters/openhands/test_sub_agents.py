@@ -7,16 +7,28 @@ import pytest
 from openhands.sdk import Agent, Tool, register_tool
 from openhands.sdk.subagent import register_agent
 from openhands.sdk.tool import ToolDefinition
+from openhands.sdk.tool.tool import DeclaredResources
 from openhands.tools.delegate.definition import DelegateAction, DelegateObservation
 from openhands.tools.delegate.impl import DelegateExecutor
 from openhands.tools.task import TaskToolSet
 from openhands.tools.workflow import WorkflowToolSet
 
-from stoppable.adapters.openhands import run_of, supervise
+from stoppable.adapters.openhands import run_of, supervise, tool_calls
 
-from .world import Scripted, asks, call, converse, hold, interrupts, says, status
+from .world import Scripted, answers, asks, call, converse, hold, interrupts, says, status
+from .world import world as the_world
 
 WORK = [asks(hold("child", obeys=True)), *(asks(hold(f"more {number}")) for number in range(4)), says("child done")]
+
+
+class Delegate(DelegateExecutor):
+    """Delegates only when the calls beside it have begun."""
+
+    def __call__(self, action, conversation=None):
+        if action.command == "delegate":
+            for note in the_world.begin_after:
+                the_world.seen(note)
+        return super().__call__(action, conversation)
 
 
 class DelegateTool(ToolDefinition[DelegateAction, DelegateObservation]):
@@ -26,7 +38,7 @@ class DelegateTool(ToolDefinition[DelegateAction, DelegateObservation]):
 
     @classmethod
     def create(cls, conv_state=None, **params) -> Sequence["DelegateTool"]:
-        executor = DelegateExecutor()
+        executor = Delegate()
         return [
             cls(
                 description="delegates",
@@ -35,6 +47,9 @@ class DelegateTool(ToolDefinition[DelegateAction, DelegateObservation]):
                 executor=executor,
             )
         ]
+
+    def declared_resources(self, action):
+        return DeclaredResources(keys=(), declared=True)  # so that two calls may be executed at a time
 
 
 register_tool("delegate", DelegateTool)
@@ -97,3 +112,76 @@ async def test_a_sub_agent_that_nobody_stops_finishes(world, tmp_path, way):
     assert world.notes.count("finish more 3") == 1
     assert run_of(conversation).outcome.status == "completed"
     conversation.close()
+
+
+def spawn(*names):
+    return asks(call("delegate", command="spawn", ids=list(names), agent_types=["worker"] * len(names)))
+
+
+def delegate(name):
+    return call("delegate", name, command="delegate", tasks={name: "work"})
+
+
+@pytest.fixture
+def beside(world, tmp_path):
+    """Run a conversation whose sub-agents, on bare threads, work beside other tool calls."""
+    made = []
+
+    async def make(names, *calls, begin_after=()):
+        world.begin_after = list(begin_after)
+        conversation = supervise(
+            converse(tmp_path, spawn(*names), asks(*calls), says("done"), tools=("delegate", "hold"), at_once=3)
+        )
+        made.append(conversation)
+        running = asyncio.create_task(conversation.arun())
+        await world.saw("enter child", len(names))
+        return conversation, running
+
+    yield make
+    world.begin_after = []
+    for conversation in made:
+        conversation.close()
+
+
+async def test_the_stop_of_a_tool_call_leaves_the_sub_agent_of_another_alone(world, beside):
+    conversation, running = await beside(
+        ["one"], delegate("one"), hold("beside", "two", obeys=True), begin_after=["enter beside"]
+    )
+    tool_calls(conversation)["two"].stop("immediate", "too slow")
+    await world.saw("obeyed beside")
+    world.release("child", *(f"more {number}" for number in range(4)))
+    await running
+    assert status(conversation) == "finished"
+    assert "obeyed child" not in world.notes
+    assert "finish more 3" in world.notes
+    assert "stopped (too slow)" in answers(conversation)["two"]
+    assert "child done" in answers(conversation)["one"]
+
+
+async def test_the_stop_of_a_tool_call_stops_its_own_sub_agent(world, beside):
+    conversation, running = await beside(["one"], delegate("one"), hold("beside", "two"), begin_after=["enter beside"])
+    tool_calls(conversation)["one"].stop("immediate", "too slow")
+    await world.saw("obeyed child")
+    world.release("beside")
+    await running
+    assert status(conversation) == "finished"
+    assert not any(note.startswith("enter more") for note in world.notes)
+    assert answers(conversation)["two"] == "beside done"
+
+
+async def test_the_stop_of_one_of_two_calls_of_a_tool_leaves_the_sub_agent_of_the_other_alone(world, beside):
+    conversation, running = await beside(["one", "two"], delegate("one"), delegate("two"))
+    tool_calls(conversation)["one"].stop("immediate", "too slow")
+    world.release("child", *(f"more {number}" for number in range(4)))
+    await running
+    assert status(conversation) == "finished"
+    assert "child done" in answers(conversation)["two"]
+
+
+async def test_an_interrupt_stops_the_sub_agents_of_two_calls_of_a_tool(world, beside):
+    conversation, running = await beside(["one", "two"], delegate("one"), delegate("two"))
+    conversation.interrupt()
+    await running
+    assert run_of(conversation).outcome.status == "stopped", run_of(conversation).receipt
+    assert world.notes.count("obeyed child") == 2
+    assert not any(note.startswith("enter more") for note in world.notes)

@@ -26,6 +26,7 @@ class World:
         self.notes = []
         self.tokens = {}  # by tool call, what it saw of its token
         self.gates = {}
+        self.begin_after = []  # what must have happened before sub-agents begin
 
     def note(self, text):
         with self._changed:

@@ -72,8 +72,10 @@ class _Batch:
         run = stoppable.current_run()
         assert run is not None, "it is the body of one"
         run.annotate(tool=action.tool_name, tool_call=action.tool_call_id)
+        tool = self._tools.get(action.tool_name)
+        call = Call(run, self._turn.shells, None if tool is None else tool.executor)
         calls = self._turn.supervised.calls
-        calls[action.tool_call_id] = run
+        calls[action.tool_call_id] = call
 
         def over(_: object) -> None:  # also for a call whose thread never returns
             calls.pop(action.tool_call_id, None)
@@ -83,8 +85,6 @@ class _Batch:
         stoppable.on_end(over)
         with stoppable.on_stop(ticket.set):
             ticket.wait()
-        tool = self._tools.get(action.tool_name)
-        call = Call(run, self._turn.shells, None if tool is None else tool.executor)
 
         def runner(action: Any) -> Events:
             # Entered after the locks of the tool are held, so that a stop during that wait prevents the call.

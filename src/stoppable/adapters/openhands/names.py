@@ -10,6 +10,7 @@ import inspect
 from typing import Any
 
 from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
+from openhands.sdk.conversation.cancellation import CancellationToken
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.conversation.state import ConversationState
 from openhands.sdk.llm import LLM
@@ -19,6 +20,8 @@ _SIGNATURES: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "LocalConversation.arun": (LocalConversation, "arun", ()),
     "LocalConversation.interrupt": (LocalConversation, "interrupt", ()),
     "LocalConversation.send_message": (LocalConversation, "send_message", ("message", "sender")),
+    "LocalConversation.pause": (LocalConversation, "pause", ()),
+    "LocalConversation.reject_pending_actions": (LocalConversation, "reject_pending_actions", ("reason",)),
     "LocalConversation.cancel_token": (LocalConversation, "cancel_token", ()),
     "LocalConversation._emit_orphaned_action_errors": (LocalConversation, "_emit_orphaned_action_errors", ()),
     "ConversationState.get_unmatched_actions": (ConversationState, "get_unmatched_actions", ()),
@@ -26,6 +29,7 @@ _SIGNATURES: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "ConversationState.acquire": (ConversationState, "acquire", ("blocking",)),
     "LLM.generate": (LLM, "generate", ("messages",)),
     "LLM.agenerate": (LLM, "agenerate", ("messages",)),
+    "LLM.retry_decorator": (LLM, "retry_decorator", ("num_retries",)),
     "ParallelToolExecutor.execute_batch": (
         ParallelToolExecutor,
         "execute_batch",
@@ -68,6 +72,13 @@ def limit_of(executor: Any) -> int:
 def tell(conversation: Any, event: Any) -> None:
     """Add an event to a conversation, and call its callbacks."""
     conversation._on_event(event)
+
+
+def cancel_token(conversation: Any) -> None:
+    """Cancel OpenHands' own token, as its interrupt() does; the adapter's ``conversation.cancel_token`` is another."""
+    if conversation._cancel_token is None:  # a run that has ended has taken it away
+        conversation._cancel_token = CancellationToken()
+    conversation._cancel_token.cancel()
 
 
 def answer_orphans(conversation: Any) -> None:

@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 
 from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
+from openhands.sdk.conversation.state import ConversationExecutionStatus
 from openhands.sdk.llm import LLM
 
 import stoppable
 from stoppable import sync
-from stoppable.adapters.openhands import calls, names, runs, terminals
+from stoppable.adapters.openhands import calls, names, retries, runs, terminals
+from stoppable.adapters.openhands.sealing import refuse_pending
 from stoppable.adapters.openhands.supervised import (
     Background,
     Settings,
@@ -83,7 +85,7 @@ def run_of(conversation: Any) -> stoppable.Run | None:
 def tool_calls(conversation: Any) -> dict[str, stoppable.Run]:
     """Return the tool calls that are executed now, by the id that the model gave them: each can be stopped alone."""
     found = of(conversation)
-    return {} if found is None else dict(found.calls)
+    return {} if found is None else {identity: call.run for identity, call in list(found.calls.items())}
 
 
 def _settings(supervisor: Any, background: Background, owner: Any, labels: Any, limits: Any, policy: Any) -> Settings:
@@ -141,13 +143,33 @@ def _interrupt(plain: Callable[..., Any]) -> Callable[..., Any]:
         found = of(self)
         if found is None:
             plain(self)
-        elif not found.interrupt(self.state.execution_status, mode, reason) and self.state.acquire(blocking=False):
+            return
+        status = self.state.execution_status
+        if found.interrupt(status, mode, reason):
+            if mode in {"immediate", "kill"}:
+                names.cancel_token(self)
+            return
+        if self.state.acquire(blocking=False):
             try:
+                refuse_pending(self, reason)
                 self.pause()
             finally:
                 self.state.release()
+        elif status is ConversationExecutionStatus.WAITING_FOR_CONFIRMATION:
+            found.interrupt_next()  # it refuses what is pending then
 
     return interrupt
+
+
+def _pause(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def pause(self: Any) -> None:
+        found = of(self)
+        if found is not None:
+            found.paused()
+        plain(self)
+
+    return pause
 
 
 def _send_message(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -234,7 +256,7 @@ def _generate(plain: Callable[..., Any]) -> Callable[..., Any]:
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         if stoppable.current_run() is None:
             return plain(self, *args, **kwargs)
-        with stoppable.boundary("llm", self.model), stoppable.detached():  # as in agenerate
+        with stoppable.boundary("llm", self.model), retries.model_call(), stoppable.detached():  # as in agenerate
             return plain(self, *args, **kwargs)
 
     return generate
@@ -246,7 +268,10 @@ def _agenerate(plain: Callable[..., Any]) -> Callable[..., Any]:
         if stoppable.current_run() is None:
             return await plain(self, *args, **kwargs)
         async with stoppable.boundary("llm", self.model):
-            with stoppable.detached():  # clients start tasks there that serve all later calls of the process
+            with (
+                retries.model_call(),
+                stoppable.detached(),
+            ):  # clients start tasks there that serve all later calls of the process
                 return await plain(self, *args, **kwargs)
 
     return agenerate
@@ -258,8 +283,9 @@ _WRAPPERS: dict[Any, dict[str, Callable[[Any], Any]]] = {
         "arun": _arun,
         "run": _run,
         "interrupt": _interrupt,
+        "pause": _pause,
         "send_message": _send_message,
     },
     ParallelToolExecutor: {"execute_batch": _execute_batch, "aexecute_batch": _aexecute_batch},
-    LLM: {"generate": _generate, "agenerate": _agenerate},
+    LLM: {"generate": _generate, "agenerate": _agenerate, "retry_decorator": retries.retry_decorator},
 }

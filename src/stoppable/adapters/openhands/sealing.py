@@ -10,6 +10,7 @@ from openhands.sdk.event import InterruptEvent
 from stoppable.adapters.openhands import names
 from stoppable.adapters.openhands.supervised import Turn
 
+_REFUSAL = "The conversation was interrupted before the action was confirmed"
 _UNFINISHED = (ConversationExecutionStatus.RUNNING, ConversationExecutionStatus.IDLE)
 
 
@@ -21,11 +22,21 @@ def seal(conversation: Any, turn: Turn | None) -> None:
     """
     state = conversation.state
     with state:
-        if turn is not None and turn.supervised.turn is not turn:
-            return
+        if turn is not None:
+            if turn.supervised.turn is not turn:
+                return
+            turn.is_sealed = True
+            names.cancel_token(conversation)
+        refuse_pending(conversation, _REFUSAL)
         status = state.execution_status
         orphans = ConversationState.get_unmatched_actions(state.active_branch())
         if status in _UNFINISHED or (orphans and status is ConversationExecutionStatus.PAUSED):
             names.answer_orphans(conversation)
             state.execution_status = ConversationExecutionStatus.PAUSED
             names.tell(conversation, InterruptEvent())
+
+
+def refuse_pending(conversation: Any, reason: str) -> None:
+    """Refuse the actions that wait for a confirmation, if any: the next run would take itself for the confirmation."""
+    if conversation.state.execution_status is ConversationExecutionStatus.WAITING_FOR_CONFIRMATION:
+        conversation.reject_pending_actions(reason)

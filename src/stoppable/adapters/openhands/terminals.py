@@ -22,6 +22,7 @@ from stoppable.adapters.openhands.processes import TERMINAL, ProcessInfo, in_fro
 _logger = logging.getLogger("stoppable.adapters.openhands")
 
 _STEP_SECONDS = 0.05
+_BUILTIN_SECONDS = 0.5  # a command in front is seen before
 _FORCED = float("inf")
 
 
@@ -64,7 +65,11 @@ class Call:
     """A tool call that is executed, with the shells that it waits for."""
 
     def __init__(self, run: stoppable.Run, shells: Shells, executor: Any) -> None:
-        self._run, self._shells, self._executor = run, shells, executor
+        self.run: stoppable.Run = run
+        self.executor: Any = executor
+        """What executes its tool, which may serve several calls; None for a tool that the agent does not have."""
+        self.is_executing: bool = False
+        self._shells = shells
         self._waits_for: set[int] = set()
         self._over = threading.Event()
         self._ending = threading.Lock()  # held while its command is being ended
@@ -74,10 +79,12 @@ class Call:
     def executed(self) -> Iterator[None]:
         """Let an interrupt end the command, while the block executes the tool."""
         token = current_call.set(self)
+        self.is_executing = True
         try:
             with stoppable.on_interrupt(self._end):
                 yield
         finally:
+            self.is_executing = False
             self._over.set()
             with self._ending:  # a call that OpenHands returns from at a time-out of its own leaves a command
                 pass
@@ -96,9 +103,9 @@ class Call:
 
     def _end(self) -> None:
         """End the command: Ctrl-C first, then by force if it is still alive after a while."""
-        if self._executor is not None and not _is_terminal(self._executor):
+        if self.executor is not None and not _is_terminal(self.executor):
             try:
-                self._executor.interrupt()
+                self.executor.interrupt()
             except Exception:
                 _logger.exception("interrupting a tool failed")
         with self._ending:
@@ -106,11 +113,16 @@ class Call:
 
     def _end_commands(self) -> None:
         told: dict[tuple[int, int], float] = {}  # by shell and group, when it was sent a Ctrl-C
-        while self._run.outcome is None and not self._over.is_set():
+        quiet: dict[int, float] = {}  # by shell, since when nothing is in front of it
+        while self.run.outcome is None and not self._over.is_set():
             for shell in self._waits_for.copy():  # the command may not have begun yet, and another one may follow it
                 group = in_front(shell)
                 if group is not None:
+                    quiet.pop(shell, None)
                     self._end_group(shell, group, told)
+                elif time.monotonic() - quiet.setdefault(shell, time.monotonic()) >= _BUILTIN_SECONDS:
+                    del quiet[shell]
+                    _interrupt_shell(shell)  # it executes a builtin, such as read, or a loop of them
             self._over.wait(_STEP_SECONDS)
         for (shell, group), at in told.items():  # the call may have returned without its command
             if at != _FORCED and in_front(shell) == group:
@@ -120,11 +132,22 @@ class Call:
         now, which = time.monotonic(), (shell, group)
         if which not in told:
             told[which] = now
+            _interrupt_shell(shell)
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGINT)
-        elif now - told[which] >= self._run.policy.interrupt:
+        elif now - told[which] >= self.run.policy.interrupt:
             told[which] = _FORCED
             self._context.copy().run(_end, group)
+
+
+def _interrupt_shell(shell: int) -> None:
+    """Make a shell execute nothing more of its command line once the command that it waits for has ended.
+
+    The Ctrl-C of a terminal goes to the command alone, and bash then goes on with its loop or list unless the command
+    dies from it.
+    """
+    with contextlib.suppress(OSError):
+        os.kill(shell, signal.SIGINT)
 
 
 def _is_terminal(executor: Any) -> bool:
