@@ -338,7 +338,7 @@ class _Crew:
 
     def grow(self) -> None:
         """Double the threads unless there was progress since the last call; from any thread and a signal handler."""
-        left = len(self._hooks)
+        left, is_first = len(self._hooks), not self._threads
         if left != self._left:
             self._left = left
             more = 0 if self._threads else 1
@@ -348,7 +348,7 @@ class _Crew:
             for _ in range(more):
                 threading.Thread(target=self._call_all, name="stoppable-hooks", daemon=True).start()
                 self._threads += 1
-        if left > 1 or not self._threads:
+        if left > is_first or not self._threads:  # the first thread takes one; later, even one may wait behind it
             get().call_at(clock.now() + _PATIENCE_SECONDS, self.grow)
 
     def _call_all(self) -> None:
