@@ -48,19 +48,48 @@ _SIGNATURES: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 }
 
 
-def _found(path: str) -> Any:
-    """Return a name of openhands-tools, or None where that is not installed."""
+def _imported(path: str) -> Any:
+    """Return a name of a package, or None where that is not installed or has no such name."""
     module, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(f"openhands.tools.{module}"), name, None)
+        return getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError:
         return None
 
 
-TERMINAL_SESSION: Any = _found("terminal.terminal.terminal_session:TerminalSession")
+TERMINAL_SESSION: Any = _imported("openhands.tools.terminal.terminal.terminal_session:TerminalSession")
 """The class whose ``execute`` every command goes through; its ``terminal`` has the shell."""
 
-TERMINAL_EXECUTOR: Any = _found("terminal.impl:TerminalExecutor")
+TERMINAL_EXECUTOR: Any = _imported("openhands.tools.terminal.impl:TerminalExecutor")
+
+
+MCP_CLIENT: Any = _imported("openhands.sdk.mcp.client:MCPClient")
+MCP_SESSION: Any = _imported("mcp.shared.session:BaseSession")
+"""The class of the package ``mcp`` that numbers requests."""
+_MCP_TOOL_CALL: Any = _imported("mcp.types:CallToolRequest")
+
+
+def portal_of(client: Any) -> Any:
+    """Return what calls functions on the event loop of an MCP client."""
+    return client._executor.portal
+
+
+def is_tool_call(request: Any) -> bool:
+    """Return whether a request to an MCP server calls a tool."""
+    return isinstance(getattr(request, "root", request), _MCP_TOOL_CALL)
+
+
+def missing_for_mcp() -> list[str]:
+    """Return the names without which the tool calls of MCP servers cannot be cancelled."""
+    needed = {
+        "MCPClient.call_async_from_sync": (MCP_CLIENT, "call_async_from_sync", ("awaitable_or_fn", "timeout")),
+        "MCPClient.cancel": (MCP_CLIENT, "cancel", ("request_id", "reason")),
+        "BaseSession.send_request": (MCP_SESSION, "send_request", ("request",)),
+        "CallToolRequest": (_MCP_TOOL_CALL, "model_dump", ()),
+    }
+    lacking = [what for what, (owner, name, parameters) in needed.items() if not _has(owner, name, parameters)]
+    has_number = MCP_SESSION is not None and "_request_id" in inspect.getsource(MCP_SESSION)
+    return lacking if has_number else [*lacking, "BaseSession._request_id"]
 
 
 def limit_of(executor: Any) -> int:
@@ -108,7 +137,7 @@ def _has(owner: Any, name: str, parameters: tuple[str, ...]) -> bool:
 
 
 def _missing_in_tools() -> list[str]:
-    if _found("terminal:TerminalTool") is None:
+    if _imported("openhands.tools.terminal:TerminalTool") is None:
         return []  # without openhands-tools there are no terminals
     needed = {"TerminalSession.execute": getattr(TERMINAL_SESSION, "execute", None), "terminal": TERMINAL_EXECUTOR}
     return [what for what, found in needed.items() if found is None]

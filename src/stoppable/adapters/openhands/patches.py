@@ -16,7 +16,7 @@ from openhands.sdk.llm import LLM
 
 import stoppable
 from stoppable import sync
-from stoppable.adapters.openhands import calls, names, retries, runs, terminals
+from stoppable.adapters.openhands import calls, mcp_calls, names, retries, runs, terminals
 from stoppable.adapters.openhands.sealing import refuse_pending
 from stoppable.adapters.openhands.supervised import (
     Background,
@@ -113,6 +113,7 @@ def activate() -> None:
         if names.TERMINAL_SESSION is not None:
             names.TERMINAL_SESSION.execute = terminals.execute(names.TERMINAL_SESSION.execute)
             terminals.mark_shells()
+        mcp_calls.wrap()
         _is_active = True
 
 

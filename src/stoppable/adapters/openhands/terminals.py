@@ -71,6 +71,8 @@ class Call:
         self.is_executing: bool = False
         self._shells = shells
         self._waits_for: set[int] = set()
+        self._functions: list[Callable[[], object]] = []
+        self._is_interrupted = False
         self._over = threading.Event()
         self._ending = threading.Lock()  # held while its command is being ended
         self._context = contextvars.copy_context()  # where the current run is the tool call
@@ -101,11 +103,21 @@ class Call:
             finally:
                 self._waits_for.discard(shell)
 
+    def when_interrupted(self, function: Callable[[], object]) -> None:
+        """Call a function when an interrupt ends the call, at once if it has."""
+        self._functions.append(function)
+        if self._is_interrupted:
+            function()
+
     def _end(self) -> None:
         """End the command: Ctrl-C first, then by force if it is still alive after a while."""
+        self._is_interrupted = True  # first, so that no function is missed
+        functions = self._functions.copy()
         if self.executor is not None and not _is_terminal(self.executor):
+            functions.append(self.executor.interrupt)
+        for function in functions:
             try:
-                self.executor.interrupt()
+                function()
             except Exception:
                 _logger.exception("interrupting a tool failed")
         with self._ending:
