@@ -1,5 +1,7 @@
 """Two processes of the app on the same files: each shows the runs of both, and stops them."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from .test_user_code_stops import AWAITS, SUBPROCESS, begun
@@ -51,3 +53,33 @@ def test_a_replica_that_shuts_down_stops_its_own_runs_and_the_other_one_says_so(
     record = second.ended(run_id)
     assert record["status"] == "stopped"
     assert (folder / "closed").exists()
+
+
+def test_the_quota_of_a_user_is_that_of_all_replicas(tmp_path):
+    """Requests come at once and at both, and never get more runs than are allowed."""
+    replicas = [Running(tmp_path, "--in-process", "--grace", "0.2") for _ in range(2)]
+    try:
+        (tmp_path / "runs").mkdir()
+        body = {"code": AWAITS, "inputDict": {"folder": str(tmp_path / "runs")}}
+
+        def start(number):
+            return replicas[number % 2].http.post("/agents/run-code/start", json=body)
+
+        with ThreadPoolExecutor(24) as threads:
+            answers = list(threads.map(start, range(24)))
+        runs = [answer.json()["runId"] for answer in answers if answer.status_code == 202]
+        assert {answer.status_code for answer in answers} == {202, 429}
+        assert 1 <= len(runs) <= 10
+        while len(runs) < 10:  # requests at the same moment may be refused for each other
+            runs.append(start(len(runs)).json()["runId"])
+        assert [start(number).status_code for number in range(2)] == [429, 429]
+        replicas[0].stop(runs[0], mode="immediate")
+        replicas[1].ended(runs[0])
+        runs.append(start(1).json()["runId"])
+        for run in runs:
+            replicas[0].stop(run, mode="immediate")
+        for run in runs:
+            replicas[0].ended(run)
+    finally:
+        for replica in replicas:
+            replica.close()

@@ -172,3 +172,46 @@ def test_a_second_press_is_harder(app, folder, mode):
     assert app.stop(run_id).status_code == 202
     assert app.stop(run_id, mode=mode).status_code == 202
     assert app.ended(run_id)["status"] == "stopped"
+
+
+RETURNS_AFTER_THE_STOP = """
+async def run(input_dict, tools):
+    open(input_dict["folder"] + "/began", "w").close()
+    while not should_stop():
+        await asyncio.sleep(0.01)
+    return "what there was"
+"""
+FAILS_AFTER_THE_STOP = RETURNS_AFTER_THE_STOP.replace('return "what there was"', 'raise ValueError("too late")')
+EXITS = """
+async def run(input_dict, tools):
+    raise SystemExit("by itself")
+"""
+
+
+@pytest.mark.parametrize(
+    "code", [RETURNS_AFTER_THE_STOP, FAILS_AFTER_THE_STOP, AWAITS], ids=["returns", "fails", "waits"]
+)
+def test_the_trace_of_a_stopped_run_says_so(app, folder, code):
+    record = stopped(app, begun(app, code, folder))
+    assert record["status"] == "stopped"
+    assert ends(record) == ["stopped"]
+    assert record["result"] == ("what there was" if code is RETURNS_AFTER_THE_STOP else None)
+
+
+def test_the_trace_of_code_that_exits_by_itself_says_error(app):
+    record = app.ended(app.start(EXITS))
+    assert record["status"] == "error"
+    assert ends(record) == ["error"]
+
+
+def ends(record):
+    return [event["outcome"] for event in record["events"] if event["type"] == "agent_end"]
+
+
+def test_a_mode_that_does_not_exist_is_refused(app, folder):
+    run_id = begun(app, AWAITS, folder)
+    for mode in ("gentle", "", None, 3):
+        assert app.stop(run_id, mode=mode).status_code == 422
+    assert app.get(run_id)["status"] == "running"
+    assert not app.get(run_id)["stopping"]
+    assert stopped(app, run_id, mode="immediate")["status"] == "stopped"

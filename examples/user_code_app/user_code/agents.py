@@ -1,4 +1,4 @@
-"""Agents that users have saved, and what those store: one SQLite file of the app."""
+"""Agents that users have saved, what those store, and starts that are under way: one SQLite file of the app."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ CREATE TABLE IF NOT EXISTS agents (owner TEXT, id TEXT, name TEXT, body TEXT, PR
 CREATE TABLE IF NOT EXISTS stored (
     owner TEXT, namespace TEXT, key TEXT, value TEXT, PRIMARY KEY (owner, namespace, key)
 );
+CREATE TABLE IF NOT EXISTS starts (number INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT, token TEXT, at REAL);
 """
 
 

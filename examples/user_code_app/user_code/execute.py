@@ -121,13 +121,24 @@ async def _execute(agent: Agent, input_dict: dict[str, Any], job: Job, printing:
             outcome = "error"
             trace.error(error)
             raise
-        except BaseException:  # AgentStopped, or a cancel
-            outcome = "stopped"
+        except BaseException:  # AgentStopped, a cancel, or an exit of its own
+            outcome = "error"
             raise
         finally:
+            if _is_stopped():
+                outcome = "stopped"
             milliseconds = round((time.monotonic() - began) * 1000, 1)
             trace.add("agent_end", duration_ms=milliseconds, outcome=outcome, result_preview=preview)
         return result
+
+
+def _is_stopped() -> bool:
+    """Return whether the run was told to stop, however the code has ended: its record says the same."""
+    run = stoppable.current_run()
+    if run is None or not run.token.stopped:
+        return False
+    stoppable.should_stop()  # a run that has seen the stop ends as stopped
+    return True
 
 
 def _run_id() -> str | None:

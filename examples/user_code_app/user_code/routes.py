@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Cookie, Depends, Header, HTTPException
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +15,7 @@ import stoppable
 from stoppable.server import EventStreams, ServerLimits
 from user_code import execute
 from user_code.agents import Agents, UnknownAgent
+from user_code.quota import Quota, TooManyRuns
 from user_code.records import TraceStream, full_record, status_of, summary_of, trace_of
 from user_code.settings import Settings
 
@@ -60,7 +61,7 @@ class RunBody(Body):
 
 
 class StopBody(Body):
-    mode: str = "graceful"
+    mode: Literal["cooperative", "graceful", "immediate", "kill"] = "graceful"
     reason: str = Field(default="Run was stopped by user", max_length=500)
 
 
@@ -71,25 +72,33 @@ class UserCode:
     supervisor: stoppable.Supervisor
     settings: Settings
     agents: Agents
+    quota: Quota = field(init=False)
     streams: EventStreams = field(init=False)
 
     def __post_init__(self) -> None:
+        self.quota = Quota(self.settings.database, self.supervisor, self.settings.user_runs)
         self.streams = EventStreams(self.supervisor, ServerLimits(heartbeat=_HEARTBEAT))
 
     async def start(self, body: RunBody, user: str) -> stoppable.RunHandle[Any]:
         """Start the code of a user; the run does not depend on whoever watches it."""
-        if sum(run.owner == user and run.parent is None for run in self.supervisor.runs) >= self.settings.user_runs:
-            raise HTTPException(429, f"You have {self.settings.user_runs} runs already: stop one first")
-        isolation = self.settings.isolation
-        if body.env_vars and isolation != "process":
+        if body.env_vars and self.settings.isolation != "process":
             raise HTTPException(422, "envVars need a process: agents that share one would see each other's")
+        job = await self._job(body, user)
+        try:
+            async with self.quota.starting(user):
+                return await self._start(body, user, job)
+        except TooManyRuns as error:
+            raise HTTPException(429, str(error)) from None
+
+    async def _start(self, body: RunBody, user: str, job: execute.Job) -> stoppable.RunHandle[Any]:
+        isolation = self.settings.isolation
         name = body.friendly_name or "sandbox_agent"
         return await self.supervisor.start(
             execute.run_in_process if isolation == "process" else execute.run_in_thread,
             name,
             body.code,
             body.input_dict,
-            await self._job(body, user),
+            job,
             name=name,
             owner=user,
             labels={"agentId": body.agent_id} if body.agent_id else {},

@@ -30,7 +30,7 @@ class Settings:
     output_bytes: int = 500_000
     """Of a result, and of all that a run prints."""
     user_runs: int = 10
-    """How many runs a user may have at a time."""
+    """How many runs a user may have at a time, over all replicas."""
 
     @property
     def store(self) -> str:
