@@ -14,7 +14,7 @@ APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients 
 FLAKY := .ci/flaky
 SET_ASIDE := grep -sE '^tests/' $(FLAKY)
 
-.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
+.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-openhands-upstream test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -131,6 +131,11 @@ test-openhands: ## interrupt the conversations of OpenHands, on its own server t
 test-openhands-with:
 	$(call environment,.venv-openhands,dev$(comma)openhands$(comma)openhands-server,--compile-bytecode)
 	.venv-openhands/bin/python -m pytest -q $(PARALLEL) tests/adapters/openhands
+
+# the packages of OpenHands have no tests: they come from a checkout of its repository
+test-openhands-upstream: ## run OpenHands' own tests of conversations plain and with the adapter, after `make test-openhands`: OPENHANDS=<checkout>; writes bench/results/openhands-upstream.md
+	@if test -z "$(OPENHANDS)"; then echo "OPENHANDS' OWN TESTS WERE NOT RUN: say OPENHANDS=<checkout of its repository>"; \
+	else .venv-openhands/bin/python -m tests.adapters.openhands.upstream $(OPENHANDS); fi
 
 test-fleet: ## keep runs in a real Postgres, which the tests start, and share them between replicas
 	$(call environment,.venv-fleet,dev$(comma)fleet)
