@@ -7,7 +7,7 @@ from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.conversation.state import ConversationState
 
 import stoppable
-from stoppable.adapters.openhands import names, patches
+from stoppable.adapters.openhands import mcp_calls, names, patches
 
 
 def test_the_names_are_there():
@@ -28,3 +28,13 @@ def test_the_attributes_that_nothing_else_shows():
     assert "self._on_event = " in source
     assert "self._max_workers = " in inspect.getsource(names._SIGNATURES["ParallelToolExecutor._run_safe"][0])
     assert isinstance(ConversationState.get_unmatched_actions([]), list)
+
+
+def test_the_names_that_cancel_mcp_calls_are_there():
+    assert names.missing_for_mcp() == []
+
+
+def test_an_mcp_package_without_them_is_named_in_the_log(monkeypatch, caplog):
+    monkeypatch.setattr(names, "MCP_SESSION", None)
+    mcp_calls.wrap()
+    assert "BaseSession.send_request" in caplog.text
