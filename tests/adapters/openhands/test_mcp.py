@@ -108,6 +108,8 @@ async def test_a_stop_cancels_the_tool_call_at_the_server(talk, tmp_path, is_asy
     await running
     assert run_of(conversation).outcome.status == "stopped", run_of(conversation).receipt.nodes
     await reads(tmp_path / "a", "cancelled")
+    fates = [node.fate for node in run_of(conversation).receipt.nodes if node.kind == "tool"]
+    assert fates == ["closed"]
     assert status(conversation) == "paused"
     await conversation.arun()  # with the same server
     assert "quick answer" in answers(conversation)["two"]

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import stoppable
 from stoppable.adapters.openhands import names
 from stoppable.adapters.openhands.terminals import current_call
 
@@ -19,7 +20,7 @@ class Request:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._is_cancelled = False  # like the number, it is used on the loop of the client alone
+        self.is_cancelled: bool = False  # like the number, set on the loop of the client alone
         self._number: int | None = None
 
     def cancel(self) -> None:
@@ -28,12 +29,12 @@ class Request:
 
     def note_number(self, number: int) -> None:
         """Note the number of the request, just before it is sent."""
-        if self._is_cancelled:
+        if self.is_cancelled:
             raise RuntimeError("the tool call was stopped before it reached the MCP server")
         self._number = number
 
     async def _tell(self) -> None:
-        self._is_cancelled = True
+        self.is_cancelled = True
         if self._number is not None:
             await self._client.cancel(self._number, "the tool call was stopped")
 
@@ -60,7 +61,10 @@ def call_async_from_sync(plain: Callable[..., Any]) -> Callable[..., Any]:
             return await (awaitable_or_fn(*args, **kwargs) if callable(awaitable_or_fn) else awaitable_or_fn)
 
         tool_call.when_interrupted(request.cancel)
-        return plain(self, execute, timeout=timeout)
+        answer = plain(self, execute, timeout=timeout)
+        if request.is_cancelled and getattr(answer, "is_error", False):
+            stoppable.check()  # the server ended it because of the stop
+        return answer
 
     return call
 
