@@ -42,10 +42,11 @@ class Unit(branches.Unit):
         # A tool hides what is said below it from its own thread; a subgraph with another thread has its own answers.
         if any(one.is_internal for one in self.chain() if one.thread is self.thread):
             return
-        node, self.message_id = self._node(), message.id or f"stopped-{id(self)}"
-        if self.message_id not in node.said:  # what was complete before it, as of a guard, was no answer
+        node, message_id = self._node(), str(message.id or f"stopped-{id(self)}")
+        self.message_id = message_id
+        if message_id not in node.said:  # what was complete before it, as of a guard, was no answer
             node.said = {known: words for known, words in node.said.items() if known not in node.finished}
-        node.said[self.message_id] = node.said.get(self.message_id, "") + text
+        node.said[message_id] = node.said.get(message_id, "") + text
 
     def finish(self) -> None:
         """Note that the message is complete; it may still be the answer that the node returns."""

@@ -58,7 +58,8 @@ def call_async_from_sync(plain: Callable[..., Any]) -> Callable[..., Any]:
 
         async def execute() -> Any:
             _request.set(request)
-            return await (awaitable_or_fn(*args, **kwargs) if callable(awaitable_or_fn) else awaitable_or_fn)
+            awaitable: Any = awaitable_or_fn(*args, **kwargs) if callable(awaitable_or_fn) else awaitable_or_fn
+            return await awaitable
 
         tool_call.when_interrupted(request.cancel)
         answer = plain(self, execute, timeout=timeout)

@@ -111,8 +111,9 @@ def run(conversation: Any, supervised: Supervised, plain: Callable[[Any], None])
     """Run a conversation as a run, on the calling thread."""
     opened: stoppable.Run | None = None
     try:
-        with supervised.starting() as start, _opened(conversation, supervised) as opened:
-            _block(conversation, supervised.begin(opened, start), plain)
+        with supervised.starting() as start, _opened(conversation, supervised) as entered:
+            opened = entered
+            _block(conversation, supervised.begin(entered, start), plain)
     except (stoppable.RunStopped, stoppable.RunLost):
         if opened is None:  # its body never ran
             seal(conversation, None)
