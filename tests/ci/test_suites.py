@@ -13,7 +13,15 @@ ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 RUN = (ROOT / ".ci/run").read_text()
 # too long for a landing, a part of another target, or about tests that are known to fail
-BY_HAND = {"test-flaky", "test-host", "test-instrumented", "test-mutants-all", "test-openhands-with", "test-version"}
+BY_HAND = {
+    "test-flaky",
+    "test-host",
+    "test-instrumented",
+    "test-mutants-all",
+    "test-openhands-upstream",
+    "test-openhands-with",
+    "test-version",
+}
 
 
 @pytest.fixture(scope="module")
