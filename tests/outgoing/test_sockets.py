@@ -164,6 +164,20 @@ async def test_sockets_of_the_machine_are_not(tmp_path):
         assert (await receipt_of(agent)).unguarded == ()
 
 
+def test_other_code_may_patch_sockets_before_and_take_that_away_before(monkeypatch):
+    stoppable.uninstrument()
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
+    stoppable.instrument()
+    monkeypatch.undo()
+    assert "connect" not in vars(socket.socket)
+    stoppable.instrument()
+    assert "connect" in vars(socket.socket)
+    monkeypatch.delattr(socket.socket, "connect")
+    stoppable.uninstrument()
+    monkeypatch.undo()
+    del socket.socket.connect
+
+
 def test_nothing_is_left_of_it():
     stoppable.uninstrument()
     assert "connect" not in vars(socket.socket)

@@ -29,7 +29,7 @@ def switch(*, on: bool) -> None:
 
 def put(owner: object, name: str, make: Callable[[Any], Any]) -> None:
     """Replace an attribute by the function that ``make`` returns for the current one."""
-    if (owner, name) not in _installed:
+    if (owner, name) not in _installed or name not in vars(owner):  # other code may have removed it
         # Use getattr, as callers do: a wrapper of a tracing library must see the class that it is called on.
         ours = make(getattr(owner, name))
         _installed[owner, name] = ours, vars(owner).get(name)
@@ -39,11 +39,12 @@ def put(owner: object, name: str, make: Callable[[Any], Any]) -> None:
 def take_away() -> None:
     """Restore all attributes; replacements that other code has wrapped stay in place and do nothing."""
     for (owner, name), (ours, original) in list(_installed.items()):
-        if vars(owner)[name] is ours:
-            if original is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+        current = vars(owner).get(name)
+        if current is ours and original is not None:
+            setattr(owner, name, original)
+        elif current is ours:
+            delattr(owner, name)
+        if current is ours or current is None:  # None: other code has removed it
             del _installed[owner, name]
 
 
