@@ -297,14 +297,14 @@ class Model:
             self.crew(member) for member in (name, *below) if self.runs[member]["status"] != "lost" or member == name
         ):
             return {"stopping"}
+        # Whoever is gone without a word counts as alive until the next rung.
+        unnoticed = {"stopping"} if self.family_crew(name, vanished=True) else set()
         if self.family_crew(name):
-            return {"lost"}
+            return {"lost"} | unnoticed
         # Whoever joined a run that was over may count as alive or not.
         joined = {run for actor in self.actors.values() if actor["alive"] for run in actor["late"] & set(below)}
         unsure = {"lost" if self.runs[run]["status"] == "lost" else "stopping" for run in joined}
-        if self.family_crew(name, vanished=True):
-            unsure.add("stopping")
-        return {"stopped"} | unsure
+        return {"stopped"} | unsure | unnoticed
 
     def is_known_dead(self, name: str) -> bool:
         below = [member for member in self.family(name) if member != name]
