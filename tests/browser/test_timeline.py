@@ -88,7 +88,7 @@ def test_threads_of_libraries_that_run_on_are_named_below_the_receipt(shared, pa
     open_run(page, shared, run)
     expect(page.get_by_text("in flight: llm ask")).to_be_visible()
     button(page, "Stop").click()
-    named = re.compile(r"^Also running, not part of the run: .*\(logging\.handlers\)\.$")
+    named = re.compile(r"^Not seen by the stop: .*\(logging\.handlers\)\.$")
     expect(page.get_by_text(named)).to_be_visible()
     expect(page.locator(".words")).to_contain_text(re.compile(r"Nothing of it is left running\.$"))
 

@@ -77,7 +77,7 @@ export function receiptPanel(run, { runs }) {
 		tr(names.get(node.runId) ?? node.runId, node.kind, ...(node.kind === "run" ? ["", chip(node.fate)] : [node.name, node.fate]));
 	const nodes = table(["Run", "What", "Name", "Became"], ...receipt.nodes.slice(0, 500).map(row));
 	const json = JSON.stringify(receipt, null, 2);
-	const beside = receipt.libraryThreads.length > 0 && h("p.meta", `Also running, not part of the run: ${receipt.libraryThreads.join(", ")}.`);
-	const unguarded = receipt.unguarded.length > 0 && h("p.meta", `Connections outside any boundary, which a stop cannot see: ${receipt.unguarded.join(", ")}.`);
-	return h("div", h("p.words", sentences(receipt, run) + late), beside, unguarded, receipt.nodes.length > 0 && nodes, h("p", copier(json, "Copy as JSON", "Copy as JSON", "quiet")));
+	const unseen = [...receipt.libraryThreads, ...receipt.unguarded];
+	const beside = unseen.length > 0 && h("p.meta", `Not seen by the stop: ${unseen.join(", ")}.`);
+	return h("div", h("p.words", sentences(receipt, run) + late), beside, receipt.nodes.length > 0 && nodes, h("p", copier(json, "Copy as JSON", "Copy as JSON", "quiet")));
 }
