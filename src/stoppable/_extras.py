@@ -27,7 +27,7 @@ def _origin() -> tuple[str, bool]:
     if (clone / "pyproject.toml").is_file():
         return str(clone), False
     # Only when something is missing: these take longer to import than stoppable.
-    import json  # noqa: PLC0415 - see above
+    import json  # noqa: PLC0415 - slow to import
     from importlib import metadata  # noqa: PLC0415
     from urllib.parse import unquote, urlsplit  # noqa: PLC0415
 

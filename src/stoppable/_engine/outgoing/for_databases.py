@@ -98,7 +98,8 @@ def _redis_pipeline(module: ModuleType) -> None:
 def _sqlite3(module: ModuleType) -> None:
     """Give connections our cursors: the classes of ``sqlite3`` are written in C, and cannot be changed."""
 
-    class Cursor(module.Cursor):  # type: ignore[misc, name-defined]  # mypy does not know the module
+    # mypy cannot know the base classes: they are attributes of a module that is passed in.
+    class Cursor(module.Cursor):  # type: ignore[misc, name-defined]
         pass
 
     class Connection(module.Connection):  # type: ignore[misc, name-defined]
@@ -141,12 +142,13 @@ def _sqlalchemy(module: ModuleType) -> None:
         module.event.listen(module.Engine, "handle_error", _failed)
 
 
-def _before(_connection: Any, _cursor: Any, statement: str, _parameters: Any, execution: Any, _many: bool) -> None:  # noqa: FBT001 - SQLAlchemy calls it
+# SQLAlchemy looks at the number of parameters of a listener.
+def _before(_connection: Any, _cursor: Any, statement: str, _parameters: Any, execution: Any, _many: object) -> None:
     if "sqlalchemy" in _included and execution is not None:
         setattr(execution, _CALL, calls.begin(_label, "sqlalchemy", statement))
 
 
-def _after(_connection: Any, _cursor: Any, _statement: str, _parameters: Any, execution: Any, _many: bool) -> None:  # noqa: FBT001 - SQLAlchemy calls it
+def _after(_connection: Any, _cursor: Any, _statement: str, _parameters: Any, execution: Any, _many: object) -> None:
     _leave(execution, None)
 
 

@@ -71,8 +71,8 @@ def is_remote(agent: Any) -> bool:
 
 def makers_of_shared() -> list[tuple[type, str]]:
     """Return the methods in ``_SHARED`` whose modules are imported: they need packages that not every app has."""
-    found = ((getattr(sys.modules.get(module), name, None), method) for module, name, method in _SHARED)
-    return [(kind, method) for kind, method in found if kind is not None]
+    classes = ((getattr(sys.modules.get(module), name, None), method) for module, name, method in _SHARED)
+    return [(kind, method) for kind, method in classes if kind is not None]
 
 
 def client_of(agent: Any) -> Any:

@@ -76,14 +76,14 @@ def _answers(turn: Turn, events: list[Any], mine: list[Any]) -> list[Event]:
 
     A call that a human confirmed was made in an earlier turn, whose answer says only that it waits.
     """
-    asked = max((place for place, event in enumerate(mine) if event.author == "user"), default=0)
-    answered = (answered_in(mine) - turn.calls.keys()) | answered_in(mine[asked:])
+    last_message = max((place for place, event in enumerate(mine) if event.author == "user"), default=0)
+    answered_ids = (answered_in(mine) - turn.calls.keys()) | answered_in(mine[last_message:])
     assert turn.invocation_id is not None, "its agent has begun"
     answers = []
     for event in events:
         is_mine = event.invocation_id == turn.invocation_id
         calls = [call for call in event.get_function_calls() if is_mine or call.id in turn.calls]
-        results = [(call, _result(turn, call.id)) for call in calls if call.id not in answered]
+        results = [(call, _result(turn, call.id)) for call in calls if call.id not in answered_ids]
         if results:
             answers.append(answer(turn.invocation_id, event, results))
     return answers

@@ -55,6 +55,7 @@ def _name(self: Any) -> str:
     return getattr(type(self), ATTRIBUTE).name or self.get_name()  # type: ignore[no-any-return]
 
 
+# mypy knows properties in classes only; this one becomes an attribute of a class that is made for each graph.
 @property  # type: ignore[misc]
 def _body(self: Any) -> Callable[..., Any]:
     """Return the function that a run of the graph executes; ``spawn`` and the supervisor ask for it."""

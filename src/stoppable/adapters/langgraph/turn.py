@@ -45,7 +45,7 @@ class Unit(branches.Unit):
         node, message_id = self._node(), str(message.id or f"stopped-{id(self)}")
         self.message_id = message_id
         if message_id not in node.said:  # what was complete before it, as of a guard, was no answer
-            node.said = {known: words for known, words in node.said.items() if known not in node.finished}
+            node.said = {each: words for each, words in node.said.items() if each not in node.finished}
         node.said[message_id] = node.said.get(message_id, "") + text
 
     def finish(self) -> None:
