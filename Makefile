@@ -94,6 +94,10 @@ flakes: ## run the tests that changed since BASE=… twenty times beside two bus
 test-clients: ## stop calls and streams of the openai and httpx clients, against a scripted model server
 	$(call environment,.venv-clients,dev$(comma)clients)
 	.venv-clients/bin/python -X dev -m pytest -q -n 2 --dist worksteal tests/model_clients
+	$(call environment,.venv-openai1,dev,'openai>=1.60$(comma)<2')
+	.venv-openai1/bin/python -X dev -m pytest -q tests/model_clients/test_unmodified.py -k openai
+	$(call environment,.venv-openai3,dev,'openai>=3')
+	.venv-openai3/bin/python -X dev -m pytest -q tests/model_clients/test_unmodified.py -k openai
 
 test-api: ## hold the server to its OpenAPI document
 	$(call environment,.venv-api,dev$(comma)api)
