@@ -13,6 +13,7 @@ from stoppable.adapters.a2a import Exposed
 from stoppable.server import Principal, create_app
 
 from ...waiting import until
+from . import method_table
 from .serving import PATIENT, SECONDS, listening
 
 NOT_FOUND = -32001
@@ -212,3 +213,7 @@ async def test_the_id_of_another_owners_task_is_not_found(dialect):
         assert (await bob.get("/tasks", headers=V1)).json().get("tasks", []) == []
         assert [run.token.stopped for run in supervisor.runs] == [False]
     assert BEGUN == ["ANN"]
+
+
+async def test_the_table_of_methods_in_the_docs_is_what_a_server_answers():
+    assert await method_table.generate() == method_table.written(), "python -m tests.adapters.a2a.method_table"
