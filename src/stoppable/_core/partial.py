@@ -44,6 +44,14 @@ class Partial:
         return "".join(head + texts) if len(texts) == len(chunks) else chunks
 
 
+class AutomaticPartial(Partial):
+    """The partial of an agent that sets none."""
+
+    __slots__ = ()
+
+    is_automatic = True
+
+
 def set_partial(value: object) -> None:
     """Replace what the current run has recorded; it is in the outcome, however the run ends (G11)."""
     run = context.current_node()

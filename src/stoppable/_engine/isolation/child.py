@@ -42,6 +42,7 @@ from stoppable._engine.isolation.messages import (
     Line,
     Noted,
     Progress,
+    Said,
     Spent,
     StartAgent,
     Stopping,
@@ -163,6 +164,12 @@ class _Reporter(Sink):
         """Report the partial of a run."""
         self._line.send(Told(run.id, value if run is self._root else _plain(value), appended))
 
+    def tell_texts(self) -> None:
+        """Report what models have said: this process may be killed before it can report the ends of its runs."""
+        for run in list(self._runs.values()):
+            if run.first_stop is not None and run.recorded is not None and run.recorded.is_automatic:
+                self._line.send(Said(run.id, run.recorded.value()))
+
     def annotated(self, run: RunNode, metadata: dict[str, object]) -> None:
         """Report facts about a run."""
         self._line.send(Noted(run.id, {name: _plain(value) for name, value in metadata.items()}))
@@ -231,6 +238,7 @@ def _listen(line: Line, reporter: _Reporter) -> None:
             case StopRequest() as request:
                 is_blind = reporter.stop(request)
                 line.send(Acknowledged(request.number, is_blind))
+                reporter.tell_texts()
             case _:
                 pass
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from stoppable._core.boundary import Boundary, boundary
 from stoppable._core.node import RunNode
-from stoppable._core.partial import Partial
+from stoppable._core.partial import AutomaticPartial, Partial
 from stoppable._core.participants import Participant, RemoteParticipant
 from stoppable._core.reason import Reason
 from stoppable._core.state import Fate, Rung, Status
@@ -19,6 +19,7 @@ from stoppable._engine.isolation.messages import (
     Message,
     Noted,
     Progress,
+    Said,
     Spent,
     Stopping,
     Told,
@@ -98,6 +99,8 @@ class Mirror:
                 self._left(key, fate)
             case Told(run_id, value, appended) if run_id in self._runs:
                 _tell_partial(self._runs[run_id][0], value, appended=appended)
+            case Said(run_id, text) if run_id in self._runs:
+                _keep_text(self._runs[run_id][0], text)
             case Progress(run_id) | Noted(run_id) | Spent(run_id) if run_id in self._runs:
                 _note(self._runs[run_id][0], message)
             case Ended(run_id) if run_id in self._runs:
@@ -205,8 +208,7 @@ def spend(run: RunNode, kind: str) -> None:
 
 def note_end(run: RunNode, ended: Ended) -> None:
     """Record what only the agent process knows: whether the stop was delivered, how clean-up went, what models said."""
-    if run.recorded is None and ended.outcome.partial is not None:  # one that the agent set was told at once
-        run.recorded = Partial(ended.outcome.partial)
+    _keep_text(run, ended.outcome.partial)
     for connection in ended.unguarded:
         run.note_unguarded(connection)
     if ended.delivered or ended.outcome.status is Status.STOPPED:  # or it was stopped before it began
@@ -214,8 +216,14 @@ def note_end(run: RunNode, ended: Ended) -> None:
     run.note_clean(clean=ended.outcome.clean)
 
 
+def _keep_text(run: RunNode, text: object) -> None:
+    """Keep what models have said, unless the agent has set a partial of its own, which was told at once."""
+    if text is not None and (run.recorded is None or run.recorded.is_automatic):
+        run.recorded = AutomaticPartial(text)
+
+
 def _tell_partial(run: RunNode, value: object, *, appended: bool) -> None:
-    if not appended or run.recorded is None:
+    if not appended or run.recorded is None or run.recorded.is_automatic:
         run.recorded = Partial(None if appended else value)
     if appended:
         run.recorded.append(value)

@@ -132,6 +132,14 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """From the child: what models have said so far in one of its runs that is being stopped."""
+
+    run_id: str
+    text: object
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """From the child: progress."""
 
@@ -177,6 +185,7 @@ Message: TypeAlias = (
     | Left
     | Spent
     | Told
+    | Said
     | Progress
     | Noted
     | Item

@@ -14,7 +14,7 @@ from typing import Any
 
 from stoppable._core.gate import lock
 from stoppable._core.node import RunNode
-from stoppable._core.partial import Partial
+from stoppable._core.partial import AutomaticPartial
 
 _MOST_RAW = 1 << 18
 """Bytes of one answer that are kept unread: an event of a stream is about twenty times as long as its text."""
@@ -70,12 +70,10 @@ class Answer:
         self._seen = (0, "")
 
 
-class Answers(Partial):
+class Answers(AutomaticPartial):
     """The partial of a run whose agent sets none: the text of its model calls, in the order in which they began."""
 
     __slots__ = ("_complete", "_newest", "_size")
-
-    is_automatic = True
 
     def __init__(self) -> None:
         super().__init__()
