@@ -77,9 +77,9 @@ test-version:
 	$(call environment,$(VENV),dev)
 	$(PYTEST) $(ELSEWHERE)
 
-test-mutants: ## see that the tests catch deliberate mistakes; some of them, chosen by SEED=… (printed)
+test-mutants: ## see that the tests catch deliberate mistakes; some of them, chosen by the commit or SEED=… (printed)
 	$(call environment,$(VENV),dev)
-	@seed=$(or $(SEED),$$RANDOM); echo "mutants are chosen by SEED=$$seed"; \
+	@seed=$(or $(SEED),$$(git rev-parse --short HEAD 2>/dev/null || echo $$RANDOM)); echo "mutants are chosen by SEED=$$seed"; \
 		STOPPABLE_MUTANTS=$(or $(COUNT),24):$$seed $(BIN)/python -X dev -m pytest -q tests/mutants  # two at a time by itself
 
 test-mutants-all: ## see that the tests catch every deliberate mistake

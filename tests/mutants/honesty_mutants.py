@@ -65,7 +65,7 @@ HONESTY_MUTANTS = (
         file="_core/node.py",
         snippet="        participants.attend(self)\n",
         replacement="",
-        caught_by=(_AGENTS + "test_a_task_that_should_stop_told_to_stop_takes_part",),
+        caught_by=(_AGENTS + "test_a_thread_that_should_stop_told_to_stop_takes_part_until_its_call_returns",),
     ),
     Mutant(
         name="seeing a child stopped is no delivery",
