@@ -162,7 +162,7 @@ CORE_MUTANTS = (
 
 """,
         replacement="""\
-    if scope.closed and not getattr(scope, "_raised", False):
+    if scope.closed and not scope.noticed:
         scope.raise_stopped()
 
 

@@ -22,10 +22,10 @@ ENGINE_MUTANTS = (
     Mutant(
         name="a final receipt changes when something looks that the run left behind",
         breaks="G2",
-        file="_core/stop.py",
-        snippet="self.is_blind and self.target.outcome is None and self._has_checked_since",
-        replacement="self.is_blind and self._has_checked_since",
-        caught_by=(FOUND + "test_a_final_receipt_says_for_good_that_the_run_never_looked",),
+        file="_core/receipt.py",
+        snippet="for stop in stops) if outcome is None else run.was_blind",
+        replacement="for stop in stops)",
+        caught_by=(FOUND + "test_the_final_receipt_of_a_child_stays_when_its_parent_turns_out_not_to_be_blind",),
     ),
     Mutant(
         name="a run that looked once, long ago, gets the full grace",

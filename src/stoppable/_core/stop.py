@@ -181,7 +181,7 @@ class Stop(Reach):
 
     def recheck_blind(self) -> bool:
         """Return whether a blind target has reached a check since: then it gets the full grace."""
-        # Not after its end: the receipt is final, and the check was made by leftovers of the run.
+        # Not after its end: the check was made by leftovers of the run, which get no more time.
         is_news = self.is_blind and self.target.outcome is None and self._has_checked_since(self.requested_at)
         if is_news:
             self.blind_after = None
