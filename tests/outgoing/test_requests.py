@@ -1,10 +1,12 @@
 """Requests of ordinary clients as boundaries: what a stop lets finish, what it refuses, and what it leaves alone."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.request import Request, urlopen
 
 import aiohttp
@@ -343,3 +345,49 @@ async def test_stoppables_own_client_is_no_boundary():
 
     outcome = await (await stoppable.spawn(agent)).outcome()
     assert outcome.error is None
+
+
+class _Download(BaseHTTPRequestHandler):
+    """Sends a file in pieces, for as long as somebody reads it."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-type", "text/csv")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"a,b\n")
+        self.server.closed.set()
+
+    def log_message(self, *_args):
+        pass
+
+
+@pytest.fixture
+def download():
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Download) as server:
+        server.daemon_threads = True
+        server.closed = threading.Event()
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+async def test_what_requests_reads_piece_by_piece_ends_between_two_pieces_whatever_its_type(download):
+    pieces = []
+
+    def agent():
+        with requests.get(f"http://127.0.0.1:{download.server_port}/table.csv", stream=True, timeout=60) as response:
+            for piece in response.iter_content(4):
+                pieces.append(piece)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: len(pieces) > 3)
+    receipt = await handle.stop()
+    host = f"127.0.0.1:{download.server_port}"
+    assert receipt.in_flight == (f"http:GET {host}/table.csv",)
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung) == ("stopped", "signal")
+    assert await asyncio.to_thread(download.closed.wait, 30)

@@ -33,6 +33,24 @@ def install_urllib3(module: ModuleType) -> None:
     patches.put(module.HTTPConnection, "request", _request_of)
 
 
+def install_requests(module: ModuleType) -> None:
+    """Learn that an answer is read piece by piece: only requests knows what its caller asked for."""
+    patches.put(module.Session, "send", _session_send_of)
+
+
+def _session_send_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def send(self: Any, request: Any, **options: Any) -> Any:
+        response = original(self, request, **options)
+        if options.get("stream"):
+            body = getattr(getattr(response.raw, "_original_response", None), "fp", None)
+            if isinstance(body, _Body):
+                body.end_between_chunks()
+        return response
+
+    return send
+
+
 def _request_of(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def request(self: Any, method: str, url: str, body: Any = None, *args: Any, **options: Any) -> Any:
@@ -126,6 +144,10 @@ class _Body:
         self._answer = call.answer
         source, cut = _Closing(file, connection), lambda: calls.shut_down(sock)
         self._body = BlockingBody(source, call, finish=is_plain, cut=cut)
+
+    def end_between_chunks(self) -> None:
+        """Treat the body as a stream, whatever its type says."""
+        self._body._finish = False
 
     def read(self, *args: Any) -> Any:
         data = self._body.read(self._file.read, *args)

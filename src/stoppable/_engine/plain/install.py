@@ -105,6 +105,7 @@ _LATER = {
     "socket": for_sockets.install,
     "http.client": for_http_client.install,
     "urllib3.connection": for_http_client.install_urllib3,
+    "requests.sessions": for_http_client.install_requests,
     "httpx": for_httpx.install,
     "httpx2": for_httpx.install,
     "aiohttp": for_aiohttp.install,
