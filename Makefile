@@ -14,7 +14,7 @@ APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients 
 FLAKY := .ci/flaky
 SET_ASIDE := grep -sE '^tests/' $(FLAKY)
 
-.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-openhands-upstream test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults bench clean
+.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-openhands-upstream test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults faults-kill bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -261,6 +261,11 @@ faults: ## kill, freeze and cut off replicas under load (STOPS=…, SEED=…): n
 	.venv-fleet/bin/python tests/faults/campaign.py --store postgres --stops $(or $(STOPS),2000) $(if $(SEED),--seed $(SEED))
 	.venv-fleet/bin/python tests/faults/signals.py
 	.venv-fleet/bin/python tests/faults/busy_loop.py
+
+faults-kill: ## kill -9 replicas under load, 300 times on SQLite and 150 times on Postgres, and look for lost stops (SEED=…)
+	$(call environment,.venv-fleet,dev$(comma)fleet)
+	.venv-fleet/bin/python tests/faults/campaign.py --store sqlite --fault SIGKILL --times 100 $(if $(SEED),--seed $(SEED))
+	.venv-fleet/bin/python tests/faults/campaign.py --store postgres --fault SIGKILL --times 50 $(if $(SEED),--seed $(SEED))
 
 bench: ## measure against a floor and against peers; writes bench/results/
 	$(call environment,.venv-bench,bench$(comma)server)
