@@ -1,5 +1,7 @@
 """Checks the properties of the models; each deliberate mistake in them must break the property it names and no other.
 
+    python models/check.py ladder tree    # only these; all of them without a name
+
 A mutant is a -D flag, listed at the head of its model with that property. Everything is left in models/build: the
 verifiers, what they said, and the trails of the counterexamples (docs/decisions/0006 says how to read one).
 """
@@ -70,9 +72,12 @@ def mutants(model: Path) -> dict[str, str]:
     return listed
 
 
-def variants() -> list[Variant]:
+def variants(names: list[str]) -> list[Variant]:
+    """Return those of the named models, or of all."""
     found = []
     for model in sorted(HERE.glob("*.pml")):
+        if names and model.stem not in names:
+            continue
         found.append(Variant(model=model))
         found += [Variant(model=model, mutant=name, breaks=broken) for name, broken in mutants(model).items()]
     return found
@@ -135,7 +140,7 @@ def main() -> int:
             " (Debian: apt-get install spin gcc; macOS: brew install spin)."
         )
     shutil.rmtree(BUILD, ignore_errors=True)
-    everything = variants()
+    everything = variants(sys.argv[1:])
     unexpected = 0
     print(f"{'variant':34} {'property':24} {'found':10} {'states':>9} {'seconds':>8}")
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
