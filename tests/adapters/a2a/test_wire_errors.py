@@ -6,6 +6,7 @@ import json
 import httpx
 import pytest
 from a2a.types import AgentCard
+from a2a.utils.proto_utils import validate_proto_required_fields
 from fastapi import Request
 from google.protobuf.json_format import ParseDict
 
@@ -245,7 +246,7 @@ OF_1_0 = {  # the fields of AgentCard and of AgentInterface in protocol 1.0
 }
 
 
-async def test_a_client_of_1_0_gets_a_card_without_fields_of_0_3():
+async def test_a_client_of_1_0_gets_a_card_of_its_schema_without_fields_of_0_3():
     async with client() as http:
         path = "/a2a/quick/.well-known/agent-card.json"
         new, old = await http.get(path, headers=V1), await http.get(path)
@@ -253,6 +254,7 @@ async def test_a_client_of_1_0_gets_a_card_without_fields_of_0_3():
         assert {"name", "description", "supportedInterfaces", "version", "capabilities", "skills"} <= set(new.json())
         for interface in new.json()["supportedInterfaces"]:
             assert set(interface) == {"url", "protocolBinding", "protocolVersion"}
-        ParseDict(new.json(), AgentCard())  # refuses unknown fields
+        # The schema of 1.0 is made of these messages: no unknown field, and every required one.
+        validate_proto_required_fields(ParseDict(new.json(), AgentCard()))
         assert {"url", "protocolVersion", "preferredTransport"} <= set(old.json())  # what clients of 0.3 need
         assert new.headers["vary"] == old.headers["vary"] == "A2A-Version"
