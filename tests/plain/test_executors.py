@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import functools
+import queue
 import socket
 import subprocess
 import threading
@@ -18,6 +19,7 @@ import stoppable
 class Tool:
     def __init__(self):
         self.began, self.release, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.answers = queue.SimpleQueue()
 
     def work(self):
         self.began.set()
@@ -53,6 +55,45 @@ async def test_a_run_is_not_stopped_before_its_calls_have_returned(way):
     tool.release.set()
     assert (await handle.outcome()).status == "stopped"
     assert tool.ended.is_set()
+
+
+class _Wrapper:
+    """A decorated function that is an object, as the methods of CrewAI's flows are."""
+
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+
+    def __call__(self):
+        return self.__wrapped__()
+
+
+def _in_context(*call):
+    return functools.partial(contextvars.copy_context().run, *call)
+
+
+def _in_two_contexts(function):
+    return _in_context(contextvars.Context().run, function)
+
+
+NAMES = {
+    "in a copy of the context": (lambda tool: _in_context(tool.work), "Tool.work"),
+    "in two contexts, as CrewAI calls it": (lambda tool: _in_two_contexts(tool.work), "Tool.work"),
+    "in two contexts, wrapped in an object": (lambda tool: _in_two_contexts(_Wrapper(tool.work)), "Tool.work"),
+    "written in C": (lambda tool: functools.partial(tool.answers.get, timeout=30), "SimpleQueue.get"),
+}
+
+
+@pytest.mark.parametrize(("wrap", "name"), NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+async def test_a_call_is_listed_by_the_name_of_its_function(way, wrap, name):
+    tool = Tool()
+    handle = await stoppable.spawn(functools.partial(way, wrap(tool)))
+    await until(lambda: handle.run.in_flight)
+    receipt = await handle.stop()
+    tool.release.set()
+    tool.answers.put("answer")
+    await handle.outcome()
+    assert receipt.in_flight == (f"thread:{name}",)
 
 
 async def test_a_call_that_waits_for_a_thread_is_skipped():

@@ -62,25 +62,37 @@ def forget_included() -> None:
 
 def behind(function: Any) -> Any:
     """Return the function that a partial, a bound method, ``Context.run`` or a decorator calls; None if it is in C."""
+    function = _unwrap(function)
+    if not hasattr(function, "__code__"):
+        function = _unwrap(getattr(type(function), "__call__", None))  # noqa: B004 - the method itself
+    return function if hasattr(function, "__code__") else None
+
+
+def _unwrap(function: Any) -> Any:
     for _ in range(_WRAPPERS):
         if isinstance(function, functools.partial):
-            is_context_run = isinstance(getattr(function.func, "__self__", None), contextvars.Context)
-            function = function.args[0] if is_context_run and function.args else function.func
+            function = _run_by_context(function) or function.func
         elif hasattr(function, "__wrapped__"):
             function = function.__wrapped__
         elif isinstance(function, MethodType):
             function = function.__func__
-        elif hasattr(function, "__code__"):
-            return function
         else:
-            function = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself
-    return None
+            break
+    return function
+
+
+def _run_by_context(call: functools.partial[Any]) -> Any:
+    """Return the call that a context makes, which may be made by another context in turn; None if this is no such."""
+    if not isinstance(getattr(call.func, "__self__", None), contextvars.Context) or not call.args:
+        return None
+    function, *arguments = call.args
+    return functools.partial(function, *arguments) if callable(function) else None
 
 
 def name_of(function: object) -> str | None:
     """Return the name under which a call of a function is listed."""
     found = behind(function)
-    name = getattr(function if found is None else found, "__qualname__", None)
+    name = getattr(_unwrap(function) if found is None else found, "__qualname__", None)
     return name if isinstance(name, str) else None
 
 
