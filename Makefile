@@ -14,7 +14,7 @@ APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients 
 FLAKY := .ci/flaky
 SET_ASIDE := grep -sE '^tests/' $(FLAKY)
 
-.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-openhands-upstream test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults faults-kill bench clean
+.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-openhands-upstream test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-frameworks framework-environment bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults faults-kill bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -201,6 +201,26 @@ bench-openhands: ## measure interrupts of OpenHands, plain and supervised, after
 bench-fleet: ## measure replicas on Postgres, and stops of Celery, DBOS and arq beside them; writes bench/results/fleet.md
 	$(call environment,.venv-fleet,dev$(comma)fleet$(comma)fleet-peers)
 	.venv-fleet/bin/python bench/fleet.py
+
+# the frameworks that bench/frameworks.py measures, with the packages of each
+FRAMEWORKS := openai-agents pydantic-ai mcp llama-index autogen-agentchat agent-framework crewai smolagents strands-agents
+PACKAGES_openai-agents := openai-agents
+PACKAGES_pydantic-ai := 'pydantic-ai-slim[openai]'
+PACKAGES_mcp := mcp openai
+PACKAGES_llama-index := llama-index-core llama-index-llms-openai-like
+PACKAGES_autogen-agentchat := autogen-agentchat 'autogen-ext[openai]'
+PACKAGES_agent-framework := agent-framework-core agent-framework-openai
+PACKAGES_crewai := crewai
+PACKAGES_smolagents := 'smolagents[openai]'
+PACKAGES_strands-agents := 'strands-agents[openai]'
+
+bench-frameworks: ## stop unmodified agents of nine frameworks, with the newest versions; writes bench/results/frameworks.md
+	@for framework in $(FRAMEWORKS); do $(MAKE) --no-print-directory framework-environment FRAMEWORK=$$framework \
+		|| { echo "$$framework COULD NOT BE INSTALLED"; rm -rf .venv-fw-$$framework; }; done
+	$(PYTHON) bench/frameworks.py
+
+framework-environment:
+	$(call environment,.venv-fw-$(FRAMEWORK),,--upgrade $(PACKAGES_$(FRAMEWORK)))
 
 bench-ui: ## measure the web UI in a headless Chromium; writes bench/results/ui.md
 	$(call environment,.venv-ui,dev$(comma)ui)

@@ -1,0 +1,1 @@
+"""One ordinary agent for each framework, none of which knows stoppable."""
