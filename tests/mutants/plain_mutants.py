@@ -5,6 +5,7 @@ from .mutant import SPEC, Mutant
 CALLBACKS = "tests/plain/test_callbacks.py::"
 EXECUTORS = "tests/plain/test_executors.py::"
 INSTALL = "tests/plain/test_install.py::"
+NESTED = "tests/unit/test_nested_loops.py::"
 POOLS = "tests/plain/test_pools.py::"
 QUEUES = "tests/plain/test_queues.py::"
 THREADS = "tests/plain/test_threads.py::"
@@ -84,16 +85,35 @@ PLAIN_MUTANTS = (
     Mutant(
         name="CANCEL leaves the task alone that a thread runs to its end",
         breaks="G6",
-        file="_engine/plain/threads.py",
-        snippet="            if main is not None:\n",
-        replacement="            if False:\n",
-        caught_by=(THREADS + "test_cancel_ends_the_task_that_a_thread_runs_to_its_end",),
+        file="_engine/nested_loops.py",
+        snippet="    if task is not None:\n",
+        replacement="    if False:\n",
+        caught_by=(
+            THREADS + "test_cancel_ends_the_task_that_a_thread_runs_to_its_end",
+            NESTED + "test_an_immediate_stop_cancels_the_task_that_a_thread_runs_to_its_end[blocking]",
+        ),
+    ),
+    Mutant(
+        name="a stop cancels the main task of a loop that calls a function of the run",
+        breaks="G9",
+        file="_engine/nested_loops.py",
+        snippet="or home is None or not home.is_within(run)",
+        replacement="",
+        caught_by=(NESTED + "test_the_stop_of_a_run_does_not_cancel_the_main_task_of_a_loop_that_calls_its_function",),
+    ),
+    Mutant(
+        name="CANCEL cuts the clean-up that blocking code runs in a loop",
+        breaks="G7",
+        file="_engine/nested_loops.py",
+        snippet="isinstance(scope, shielded) and not participant.is_shielded()",
+        replacement="False",
+        caught_by=(NESTED + "test_clean_up_in_a_loop_of_its_own_is_not_cut_at_cancel",),
     ),
     Mutant(
         name="the thread of a shared event loop is lost with the run that started it",
         breaks="G13",
         file="_engine/plain/threads.py",
-        snippet="if _main_task(self.thread) is None and any(",
+        snippet="if nested_loops.main_task(self.thread) is None and any(",
         replacement="if False and any(",
         caught_by=(THREADS + "test_a_loop_that_runs_for_ever_on_a_thread_outlives_the_run_that_started_it[function]",),
     ),

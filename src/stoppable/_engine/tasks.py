@@ -208,6 +208,10 @@ class TaskParticipant(Participant):
             self._shields = []
         self._shields.append(shield)
 
+    def is_shielded(self) -> bool:
+        """Return whether it is inside a shield that it entered itself."""
+        return bool(self._shields)
+
     def shield_left(self, shield: shielded) -> None:
         """Send a delayed CANCEL."""
         if self._shields:
@@ -393,7 +397,7 @@ def _by_run(loop: AbstractEventLoop) -> dict[RunNode, list[Task[Any]]]:
         found = {}
         everybody = asyncio.all_tasks(loop)
         for task in everybody:
-            scope = _context_of(task).get(context.current)
+            scope = context_of(task).get(context.current)
             run = None if scope is None else scope.run_here()
             if run is not None and run.closed:
                 found.setdefault(run, []).append(task)
@@ -405,11 +409,13 @@ def _by_run(loop: AbstractEventLoop) -> dict[RunNode, list[Task[Any]]]:
 
 if sys.version_info >= (3, 12):
 
-    def _context_of(task: Task[Any]) -> contextvars.Context:
+    def context_of(task: Task[Any]) -> contextvars.Context:
+        """Return the context of a task."""
         return task.get_context()
 else:
 
-    def _context_of(task: Task[Any]) -> contextvars.Context:
+    def context_of(task: Task[Any]) -> contextvars.Context:
+        """Return the context of a task."""
         # There is no method for it yet; the garbage collector visits the context before those of the callbacks.
         contexts = (each for each in gc.get_referents(task) if isinstance(each, contextvars.Context))
         return next(contexts, _NO_CONTEXT)

@@ -112,7 +112,7 @@ os.register_at_fork(after_in_child=pool.forget_threads)
 
 
 class ThreadParticipant(Participant):
-    """A thread that executes a part of a run. Nothing can end it but itself (N3)."""
+    """A thread that executes a part of a run; it cannot be ended from outside (N3), but a task that it runs can."""
 
     __slots__ = ("_edges", "_thread")
 
@@ -133,7 +133,12 @@ class ThreadParticipant(Participant):
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
-        """Do nothing: its next boundary raises, and if it never reaches one, the run is lost."""
+        """Cancel the task for which a thread runs an event loop. Otherwise its next boundary raises, or it is lost."""
+        from stoppable._engine import nested_loops  # noqa: PLC0415 - it imports the tasks, which import this module
+
+        for participant, run in targets.items():
+            assert isinstance(participant, cls)
+            nested_loops.cancel_main_task(participant._thread, rung, run)
 
     def alive(self) -> bool:
         """Return whether the thread still runs."""

@@ -17,7 +17,7 @@ from stoppable._core.hooks import Callback, Moment
 from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
 from stoppable._core.state import Rung
-from stoppable._engine import tasks
+from stoppable._engine import nested_loops
 from stoppable._engine.plain import library, queues, scopes, whose
 from stoppable._engine.plain.patches import is_on
 from stoppable._engine.source_lines import describe_thread, frames_of_thread, lines
@@ -46,10 +46,7 @@ class PlainThread(Participant):
         """Cancel the task for which a thread runs an event loop. Otherwise its next boundary raises, or it is lost."""
         for participant, run in targets.items():
             assert isinstance(participant, cls)
-            main = _main_task(participant._thread)
-            if main is not None:
-                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                    main.get_loop().call_soon_threadsafe(_cancel, main, rung, run)
+            nested_loops.cancel_main_task(participant._thread, rung, run)
 
     def alive(self) -> bool:
         """Return whether it still works for the run."""
@@ -73,28 +70,6 @@ class PlainThread(Participant):
             self._is_over = True
             self._run.withdraw(self)
             self._run.settle()
-
-
-def _main_task(thread: threading.Thread) -> asyncio.Task[Any] | None:
-    """Return the task that a thread runs to its end, as ``asyncio.run`` does."""
-    for frame in frames_of_thread(thread):
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, asyncio.AbstractEventLoop) and frame.f_code.co_name == "run_until_complete":
-            main = frame.f_locals.get("future")
-        elif isinstance(owner, asyncio.Runner):
-            main = frame.f_locals.get("task")  # uvloop has no frames
-        else:
-            continue
-        if isinstance(main, asyncio.Task):
-            return main
-    return None
-
-
-def _cancel(task: asyncio.Task[Any], rung: Rung, run: RunNode) -> None:
-    loop = task.get_loop()
-    if not task.done():
-        tasks.join_task(run, task, loop)
-        tasks.cancel(task, rung, run)
 
 
 class _StopHook(Callback):
@@ -167,7 +142,7 @@ class Worker:
 
     def _look(self) -> None:
         """At the stop, leave a thread alone that runs an event loop or a server for everybody."""
-        if _main_task(self.thread) is None and any(map(whose.is_server, frames_of_thread(self.thread))):
+        if nested_loops.main_task(self.thread) is None and any(map(whose.is_server, frames_of_thread(self.thread))):
             library.note(self.thread, _run_of(self._home))
             self.end()
 
