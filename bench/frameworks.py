@@ -232,10 +232,11 @@ READING: dict[str, Callable[[Cell], bool]] = {
     """A tool is begun after the stop. The answer that was in flight is paid for and complete, and the framework calls
     the tool in pure Python, where there is nothing to see. The tool ends at its first request, command or thread, and
     the model gets no further turn. A `boundary("tool")` in the tool, or an adapter, refuses it. Frameworks that stream
-    by default are right: the stream ends before it asks for the tool.""": lambda cell: bool(cell["tools_after"]),
-    """It takes more than three seconds. The stop is delivered at once, and nothing is begun. But the framework waits for
-    something that a task would have done which the stop has ended, so the run ends at CANCEL, after the whole grace. An
-    adapter, or an immediate stop, ends it at once.""": is_slow,
+    by default are right, because the stream ends before it asks for the tool, and so are those that call every tool on
+    a thread.""": lambda cell: bool(cell["tools_after"]),
+    """It takes more than three seconds. The stop is delivered at once, and nothing is begun. But the framework waits
+    for something that a task would have done which the stop has ended, so the run ends at CANCEL, after the whole
+    grace. An adapter, or an immediate stop, ends it at once.""": is_slow,
     """Effects after the end. The tool is in the process of an MCP server, which does not belong to the run. The cancel
     of the protocol does not end a sync tool, and the client cannot tell. The receipt does not list the call. It needs
     an adapter.""": lambda cell: bool(cell["effects_after"]),
