@@ -34,7 +34,7 @@ SCENES = {
     "e_sub": "an async tool of an agent that is a tool of another one",
 }
 
-# stoppable 0.2 (05dc727), measured on 2026-11-17: graceful, immediate
+# stoppable 0.2 (05dc727), measured on 2026-11-17: graceful and immediate, or both where they were not told apart
 BEFORE = {
     "openai-agents": (
         "**a begins a tool, b streams to its end, e_sub 9 s with 9 tools and 9 model calls**, the receipt is empty",
@@ -48,9 +48,9 @@ BEFORE = {
     "llama-index": ("**b 11 s, a begins a tool**; the rest 0.8–1.0 s", "0.0–0.8 s"),
     "autogen-agentchat": ("**11 s, 8–9 tools**", "**d, e_sub: 5 effects after `stopped`**"),
     "agent-framework": ("**11 s, 5–9 tools**, the receipt is empty", "right"),
-    "crewai": ("0.7–2.7 s, every node is a nameless `thread`", "the same"),
-    "smolagents": ("**`lost` after 7–18 s with 5–12 tools**", "the same"),
-    "strands-agents": ("**1.4–3.5 s; e_sub: next turn refused**", "the same"),
+    "crewai": ("right, 0.7–2.7 s, every node is a nameless `thread`", ""),
+    "smolagents": ("**`lost` after 7–18 s with 5–12 tools**", ""),
+    "strands-agents": ("**1.4–3.5 s; e_sub: next turn refused**", ""),
 }
 Cell = dict[str, Any]
 
@@ -137,12 +137,13 @@ def plural(count: int, what: str) -> str:
 
 def summary_row(framework: Framework) -> list[str]:
     graceful, immediate = BEFORE[framework.name]
+    before = f"graceful: {graceful}; immediate: {immediate}" if immediate else f"both: {graceful}"
     title = f"**{framework.name}**"
     if not framework.cells:
-        return [title, f"{graceful} · {immediate}", f"**{framework.failure}**", "", "", ""]
+        return [title, before, f"**{framework.failure}**", "", "", ""]
     title += f" {framework.versions.split(', ')[0].split()[1]}"
     ends = [", ".join(map(end_in_short, framework.of(mode))) for mode in ("graceful", "immediate")]
-    return [title, f"graceful: {graceful}; immediate: {immediate}", *ends, receipts(framework), next_turns(framework)]
+    return [title, before, *ends, receipts(framework), next_turns(framework)]
 
 
 def end_in_short(cell: Cell) -> str:
@@ -296,7 +297,8 @@ def page(frameworks: list[Framework]) -> str:
     lines = ["# Frameworks without an adapter", "", METHOD, ""]
     lines += [f"- {name}: {value}" for name, value in facts([]) if name != "Packages"]
     lines += [f"- Packages: {packages}", "", *(f"- **{name}**: {what}" for name, what in SCENES.items())]
-    lines += ["- `!` is an immediate stop. Times are seconds from the stop to the end of the run.", ""]
+    lines += ["- `!` is an immediate stop. Times are seconds from the stop to the end of the run."]
+    lines += ["- The figures before are of other agents and tools that took about as long.", ""]
     lines += [header, "|---" * 6 + "|", *(row(*summary_row(each)) for each in frameworks), ""]
     lines += ["## What it says", "", *reading(frameworks), "", "## Every cell", "", NEXT_TURN]
     lines += [line for each in frameworks for line in details(each)]
