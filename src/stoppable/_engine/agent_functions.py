@@ -138,4 +138,6 @@ def name_of(agent: Callable[..., Any]) -> str:
     """Return the default name of an agent's runs."""
     while isinstance(agent, partial):
         agent = agent.func
-    return options_of(agent).name or getattr(agent, "__name__", None) or type(agent).__name__
+    if name := options_of(agent).name or getattr(agent, "__name__", None):
+        return str(name)
+    return getattr(getattr(agent, _BODY, None), "__name__", None) or type(agent).__name__

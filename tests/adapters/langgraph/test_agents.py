@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import operator
 
+from langchain_core.load.serializable import to_json_not_implemented
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
@@ -57,6 +59,19 @@ async def test_a_graph_that_is_stoppable_is_an_agent_of_its_own_name():
         assert record.name == "trip"
         await handle.stop("immediate")
         assert (await handle.outcome()).status is Status.STOPPED
+
+
+def test_a_stoppable_graph_is_drawn_and_serialized_like_the_plain_one():
+    plain = StateGraph(State).add_node("n", lambda state: state).add_edge(START, "n").compile(name="inner")
+    graph = stoppable_graph(plain)
+
+    def outer(inner):
+        return StateGraph(State).add_node("inner", inner).add_edge(START, "inner").compile()
+
+    assert outer(graph).get_graph().to_json() == outer(plain).get_graph().to_json()
+    assert to_json_not_implemented(graph)["id"] == to_json_not_implemented(plain)["id"]
+    about = operator.attrgetter("__module__", "__name__", "__qualname__", "__doc__")
+    assert about(type(graph)) == about(type(plain))
 
 
 async def test_a_copy_with_another_config_is_stoppable_too():

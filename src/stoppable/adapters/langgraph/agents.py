@@ -44,15 +44,11 @@ def stoppable_graph(
     )
     made: Any = copy.copy(graph)
     kind: Any = type(graph)
-    # Not callable: LangGraph's own server takes whatever can be called for a function that makes a graph.
-    added = {ATTRIBUTE: settings, "__stoppable_body__": _body, "__name__": _name}
-    made.__class__ = type(kind)(kind.__name__, (kind,), added)
+    # Not callable: LangGraph's own server takes whatever can be called for a function that makes a graph. LangChain
+    # identifies what it draws, traces and serializes by the module and the name of the class, so they stay the same.
+    same = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    made.__class__ = type(kind)(kind.__name__, (kind,), {**same, ATTRIBUTE: settings, "__stoppable_body__": _body})
     return made  # type: ignore[no-any-return]
-
-
-@property  # type: ignore[misc]
-def _name(self: Any) -> str:
-    return getattr(type(self), ATTRIBUTE).name or self.get_name()  # type: ignore[no-any-return]
 
 
 # mypy knows properties in classes only; this one becomes an attribute of a class that is made for each graph.
@@ -63,8 +59,12 @@ def _body(self: Any) -> Callable[..., Any]:
     async def body(input: Any = None, config: Any = None) -> Any:  # noqa: A002
         return await _perform(self, input, config)
 
-    body.__name__ = self.__name__
+    body.__name__ = _name(self)
     return body
+
+
+def _name(graph: Any) -> str:
+    return getattr(type(graph), ATTRIBUTE).name or graph.get_name()  # type: ignore[no-any-return]
 
 
 async def _perform(graph: Any, input: Any, config: Any) -> Any:  # noqa: A002
@@ -103,8 +103,8 @@ def as_agent(graph: Any, name: str | None = None) -> Callable[..., Any]:
         config = None if thread_id is None else {"configurable": {"thread_id": thread_id}}
         return plain(await _perform(served, given if keys else given["input"], config))
 
-    agent.__name__ = agent.__qualname__ = served.__name__
-    agent.__doc__ = f"The graph {served.__name__}."
+    agent.__name__ = agent.__qualname__ = _name(served)
+    agent.__doc__ = f"The graph {agent.__name__}."
     agent.__signature__ = signature  # type: ignore[attr-defined]
     return agent
 
