@@ -14,7 +14,7 @@ APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients 
 FLAKY := .ci/flaky
 SET_ASIDE := grep -sE '^tests/' $(FLAKY)
 
-.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-openhands test-openhands-with test-openhands-upstream test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-frameworks framework-environment bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults faults-kill bench clean
+.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-langgraph-upstream test-openhands test-openhands-with test-openhands-upstream test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-frameworks framework-environment bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults faults-kill bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -125,6 +125,16 @@ test-langgraph: ## stop graphs of LangGraph, with the oldest version that is sup
 	.venv-langgraph1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
 	.venv-langgraph-server/bin/python -m pytest -q tests/adapters/langgraph/test_dev_server.py
 
+# what their tests need is in groups of their own; the paths there are those of a checkout
+UPSTREAM := .venv-langgraph-upstream
+UPSTREAM_PACKAGES := langgraph langgraph-prebuilt langchain
+test-langgraph-upstream: ## run the tests of langgraph, langgraph-prebuilt and langchain plain and with every graph stoppable, all or SUITES="langchain …"; writes bench/results/langgraph-upstream.md
+	$(call environment,$(UPSTREAM),langgraph-test,$(addprefix --upgrade-package ,$(UPSTREAM_PACKAGES)))
+	@$(UPSTREAM)/bin/python -m tests.host_suites.sdists $(UPSTREAM_PACKAGES)
+	@VIRTUAL_ENV=$(abspath $(UPSTREAM)) $(UPSTREAM)/bin/uv pip install -q --no-sources pytest-timeout \
+		$(UPSTREAM_PACKAGES:%=--group $(UPSTREAM)/%/pyproject.toml:test)
+	$(UPSTREAM)/bin/python -m tests.adapters.langgraph.upstream $(SUITES)
+
 # the packages are large: compiled once, they are imported in a tenth of the time
 test-openhands: ## interrupt the conversations of OpenHands, on its own server too; needs a Python from 3.12 up
 	@found=; for python in $(PYTHON) python3.13 python3.12 $$HOME/.pyenv/versions/3.1[23].*/bin/python; do \
@@ -161,12 +171,9 @@ test-host: ## run the tests of CPython, anyio, requests and httpx with and witho
 	done; \
 	if [ $${#pythons[@]} != 0 ]; then $(PYTHON) -m tests.host_suites.run "$${pythons[@]}" $(if $(SUITES),--only $(SUITES)); fi
 
-# wheels have no tests
 host-environment:
 	$(call environment,$(VENV),)
-	@for package in anyio requests httpx; do test -d $(VENV)/$$package/tests || { \
-		$(VENV)/bin/python -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: --dest $(VENV)/sdist $$package && \
-		mkdir -p $(VENV)/$$package && tar xzf $(VENV)/sdist/$$package-*.tar.gz -C $(VENV)/$$package --strip-components 1; }; done
+	@$(VENV)/bin/python -m tests.host_suites.sdists anyio requests httpx
 	@VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/uv pip install -q '$(VENV)/anyio[trio]' --group $(VENV)/anyio/pyproject.toml:test \
 		'$(VENV)/requests[socks]' httpbin pytest-httpbin pytest-mock '$(VENV)/httpx[brotli,cli,http2,socks,zstd]' chardet trustme uvicorn
 

@@ -17,6 +17,7 @@ BY_HAND = {
     "test-flaky",
     "test-host",
     "test-instrumented",
+    "test-langgraph-upstream",
     "test-mutants-all",
     "test-openhands-upstream",
     "test-openhands-with",

@@ -34,7 +34,7 @@ def worse(plain: Result, instrumented: Result) -> dict[str, str]:
         for test in plain.states.keys() | instrumented.states.keys()
     }
     return {
-        test: f"{before}, then {after}"
+        test: f"{before}, then {after}" + (f": {reason}" if (reason := instrumented.reasons.get(test)) else "")
         for test, (before, after) in sorted(both.items())
         if before not in (FAILED, after) and after != PASSED and (before, after) != (NOT_RUN, SKIPPED)
     }

@@ -30,13 +30,13 @@ def counts(result: Result) -> Counter[str]:
 def line(comparison: Comparison) -> str:
     """Say for a terminal what a comparison has shown."""
     plain, instrumented = comparison.plain, comparison.instrumented
-    passed = f"{counts(plain)[PASSED]} passed plain and {counts(instrumented)[PASSED]} with instrument()"
+    passed = f"{counts(plain)[PASSED]} passed plain and {counts(instrumented)[PASSED]} with stoppable"
     times = f"{plain.seconds:.0f} s and {instrumented.seconds:.0f} s"
     words = [
         f"Python {comparison.python}, {comparison.suite}: {len(plain.states)} tests, {passed}, {times}",
         *(f"  DEFECT: {test}: {how}" for test, how in comparison.defects.items()),
         *(
-            f"  needs luck: {test}: {how}, and not again or not only with instrument()"
+            f"  needs luck: {test}: {how}, and not again or not only with stoppable"
             for test, how in comparison.flakes.items()
         ),
     ]
@@ -51,12 +51,17 @@ def machine() -> list[str]:
     return [f"- {name}: {value}" for name, value in facts(()) if name not in {"Python", "Packages"}]
 
 
-def page(facts: Sequence[str], comparisons: Sequence[Comparison], missing: Sequence[str]) -> str:
+def page(head: str, facts: Sequence[str], comparisons: Sequence[Comparison], missing: Sequence[str]) -> str:
     """Return the page with all figures."""
-    lines = [HEAD, *facts, "", *_table(comparisons), ""]
-    lines += _section("Worse with `instrument()`", _tests(comparisons, "defects"), "Nothing.")
+    lines = [head, *facts, "", *_table(comparisons), ""]
+    lines += _section("Worse with stoppable", _tests(comparisons, "defects"), "Nothing.")
     lines += _section("Worse once, but not again, or as bad plain", _tests(comparisons, "flakes"), "Nothing.")
-    lines += _section("Not run", missing, "Everything was run.")
+    left_out = [
+        f"Python {each.python}: {each.plain.deselected} tests of {each.suite}"
+        for each in comparisons
+        if each.plain.deselected
+    ]
+    lines += _section("Not run", [*missing, *left_out], "Everything was run.")
     lines += _section("Where the tests are from", [c.note for c in comparisons if c.note], "The installations.")
     return "\n".join(lines)
 

@@ -17,11 +17,12 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .comparison import Comparison, compare
-from .report import line, machine, page
+from .report import HEAD, line, machine, page
 from .suites import SUITES, Missing, Python, Suite
 
 PAGE = Path(__file__).parents[2] / "bench/results/host-suites.md"
@@ -36,8 +37,20 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it, and tests need it
     facts = machine()
     logs = Path(tempfile.mkdtemp(prefix="host-suites-"))
-    chosen = [suite for suite in SUITES if suite.name in (arguments.only or [each.name for each in SUITES])]
-    pairs = [(Python(path.absolute()), suite) for path in arguments.pythons for suite in chosen]
+    pythons = [Python(path.absolute()) for path in arguments.pythons]
+    comparisons, missing = compare_all(pythons, SUITES, arguments.only, logs)
+    if not arguments.only:
+        PAGE.write_text(page(HEAD, facts, comparisons, missing), encoding="utf-8")
+    if any(comparison.defects for comparison in comparisons):
+        sys.exit(f"instrument() broke tests of the host; the logs are in {logs}")
+    shutil.rmtree(logs)
+
+
+def compare_all(
+    pythons: Sequence[Python], suites: Sequence[Suite], only: Collection[str], logs: Path
+) -> tuple[list[Comparison], list[str]]:
+    """Compare suites on all Pythons, two beside each other; return also what is missing."""
+    pairs = [(python, suite) for python in pythons for suite in suites if not only or suite.name in only]
 
     def run(pair: tuple[Python, Suite]) -> Comparison | str:
         python, suite = pair
@@ -53,12 +66,7 @@ def main() -> None:
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(run, pairs))
     comparisons = [answer for answer in answers if isinstance(answer, Comparison)]
-    if not arguments.only:
-        missing = [answer for answer in answers if isinstance(answer, str)]
-        PAGE.write_text(page(facts, comparisons, missing), encoding="utf-8")
-    if any(comparison.defects for comparison in comparisons):
-        sys.exit(f"instrument() broke tests of the host; the logs are in {logs}")
-    shutil.rmtree(logs)
+    return comparisons, [answer for answer in answers if isinstance(answer, str)]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -45,6 +45,10 @@ class Result:
     """The file of each test."""
     seconds: float
     log: Path
+    reasons: dict[str, str] = field(default_factory=dict)
+    """The first line of what a test failed with, where the runner tells."""
+    deselected: int = 0
+    """How many tests were left out on purpose."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,12 @@ def _perform(command: Sequence[object], log: Path, *, instrumented: bool, **opti
 def _state(case: ET.Element) -> str:
     kinds = {child.tag for child in case}
     return FAILED if kinds & {"failure", "error"} else SKIPPED if "skipped" in kinds else PASSED
+
+
+def _reason(case: ET.Element) -> str:
+    """Return the first line of what a test failed with."""
+    messages = [child.attrib.get("message", "") for child in case if child.tag in {"failure", "error"}]
+    return next((message.strip().splitlines()[0] for message in messages if message.strip()), "")
 
 
 def _cases(report: Path) -> Iterable[ET.Element]:
@@ -190,23 +200,38 @@ def _file_of(test: str, files: Collection[str]) -> str | None:
 
 
 class Package:
-    """The tests in the source distribution of a package."""
+    """The tests in the source distribution of a package.
 
-    def __init__(self, name: str, **environment: str) -> None:
+    With a plugin of pytest, it is the plugin that is switched on, instead of instrument() in every interpreter.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tests: str = "tests",
+        options: Sequence[str] = (),
+        plugin: Path | None = None,
+        **environment: str,
+    ) -> None:
         self.name = name
-        self._environment = environment
+        self._tests = tests
+        self._options = options
+        self._plugin = plugin
+        self._environment = environment if plugin is None else {"PYTHONPATH": str(plugin.parent), **environment}
 
     def run(self, python: Python, scratch: Path, *, instrumented: bool, files: Iterable[str] = ()) -> Result:
         """Run the suite, or some of its files."""
         folder = python.environment / self.name
-        if not (folder / "tests").is_dir():
+        if not (folder / self._tests).is_dir():
             raise Missing(f"the source distribution of {self.name} has no tests, or is not in {folder}")
         report, log = scratch / "report.xml", scratch / "log.txt"
         options = ["-q", "-pno:cacheprovider", "-mnot network", "-ojunit_family=xunit1", f"--junit-xml={report}"]
+        options += ["-p", self._plugin.stem] if self._plugin is not None and instrumented else []
         seconds = _perform(
-            [python.path, "-m", "pytest", *options, *(sorted(files) or ["tests"])],
+            [python.path, "-m", "pytest", *options, *self._options, *(sorted(files) or [self._tests])],
             log,
-            instrumented=instrumented,
+            instrumented=instrumented and self._plugin is None,
             cwd=folder,
             environment=self._environment,
         )
@@ -216,6 +241,8 @@ class Package:
             files={test: case.attrib.get("file") for test, case in cases.items()},
             seconds=seconds,
             log=log,
+            reasons={test: _reason(case) for test, case in cases.items() if _state(case) == FAILED},
+            deselected=sum(map(int, re.findall(r"\b(\d+) deselected", log.read_text(errors="replace")[-1000:]))),
         )
 
     def note(self, python: Python) -> str:

@@ -74,7 +74,7 @@ def test_what_fails_again_is_a_defect_and_only_its_file_is_repeated(tmp_path):
     assert suite.runs[2:] == [(False, {"file_of_a"}), (True, {"file_of_a"})] * 2
     assert comparison.defects == {"a": "passed, then failed"}
     assert "DEFECT: a" in line(comparison)
-    assert "`a` (passed, then failed)" in page([], [comparison], []).partition("## Worse once")[0]
+    assert "`a` (passed, then failed)" in page("", [], [comparison], []).partition("## Worse once")[0]
 
 
 def test_what_passes_when_it_is_repeated_needs_luck(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from . import suites
-from .suites import FAILED, PASSED, SKIPPED, CPython, Python
+from .suites import FAILED, PASSED, SKIPPED, CPython, Missing, Package, Python
 
 PROBE = """
 import subprocess, sys, threading
@@ -97,3 +97,49 @@ def test_a_suite_that_takes_too_long_is_ended(tmp_path, monkeypatch):
     result = OwnFolder(file).run(Python(Path(sys.executable)), tmp_path, instrumented=False)
     assert result.states.get("test_long", FAILED) == FAILED
     assert result.seconds < 140
+
+
+OF_A_PACKAGE = """
+import sys, threading
+
+def test_the_plugin_is_on():
+    assert "some_plugin" in sys.modules, "it is off\\nmore lines"
+
+def test_instrument_is_on():
+    assert threading.Thread.start.__code__.co_filename.endswith("plain/threads.py")
+
+def test_needs_a_service():
+    raise OSError
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    """The interpreter of an environment that has the source distribution of a package, and a plugin."""
+    python = Python(tmp_path / "bin/python")
+    python.path.parent.mkdir()
+    python.path.symlink_to(sys.executable)
+    (tmp_path / "pyvenv.cfg").write_text(Path(sys.prefix, "pyvenv.cfg").read_text())
+    (tmp_path / "lib").symlink_to(Path(sys.prefix, "lib"))
+    (tmp_path / "some-package/tests").mkdir(parents=True)
+    (tmp_path / "some-package/tests/test_some.py").write_text(OF_A_PACKAGE)
+    (tmp_path / "plugin").mkdir()
+    (tmp_path / "plugin/some_plugin.py").touch()
+    return python
+
+
+@pytest.mark.parametrize("instrumented", [True, False])
+def test_a_package_is_run_with_its_plugin_instead_of_instrument(package, tmp_path, instrumented):
+    suite = Package("some-package", plugin=tmp_path / "plugin/some_plugin.py", options=["-knot service"])
+    result = suite.run(package, tmp_path, instrumented=instrumented)
+    states = {test.rpartition(".")[2]: state for test, state in result.states.items()}
+    assert states == {"test_the_plugin_is_on": PASSED if instrumented else FAILED, "test_instrument_is_on": FAILED}
+    assert result.deselected == 1
+    reasons = {test.rpartition(".")[2]: reason for test, reason in result.reasons.items()}
+    assert reasons.keys() == {test for test, state in states.items() if state == FAILED}
+    assert instrumented or reasons["test_the_plugin_is_on"] == "AssertionError: it is off"
+
+
+def test_a_source_distribution_without_tests_is_missing(package, tmp_path):
+    with pytest.raises(Missing, match="of other-package has no tests"):
+        Package("other-package").run(package, tmp_path, instrumented=False)
