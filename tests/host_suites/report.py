@@ -43,12 +43,12 @@ def line(comparison: Comparison) -> str:
     return "\n".join(words)
 
 
-def machine() -> list[str]:
-    """Return what a reader must know about the machine; the load is that of this moment."""
+def machine(*packages: str) -> list[str]:
+    """Return what a reader must know about the machine and some packages; the load is that of this moment."""
     sys.path.append(str(Path(__file__).parents[2] / "bench"))
     from machine import facts
 
-    return [f"- {name}: {value}" for name, value in facts(()) if name not in {"Python", "Packages"}]
+    return [f"- {name}: {value}" for name, value in facts(packages) if value and name != "Python"]
 
 
 def page(head: str, facts: Sequence[str], comparisons: Sequence[Comparison], missing: Sequence[str]) -> str:
@@ -57,7 +57,7 @@ def page(head: str, facts: Sequence[str], comparisons: Sequence[Comparison], mis
     lines += _section("Worse with stoppable", _tests(comparisons, "defects"), "Nothing.")
     lines += _section("Worse once, but not again, or as bad plain", _tests(comparisons, "flakes"), "Nothing.")
     left_out = [
-        f"Python {each.python}: {each.plain.deselected} tests of {each.suite}"
+        f"Python {each.python}: {each.plain.deselected} tests of {each.suite}, left out as said above"
         for each in comparisons
         if each.plain.deselected
     ]

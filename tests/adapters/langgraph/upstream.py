@@ -29,8 +29,9 @@ run, without a supervisor, with sealing on, and nodes, models and tools are boun
 is on in the whole process. No run is stopped from outside, but a reader that leaves a stream ends its run.
 
 A test that passes plain and not with the adapter is repeated twice both ways, with its file. A test that fails plain,
-because of this machine for example, shows nothing about the adapter. Tests that need Postgres or Redis are left out
-both ways, the suite of langchain is its unit tests, without sockets, and benchmarks are run as tests.
+because it expects another version of langchain-core for example, shows nothing about the adapter. Tests that need
+Postgres or Redis are left out both ways, the suite of langchain is its unit tests, without sockets, and benchmarks are
+run as tests.
 """
 PLUGIN = HERE / "plugin/every_graph.py"
 WITHOUT_SERVICES = ("-knot postgres and not redis", "--timeout=150", "-oaddopts=")
@@ -50,7 +51,8 @@ SUITES = (
 
 def main() -> None:
     """Compare all suites, or those that are named; write the page if it is all of them."""
-    facts, logs = machine(), Path(tempfile.mkdtemp(prefix="langgraph-upstream-"))
+    facts = machine("langchain-core", "langgraph-checkpoint", "langgraph-checkpoint-sqlite")
+    logs = Path(tempfile.mkdtemp(prefix="langgraph-upstream-"))
     comparisons, missing = compare_all([Python(Path(sys.executable))], SUITES, sys.argv[1:], logs)
     if not sys.argv[1:]:
         PAGE.write_text(page(HEAD, facts, comparisons, missing), encoding="utf-8")
