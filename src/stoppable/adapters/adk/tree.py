@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import stoppable
-from stoppable.adapters.adk.handover import Handover
 from stoppable.adapters.adk.turn import Unit, at
+from stoppable.adapters.handover import Handover
 
 
 class _Child:

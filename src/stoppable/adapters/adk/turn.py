@@ -9,7 +9,7 @@ from typing import Any
 
 import stoppable
 from stoppable.adapters import branches
-from stoppable.adapters.adk.handover import Handover
+from stoppable.adapters.handover import Handover
 
 EVENT = "adk"
 """The name under which the events of ADK are in the log of a run."""

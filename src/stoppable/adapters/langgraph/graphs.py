@@ -14,7 +14,7 @@ from stoppable.adapters.langgraph import names
 from stoppable.adapters.langgraph.calls import Call
 from stoppable.adapters.langgraph.models import wrap_models_and_tools
 from stoppable.adapters.langgraph.nodes import wrap_nodes
-from stoppable.adapters.langgraph.reading import read, read_blocking
+from stoppable.adapters.langgraph.reading import read, read_blocking, wrap_queues
 from stoppable.adapters.langgraph.settings import settings_of
 from stoppable.adapters.langgraph.wrapping import wrap
 
@@ -32,6 +32,7 @@ def instrument() -> None:
     wrap(Pregel, "ainvoke", _ainvoke)
     wrap(Pregel, "stream", _stream)
     wrap(Pregel, "astream", _astream)
+    wrap_queues()
     wrap_nodes()
     wrap_models_and_tools()
 

@@ -28,6 +28,9 @@ RUNNER: Any = _found("langgraph.pregel:_runner")
 RETRY: Any = _found("langgraph.pregel:_retry")
 """The module that calls ``_should_retry_on`` to decide whether a failed node is executed again."""
 
+STREAMING: Any = _found("langgraph.pregel:main")
+"""The module of ``Pregel.stream`` and ``astream``, which take what they yield out of a queue with ``_output``."""
+
 TASK_ID: Any = _found("langgraph._internal._constants:CONFIG_KEY_TASK_ID")
 """In the configuration of whatever a node calls."""
 
@@ -39,6 +42,7 @@ _FUNCTIONS = {
     "langgraph.pregel._runner:run_with_retry": ("task", "retry_policy"),
     "langgraph.pregel._runner:arun_with_retry": ("task", "retry_policy"),
     "langgraph.pregel._retry:_should_retry_on": ("retry_policy", "exc"),
+    "langgraph.pregel.main:_output": ("stream_mode", "print_mode", "stream_subgraphs", "getter", "empty_exc"),
     "langchain_core.language_models:BaseChatModel.generate": ("self",),
     "langchain_core.language_models:BaseChatModel.agenerate": ("self",),
     "langchain_core.language_models:BaseChatModel.stream": ("self",),

@@ -1,6 +1,9 @@
 """Streams of graphs as runs, which continue when their consumer asks for more, as in plain LangGraph.
 
 The run has a separate task or thread, because a run cannot span a ``yield``: the consumer would be in the run too.
+
+A node may emit more than the consumer has read: LangGraph queues it. A stop ends the waiting for the consumer. It also
+cuts LangGraph off from its queue; what is left there is passed on, so that the consumer gets all that was emitted.
 """
 
 from __future__ import annotations
@@ -8,47 +11,82 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import stoppable
+from stoppable.adapters.handover import Handover
+from stoppable.adapters.langgraph import names
 from stoppable.adapters.langgraph.calls import Call
+from stoppable.adapters.langgraph.wrapping import wrap
 
 _END: Any = object()
+
+
+def wrap_queues() -> None:
+    """Wrap the function that takes the chunks of a stream out of LangGraph's queue, once."""
+    wrap(names.STREAMING, "_output", _output)
+
+
+def _output(real: Callable[..., Any]) -> Callable[..., Any]:
+    def output(*args: Any, **kwargs: Any) -> Any:
+        reading = _current.get()
+        # A graph calls it before its first node begins: later calls in the same context are those of graphs below it.
+        if reading is not None and reading.take_rest is None:
+            reading.take_rest = functools.partial(real, *args, **kwargs)
+        return real(*args, **kwargs)
+
+    return output
 
 
 class _Reading:
     """The run of a stream, and whether its reader is still there."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, put: Callable[[Any], None]) -> None:
         self.call = call
         self.run: stoppable.Run | None = None
         self.error: BaseException | None = None
-        self.is_left = False
+        self.take_rest: Callable[[], Iterator[Any]] | None = None
+        """Takes the chunks that the graph has emitted and not yielded."""
+        self._put = put
+
+    @contextlib.contextmanager
+    def passing_on_the_rest(self) -> Iterator[None]:
+        """Pass on what a stop in the block kept the graph from yielding."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            if self.run is not None and self.run.token.stopped and self.take_rest is not None:
+                for item in self.take_rest():
+                    self._put(item)
 
     def leave(self) -> None:
         """End the run because its consumer left, unless it is already stopping."""
-        self.is_left = True
         if self.run is not None and not self.run.token.stopped:
             reason = stoppable.Reason.of("the reader of its stream left", kind=stoppable.ReasonKind.DISCONNECT)
             self.run.stop("immediate", reason)
 
 
+_current: contextvars.ContextVar[_Reading | None] = contextvars.ContextVar("stoppable-langgraph-reading", default=None)
+
+
 async def read(call: Call, begin: Callable[[], Any]) -> AsyncIterator[Any]:
     """Yield what a graph streams, as a run in a separate task."""
-    reading = _Reading(call)
-    items: asyncio.Queue[Any] = asyncio.Queue()
-    wanted = asyncio.Event()
+    items = Handover()
+    reading = _Reading(call, items.put)
 
     async def work() -> None:
-        async with contextlib.aclosing(begin()) as stream:
-            async for item in stream:
-                items.put_nowait(item)
-                if not reading.is_left:
-                    await wanted.wait()
-                    wanted.clear()
+        items.release_with_stop()
+        with reading.passing_on_the_rest():
+            async with contextlib.aclosing(begin()) as stream:
+                async for item in stream:
+                    items.put(item)
+                    await items.until_wanted()
 
     async def body() -> None:
         try:
@@ -56,17 +94,16 @@ async def read(call: Call, begin: Callable[[], Any]) -> AsyncIterator[Any]:
                 await call.perform(work)
         except BaseException as error:  # every exception reaches the reader once the run has ended
             reading.error = error
-        items.put_nowait(_END)
+        items.end()
 
     task = asyncio.create_task(body(), name=f"graph {call.name}")
     try:
-        while (item := await items.get()) is not _END:
+        async for item in items:
             yield item
-            wanted.set()
     finally:
         if not task.done():
             reading.leave()
-            wanted.set()
+            items.release()
             if reading.run is None:
                 task.cancel()
             await asyncio.wait([task])
@@ -76,15 +113,21 @@ async def read(call: Call, begin: Callable[[], Any]) -> AsyncIterator[Any]:
 
 def read_blocking(call: Call, begin: Callable[[], Any]) -> Iterator[Any]:
     """Yield what a graph streams, as a run on a separate thread."""
-    reading = _Reading(call)
     items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    reading = _Reading(call, items.put)
     wanted = threading.Semaphore(0)
+    is_free = threading.Event()
+
+    def release() -> None:
+        is_free.set()
+        wanted.release()
 
     def work() -> None:
-        with contextlib.closing(begin()) as stream:
+        stoppable.on_stop(release)
+        with reading.passing_on_the_rest(), contextlib.closing(begin()) as stream:
             for item in stream:
                 items.put(item)
-                if not reading.is_left:
+                if not is_free.is_set():
                     wanted.acquire()
 
     is_root = stoppable.current_run() is None
@@ -109,7 +152,7 @@ def read_blocking(call: Call, begin: Callable[[], Any]) -> Iterator[Any]:
     finally:
         if thread.is_alive():
             reading.leave()
-        wanted.release()
+        release()
         thread.join()
     if reading.error is not None:
         raise reading.error
