@@ -19,7 +19,7 @@ from stoppable.adapters.adk import wrap
 
 from .world import DEADLINE, answer, answers, last_text
 
-SERVER = Path(__file__).parent / "mcp_server.py"
+SERVER = Path(__file__).parents[1] / "mcp_server.py"
 
 
 class Asking(BaseLlm):

@@ -1,4 +1,7 @@
-"""Tool calls of MCP servers: a stop tells the server to cancel the request, and the call waits for the answer."""
+"""Tool calls of MCP servers: a stop tells the server to cancel the request, and the call waits for the answer.
+
+The server itself belongs to its client, and not to the run in which the client connects to it.
+"""
 
 from __future__ import annotations
 
@@ -83,11 +86,26 @@ def send_request(plain: Callable[..., Any]) -> Callable[..., Any]:
     return send
 
 
+def connect(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``MCPClient.connect`` that starts the server, and the tasks that read from it, outside every run.
+
+    The client serves all runs of a conversation, or of several, and ends the server when it is closed.
+    """
+
+    @functools.wraps(plain)
+    async def connect_outside(self: Any) -> None:
+        with stoppable.detached():
+            await plain(self)
+
+    return connect_outside
+
+
 def wrap() -> None:
     """Wrap the client of MCP, or say in the log that its calls cannot be cancelled."""
     if lacking := names.missing_for_mcp():
         _logger.warning("tool calls of MCP servers cannot be cancelled: mcp has no %s", ", ".join(lacking))
         return
     client, session = names.MCP_CLIENT, names.MCP_SESSION
+    client.connect = connect(client.connect)
     client.call_async_from_sync = call_async_from_sync(client.call_async_from_sync)
     session.send_request = send_request(session.send_request)

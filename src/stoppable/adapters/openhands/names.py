@@ -83,6 +83,7 @@ def missing_for_mcp() -> list[str]:
     """Return the names without which the tool calls of MCP servers cannot be cancelled."""
     needed = {
         "MCPClient.call_async_from_sync": (MCP_CLIENT, "call_async_from_sync", ("awaitable_or_fn", "timeout")),
+        "MCPClient.connect": (MCP_CLIENT, "connect", ()),
         "MCPClient.cancel": (MCP_CLIENT, "cancel", ("request_id", "reason")),
         "BaseSession.send_request": (MCP_SESSION, "send_request", ("request",)),
         "CallToolRequest": (_MCP_TOOL_CALL, "model_dump", ()),

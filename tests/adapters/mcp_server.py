@@ -23,7 +23,7 @@ async def quick() -> str:
 @server.tool()
 async def hold(who: str) -> str:
     """Work until released."""
-    (FOLDER / f"{who} entered").touch()
+    (FOLDER / f"{who} entered").write_text(str(os.getpid()))
     while not (FOLDER / f"{who} released").exists():
         await asyncio.sleep(0.01)
     return f"held for {who}"
