@@ -2,18 +2,22 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import socket
 from pathlib import Path
 
 import pytest
-from a2a.types import CancelTaskRequest, ListTasksRequest, Task
+from a2a.server.context import ServerCallContext
+from a2a.types import CancelTaskRequest, ListTasksRequest, Part, Task, TaskArtifactUpdateEvent
 
 import stoppable
 from stoppable.adapters.a2a.ahead import read_ahead
 
-from .serving import SECONDS, state_of
+from ...waiting import until
+from .executors import Scripted
+from .serving import PATIENT, SECONDS, message, served, state_of
 from .test_serve import client_of, exposed
 
 CHUNKS, CHUNK = 400, "x" * 3_000
@@ -63,6 +67,32 @@ async def test_a_stream_that_nobody_reads_keeps_little_and_its_task_can_be_cance
             async with asyncio.timeout(SECONDS):
                 assert state_of(await client.cancel_task(CancelTaskRequest(id=task.id))) == "CANCELED"
         assert grown < MOST_BYTES, f"{grown:,} bytes"
+
+
+class Chunks(Scripted):
+    """Publishes its answer in pieces, and works on."""
+
+    async def work(self, context, updater):
+        for number in range(5):
+            await updater.add_artifact([Part(text=str(number))], "answer", append=number > 0)
+        self.effects += 1
+        await self.go.wait()
+
+
+@pytest.mark.parametrize("mode", ["graceful", "immediate", "kill"])
+async def test_a_slow_reader_gets_all_that_was_published_before_the_cancel_and_then_its_end(mode):
+    inner = Chunks()
+    policy = dataclasses.replace(PATIENT, grace=0.0)
+    async with stoppable.Supervisor() as supervisor, served(inner, supervisor, policy=policy) as server:
+        events = server.handler.on_message_send_stream(message(), ServerCallContext())
+        task = await anext(events)
+        await until(lambda: inner.effects, SECONDS)
+        assert state_of(await server.cancel(task.id, stoppable={"mode": mode})) == "CANCELED"
+        async with asyncio.timeout(SECONDS):
+            rest = [event async for event in events]
+        texts = [event.artifact.parts[0].text for event in rest if isinstance(event, TaskArtifactUpdateEvent)]
+        assert texts == ["0", "1", "2", "3", "4"]
+        assert state_of(rest[-1]) == "CANCELED"
 
 
 async def said_everything(client):

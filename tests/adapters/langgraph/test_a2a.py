@@ -36,7 +36,9 @@ from ...waiting import until
 from ..a2a.serving import SECONDS, Served, app_of, card_for, listening, message, state_of
 from . import cases, test_internal
 from .cases import World
-from .scripted import Scripted, calls
+from .scripted import Scripted, Streaming, calls
+
+WORDS = [str(number) for number in range(50)]
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{name}") for name in ("a2a", "google", "starlette")
@@ -112,6 +114,27 @@ async def test_a_cancel_between_two_chunks_keeps_the_text_and_the_state():
         world.hold.release()
         again = server.stream("again", context_id=canceled.context_id)
         assert (await again.ended())[-1] == "COMPLETED"
+
+
+class AllAtOnce(Streaming):
+    """Streams its answer faster than it can be published, and is stopped before it goes on."""
+
+    async def _astream(self, messages, stop=None, run_manager=None, **kwargs):
+        async for chunk in super()._astream(messages, **kwargs):
+            yield chunk
+        stoppable.current_run().root.stop("immediate")
+        await asyncio.sleep(SECONDS)
+
+
+async def test_text_that_was_not_published_yet_when_the_task_was_canceled_is_in_the_answer():
+    def build(world, saver):
+        return cases.agent_graph(AllAtOnce(" ".join(WORDS)), [world.tool("book")], checkpointer=saver)
+
+    async with served(build) as (server, _, _):
+        stream = server.stream()
+        assert (await stream.ended())[-1] == "CANCELED"
+        answer = artifacts(await server.get(stream.task_id))["answer"]
+        assert "".join(part.text for part in answer.parts).split() == WORDS
 
 
 async def test_a_node_in_flight_is_cut_when_the_grace_is_over_and_its_call_is_answered():

@@ -15,7 +15,7 @@ import stoppable
 from stoppable.adapters.langgraph import key_of, stoppable_graph
 
 from .cases import CONFIG, turn
-from .scripted import DEADLINE, Held, Streaming
+from .scripted import DEADLINE, Held, Scripted, Streaming
 
 CHUNKS = 5
 MODES = ["graceful", "immediate", "kill"]
@@ -197,3 +197,16 @@ async def test_a_subgraph_does_not_deliver_its_chunks_in_place_of_those_of_the_g
         await hold.reached()
         await stop(supervisor, "immediate")
         assert await rest(stream, items) == [("custom", "above")]
+
+
+async def test_an_answer_that_was_complete_in_the_moment_of_the_stop_is_in_the_partial():
+    model = Scripted("a whole answer")
+
+    async def talk(state):
+        await model.ainvoke(state["messages"])
+        stoppable.current_run().stop("immediate")
+        await asyncio.sleep(DEADLINE)
+
+    graph = stoppable_graph(StateGraph(MessagesState).add_node("talk", talk).add_edge(START, "talk").compile())
+    outcome = await (await stoppable.spawn(graph, turn())).outcome()
+    assert (outcome.status, outcome.partial) == ("stopped", "a whole answer")

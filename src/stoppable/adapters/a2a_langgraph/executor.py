@@ -29,9 +29,12 @@ from stoppable.adapters.a2a.states import RUN, owner_of
 from stoppable.adapters.a2a.wire import plain as as_json
 from stoppable.adapters.langgraph import stoppable_graph
 from stoppable.adapters.langgraph.agents import plain
+from stoppable.adapters.langgraph.calls import Call
+from stoppable.adapters.langgraph.graphs import as_part_of
 from stoppable.adapters.langgraph.internal import is_answer
 from stoppable.adapters.langgraph.sealing import awithdraw
 from stoppable.adapters.langgraph.settings import OnStop
+from stoppable.adapters.langgraph.unread import passing_on_unread
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.adapters.a2a_langgraph")
@@ -195,6 +198,8 @@ class _Turn:
         self._answer_id = str(uuid.uuid4())
         self._is_begun = False
         self._last: Any = None
+        self._unread: list[Any] = []
+        """What the graph had said before a stop and was not published yet."""
 
     async def take(self, text: str, asked: frozenset[str]) -> None:
         """Give a message to the graph, and publish what its models say while they do.
@@ -209,11 +214,30 @@ class _Turn:
             given = Command(resume=dict.fromkeys(waiting & asked, text))
         elif waiting:
             await awithdraw(self._graph, self._config)
-        async for mode, item in self._graph.astream(given, self._config, stream_mode=["values", "messages"]):
-            if mode == "values":
-                self._last = item
-            elif is_answer(self._graph, *item):
-                await self._say(str(item[0].text))
+        await self._read(given)
+
+    async def _read(self, given: Any) -> None:
+        """Publish what the graph streams, in its run: a stop of that is one of this task, and cuts both at once."""
+        call = Call(self._graph, given, self._config)
+
+        async def work() -> None:
+            with passing_on_unread(self._unread.append):
+                with as_part_of(self._graph):
+                    stream = self._graph.astream(given, self._config, stream_mode=["values", "messages"])
+                async for mode, item in stream:
+                    if text := self._text_of(mode, item):
+                        with stoppable.shielded(_PUBLISH_SECONDS):  # all of it, or nothing
+                            await self._say(text)
+
+        async with call.opened():
+            await call.perform(work)
+
+    def _text_of(self, mode: str, item: Any) -> str:
+        """Return the text of a chunk if it is one of the answer; a state is remembered."""
+        if mode == "values":
+            self._last = item
+            return ""
+        return str(item[0].text) if is_answer(self._graph, *item) else ""
 
     async def finish(self) -> None:
         """Publish the end: the complete answer, or the question of the graph."""
@@ -229,6 +253,8 @@ class _Turn:
 
     async def publish_partial(self) -> None:
         """Publish the end after a stop, with the text so far and the last state of the thread."""
+        if rest := "".join(self._text_of(*chunk) for chunk in self._unread):
+            await self._say(rest)
         if self._is_begun:
             await self._say("", is_last=True)
         state = (await self._graph.aget_state(self._config)).values if self._graph.checkpointer else self._last

@@ -14,8 +14,9 @@ from stoppable.adapters.langgraph import names
 from stoppable.adapters.langgraph.calls import Call
 from stoppable.adapters.langgraph.models import wrap_models_and_tools
 from stoppable.adapters.langgraph.nodes import wrap_nodes
-from stoppable.adapters.langgraph.reading import read, read_blocking, wrap_queues
+from stoppable.adapters.langgraph.reading import read, read_blocking
 from stoppable.adapters.langgraph.settings import settings_of
+from stoppable.adapters.langgraph.unread import wrap_queues
 from stoppable.adapters.langgraph.wrapping import wrap
 
 

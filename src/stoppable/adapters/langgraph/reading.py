@@ -1,9 +1,6 @@
 """Streams of graphs as runs, which continue when their consumer asks for more, as in plain LangGraph.
 
 The run has a separate task or thread, because a run cannot span a ``yield``: the consumer would be in the run too.
-
-A node may emit more than the consumer has read: LangGraph queues it. A stop ends the waiting for the consumer. It also
-cuts LangGraph off from its queue; what is left there is passed on, so that the consumer gets all that was emitted.
 """
 
 from __future__ import annotations
@@ -11,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import functools
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,51 +15,18 @@ from typing import Any
 
 import stoppable
 from stoppable.adapters.handover import Handover
-from stoppable.adapters.langgraph import names
 from stoppable.adapters.langgraph.calls import Call
-from stoppable.adapters.langgraph.wrapping import wrap
+from stoppable.adapters.langgraph.unread import passing_on_unread
 
 _END: Any = object()
 
 
-def wrap_queues() -> None:
-    """Wrap the function that takes the chunks of a stream out of LangGraph's queue, once."""
-    wrap(names.STREAMING, "_output", _output)
-
-
-def _output(real: Callable[..., Any]) -> Callable[..., Any]:
-    def output(*args: Any, **kwargs: Any) -> Any:
-        reading = _current.get()
-        # A graph calls it before its first node begins: later calls in the same context are those of graphs below it.
-        if reading is not None and reading.take_rest is None:
-            reading.take_rest = functools.partial(real, *args, **kwargs)
-        return real(*args, **kwargs)
-
-    return output
-
-
 class _Reading:
-    """The run of a stream, and whether its reader is still there."""
+    """The run of a stream, and how it ended."""
 
-    def __init__(self, call: Call, put: Callable[[Any], None]) -> None:
-        self.call = call
+    def __init__(self) -> None:
         self.run: stoppable.Run | None = None
         self.error: BaseException | None = None
-        self.take_rest: Callable[[], Iterator[Any]] | None = None
-        """Takes the chunks that the graph has emitted and not yielded."""
-        self._put = put
-
-    @contextlib.contextmanager
-    def passing_on_the_rest(self) -> Iterator[None]:
-        """Pass on what a stop in the block kept the graph from yielding."""
-        token = _current.set(self)
-        try:
-            yield
-        finally:
-            _current.reset(token)
-            if self.run is not None and self.run.token.stopped and self.take_rest is not None:
-                for item in self.take_rest():
-                    self._put(item)
 
     def leave(self) -> None:
         """End the run because its consumer left, unless it is already stopping."""
@@ -72,17 +35,14 @@ class _Reading:
             self.run.stop("immediate", reason)
 
 
-_current: contextvars.ContextVar[_Reading | None] = contextvars.ContextVar("stoppable-langgraph-reading", default=None)
-
-
 async def read(call: Call, begin: Callable[[], Any]) -> AsyncIterator[Any]:
     """Yield what a graph streams, as a run in a separate task."""
     items = Handover()
-    reading = _Reading(call, items.put)
+    reading = _Reading()
 
     async def work() -> None:
         items.release_with_stop()
-        with reading.passing_on_the_rest():
+        with passing_on_unread(items.put):
             async with contextlib.aclosing(begin()) as stream:
                 async for item in stream:
                     items.put(item)
@@ -114,7 +74,7 @@ async def read(call: Call, begin: Callable[[], Any]) -> AsyncIterator[Any]:
 def read_blocking(call: Call, begin: Callable[[], Any]) -> Iterator[Any]:
     """Yield what a graph streams, as a run on a separate thread."""
     items: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    reading = _Reading(call, items.put)
+    reading = _Reading()
     wanted = threading.Semaphore(0)
     is_free = threading.Event()
 
@@ -124,7 +84,7 @@ def read_blocking(call: Call, begin: Callable[[], Any]) -> Iterator[Any]:
 
     def work() -> None:
         stoppable.on_stop(release)
-        with reading.passing_on_the_rest(), contextlib.closing(begin()) as stream:
+        with passing_on_unread(items.put), contextlib.closing(begin()) as stream:
             for item in stream:
                 items.put(item)
                 if not is_free.is_set():
