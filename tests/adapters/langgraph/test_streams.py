@@ -115,12 +115,15 @@ async def test_a_slow_reader_of_a_blocking_stream_gets_the_same(mode):
         assert not talk.has_next_begun
 
 
-async def test_a_reader_that_waits_gets_what_was_emitted_in_the_same_moment_as_the_stop():
-    def stop_itself():
-        stoppable.current_run().stop("immediate")
+def stop_at_once():
+    """Stop the current run, and keep its loop busy: the reader learns of the chunks and of the stop together."""
+    stoppable.current_run().stop("immediate")
+    threading.Event().wait(0.2)
 
+
+async def test_a_reader_that_waits_gets_what_was_emitted_in_the_same_moment_as_the_stop():
     async with stoppable.Supervisor() as supervisor:
-        talk = Talk(supervisor, before_it_is_held=stop_itself, stream_mode="custom")
+        talk = Talk(supervisor, before_it_is_held=stop_at_once, stream_mode="custom")
         assert await rest(talk.read(), []) == list(range(CHUNKS))
 
 
@@ -204,7 +207,7 @@ async def test_an_answer_that_was_complete_in_the_moment_of_the_stop_is_in_the_p
 
     async def talk(state):
         await model.ainvoke(state["messages"])
-        stoppable.current_run().stop("immediate")
+        stop_at_once()
         await asyncio.sleep(DEADLINE)
 
     graph = stoppable_graph(StateGraph(MessagesState).add_node("talk", talk).add_edge(START, "talk").compile())

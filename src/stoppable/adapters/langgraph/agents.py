@@ -16,7 +16,6 @@ from stoppable.adapters.langgraph.calls import Call
 from stoppable.adapters.langgraph.graphs import as_part_of, instrument
 from stoppable.adapters.langgraph.internal import is_answer
 from stoppable.adapters.langgraph.settings import ATTRIBUTE, OnStop, Settings
-from stoppable.adapters.langgraph.unread import passing_on_unread
 from stoppable.supervisor import Supervisor
 
 G = TypeVar("G")
@@ -70,22 +69,16 @@ def _name(graph: Any) -> str:
 
 async def _perform(graph: Any, input: Any, config: Any) -> Any:  # noqa: A002
     """Run a graph as the body of a run: its result is the last state, its partial the text so far."""
-    last = None
-
-    def take(chunk: tuple[str, Any]) -> None:
-        nonlocal last
-        mode, item = chunk
-        if mode == "values":
-            last = item
-        elif not isinstance(item[0], AIMessageChunk) and is_answer(graph, *item):
-            stoppable.append_partial(str(item[0].text))  # a whole answer
 
     async def work() -> Any:
-        with passing_on_unread(take):
-            with as_part_of(graph):
-                stream = graph.astream(input, config, stream_mode=["values", "messages"])
-            async for chunk in stream:
-                take(chunk)
+        last = None
+        with as_part_of(graph):
+            stream = graph.astream(input, config, stream_mode=["values", "messages"])
+        async for mode, item in stream:
+            if mode == "values":
+                last = item
+            elif not isinstance(item[0], AIMessageChunk) and is_answer(graph, *item):
+                stoppable.append_partial(str(item[0].text))  # a whole answer
         return last
 
     call = Call(graph, input, config)
