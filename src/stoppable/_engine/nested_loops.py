@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from asyncio import AbstractEventLoop, Task
+from collections.abc import Iterable, Mapping
+from types import FrameType
 from typing import Any
 
 from stoppable._core import context
@@ -16,9 +19,9 @@ from stoppable._engine import tasks
 from stoppable._engine.source_lines import frames_of_thread
 
 
-def main_task(thread: threading.Thread) -> Task[Any] | None:
+def main_task(thread: threading.Thread, stacks: Mapping[int, FrameType] | None = None) -> Task[Any] | None:
     """Return the task that a thread runs to its end, as ``asyncio.run`` does."""
-    for frame in frames_of_thread(thread):
+    for frame in frames_of_thread(thread, stacks):
         owner = frame.f_locals.get("self")
         if isinstance(owner, AbstractEventLoop) and frame.f_code.co_name == "run_until_complete":
             main = frame.f_locals.get("future")
@@ -31,12 +34,14 @@ def main_task(thread: threading.Thread) -> Task[Any] | None:
     return None
 
 
-def cancel_main_task(thread: threading.Thread, rung: Rung, run: RunNode) -> None:
-    """Cancel the task that a thread runs to its end, if it belongs to a run."""
-    task = main_task(thread)
-    if task is not None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            task.get_loop().call_soon_threadsafe(_cancel, task, rung, run)
+def cancel_main_tasks(rung: Rung, targets: Iterable[tuple[threading.Thread, RunNode]]) -> None:
+    """Cancel the tasks that threads run to their end, those that belong to the run of their thread."""
+    stacks = sys._current_frames()
+    for thread, run in targets:
+        task = main_task(thread, stacks)
+        if task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                task.get_loop().call_soon_threadsafe(_cancel, task, rung, run)
 
 
 def _cancel(task: Task[Any], rung: Rung, run: RunNode) -> None:

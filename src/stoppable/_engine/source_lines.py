@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -75,9 +75,13 @@ def describe_thread(thread: threading.Thread) -> str:
     return f"{where} (thread {thread.name})" if where else f"thread {thread.name}"
 
 
-def frames_of_thread(thread: threading.Thread) -> list[FrameType]:
-    """Return the frames of a thread, innermost first, without our own and those that start the thread."""
-    return [frame for frame in _outwards(sys._current_frames().get(thread.ident or 0)) if not _is_ours(frame)]
+def frames_of_thread(thread: threading.Thread, stacks: Mapping[int, FrameType] | None = None) -> list[FrameType]:
+    """Return the frames of a thread, innermost first, without our own and those that start the thread.
+
+    Who looks at many threads passes the ``stacks`` of all, so that they are collected once.
+    """
+    innermost = (sys._current_frames() if stacks is None else stacks).get(thread.ident or 0)
+    return [frame for frame in _outwards(innermost) if not _is_ours(frame)]
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -136,9 +136,8 @@ class ThreadParticipant(Participant):
         """Cancel the task for which a thread runs an event loop. Otherwise its next boundary raises, or it is lost."""
         from stoppable._engine import nested_loops  # noqa: PLC0415 - it imports the tasks, which import this module
 
-        for participant, run in targets.items():
-            assert isinstance(participant, cls)
-            nested_loops.cancel_main_task(participant._thread, rung, run)
+        threads = ((participant._thread, run) for participant, run in targets.items() if isinstance(participant, cls))
+        nested_loops.cancel_main_tasks(rung, threads)
 
     def alive(self) -> bool:
         """Return whether the thread still runs."""

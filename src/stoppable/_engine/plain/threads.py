@@ -44,9 +44,8 @@ class PlainThread(Participant):
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Cancel the task for which a thread runs an event loop. Otherwise its next boundary raises, or it is lost."""
-        for participant, run in targets.items():
-            assert isinstance(participant, cls)
-            nested_loops.cancel_main_task(participant._thread, rung, run)
+        threads = ((participant._thread, run) for participant, run in targets.items() if isinstance(participant, cls))
+        nested_loops.cancel_main_tasks(rung, threads)
 
     def alive(self) -> bool:
         """Return whether it still works for the run."""
