@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import threading
 
 import pytest
 from tests.waiting import until
@@ -357,3 +358,35 @@ def _expire_when_noted(probe, timeout):
         timeout.reschedule(loop.time())
     else:
         loop.call_later(0.001, _expire_when_noted, probe, timeout)
+
+
+async def test_a_task_of_another_loop_that_calls_a_bound_function_is_not_cancelled():
+    """The call takes part in the run; the task that makes it does not."""
+    bound, began, release, end = [], threading.Event(), threading.Event(), []
+
+    def look():
+        with stoppable.boundary("tool"):
+            began.set()
+            assert release.wait(30)
+
+    async def agent():
+        bound.append(stoppable.bind(look))
+        await asyncio.sleep(60)
+
+    async def server():
+        bound[0]()
+        await asyncio.sleep(0.05)  # a cancel that was sent to this task would arrive here
+        end.append("goes on")
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: bound)
+    thread = threading.Thread(target=asyncio.run, args=(server(),))
+    thread.start()
+    await until(began.is_set)
+    receipt = await handle.stop("immediate")
+    assert receipt.in_flight == ("tool",)
+    await until(lambda: handle.run.rung == "cancel")
+    release.set()
+    await asyncio.to_thread(thread.join)
+    outcome = await handle.outcome()
+    assert (outcome.status, end) == ("stopped", ["goes on"])

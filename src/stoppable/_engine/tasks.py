@@ -354,6 +354,8 @@ def join(run: RunNode) -> Participant | None:
         return threads.current()
     participant = _current_in(loop)
     if participant is not None and participant not in (run.members or ()):
+        if threads.is_visiting(run, loop):
+            return threads.current()  # the task may be anybody's, and would be cancelled with the run (G9)
         participant.join(run)
     return participant
 

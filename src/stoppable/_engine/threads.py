@@ -155,13 +155,14 @@ class ThreadParticipant(Participant):
 class _Visit(ThreadParticipant):
     """A thread of some pool while it executes one call for a run: alive until the call returns."""
 
-    __slots__ = ("_is_over", "_run", "inside")
+    __slots__ = ("_is_over", "_loop", "_run", "inside")
 
     def __init__(self, run: RunNode, inside: Boundary | None) -> None:
         super().__init__()
         self._run = run
         self.inside = inside
         self._is_over = False
+        self._loop = asyncio._get_running_loop()  # a task of it makes the call, if there is one
         run.admit(self)
 
     def alive(self) -> bool:
@@ -235,6 +236,12 @@ def attend(run: RunNode) -> None:
     visit = found.visit if isinstance(found, _Attendance) else found
     if visit is None or visit._run is not run or visit._thread is not threading.current_thread() or not visit.alive():
         _attended.set(_Attendance(_Visit(run, None)))
+
+
+def is_visiting(run: RunNode, loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the calling code is a call for the run that a task of the loop makes: the call takes part."""
+    visit = _attended.get()
+    return isinstance(visit, _Visit) and visit._loop is loop and visit._run is run and visit.alive()
 
 
 def current() -> ThreadParticipant:
