@@ -17,6 +17,7 @@ from stoppable.adapters.langgraph import key_of, stoppable_graph
 from .cases import CONFIG, turn
 from .scripted import DEADLINE, Held, Scripted, Streaming
 
+PATIENT = stoppable.Policy(grace=DEADLINE, cancel=DEADLINE, kill=DEADLINE)  # nothing is given up on a busy machine
 CHUNKS = 5
 MODES = ["graceful", "immediate", "kill"]
 TURNS = 50
@@ -46,7 +47,7 @@ class Talk:
 
         builder = StateGraph(MessagesState).add_node("first", first).add_node("last", last)
         builder.add_edge(START, "first").add_edge("first", "last")
-        return stoppable_graph(builder.compile(InMemorySaver()), self.supervisor)
+        return stoppable_graph(builder.compile(InMemorySaver()), self.supervisor, policy=PATIENT)
 
     def read(self):
         async def first(state):
@@ -155,7 +156,7 @@ async def test_the_words_of_a_model_that_were_not_read_are_delivered():
 
     async with stoppable.Supervisor() as supervisor:
         builder = StateGraph(MessagesState).add_node("talk", talk).add_edge(START, "talk")
-        graph = stoppable_graph(builder.compile(InMemorySaver()), supervisor)
+        graph = stoppable_graph(builder.compile(InMemorySaver()), supervisor, policy=PATIENT)
         stream = graph.astream(turn(), CONFIG, stream_mode="messages")
         items = [await anext(stream)]
         await hold.reached()
@@ -194,7 +195,7 @@ async def test_a_subgraph_does_not_deliver_its_chunks_in_place_of_those_of_the_g
 
     async with stoppable.Supervisor() as supervisor:
         builder = StateGraph(MessagesState).add_node("above", above).add_edge(START, "above")
-        graph = stoppable_graph(builder.compile(InMemorySaver()), supervisor)
+        graph = stoppable_graph(builder.compile(InMemorySaver()), supervisor, policy=PATIENT)
         stream = graph.astream(turn(), CONFIG, stream_mode=["custom", "updates"])
         items = [await anext(stream)]
         await hold.reached()
@@ -211,5 +212,5 @@ async def test_an_answer_that_was_complete_in_the_moment_of_the_stop_is_in_the_p
         await asyncio.sleep(DEADLINE)
 
     graph = stoppable_graph(StateGraph(MessagesState).add_node("talk", talk).add_edge(START, "talk").compile())
-    outcome = await (await stoppable.spawn(graph, turn())).outcome()
+    outcome = await (await stoppable.spawn(graph, turn(), policy=PATIENT)).outcome()
     assert (outcome.status, outcome.partial) == ("stopped", "a whole answer")
