@@ -390,3 +390,25 @@ async def test_a_task_of_another_loop_that_calls_a_bound_function_is_not_cancell
     await asyncio.to_thread(thread.join)
     outcome = await handle.outcome()
     assert (outcome.status, end) == ("stopped", ["goes on"])
+
+
+async def test_two_cancels_of_one_stop_that_meet_a_wait_that_is_over_are_not_taken_for_foreign_ones():
+    ready, is_open = asyncio.get_running_loop().create_future(), asyncio.Event()
+    runs = []
+
+    async def work():
+        async with stoppable.open_run("work") as run:
+            runs.append(run)
+            is_open.set()
+            await ready
+
+    working = asyncio.create_task(work())
+    await is_open.wait()
+    await asyncio.sleep(0)  # it waits now
+    runs[0].stop("kill")
+    threading.Event().wait(0.3)  # both cancels wait for the loop
+    ready.set_result(None)
+    with pytest.raises(stoppable.RunStopped):
+        await working
+    assert runs[0].outcome.status == "stopped"
+    assert working.cancelling() == 0

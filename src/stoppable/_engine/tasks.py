@@ -168,8 +168,10 @@ class TaskParticipant(Participant):
         if not self.issued:
             self.others = self.task.cancelling()
         self.issued += 1
-        # A foreign cancel that is about to arrive keeps its message; otherwise it would look like ours.
-        self.task.cancel(None if getattr(self.task, "_must_cancel", False) else OURS)
+        # A cancel that is about to arrive keeps its message; otherwise a foreign one would look like ours, and ours
+        # like a foreign one.
+        is_due = getattr(self.task, "_must_cancel", False)
+        self.task.cancel(getattr(self.task, "_cancel_message", None) if is_due else OURS)
 
     def unwinds(self, run: RunNode) -> None:
         """Record that a cancel unwinds the task to the end of a run."""
