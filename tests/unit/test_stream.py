@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import gc
+import threading
 
 import pytest
+from tests.waiting import until
 
 import stoppable
 from stoppable._core.boundary import Boundary
@@ -276,6 +278,34 @@ async def test_a_stream_that_was_left_open_holds_up_nobodys_end(make):
     handle = await stoppable.spawn(agent)
     async with asyncio.timeout(30):
         assert (await handle.outcome()).status == "stopped"
+
+
+async def test_a_stream_that_other_code_is_closing_is_closed_when_the_run_ends():
+    """Closing takes a while, and the run does not wait for a thread that is not its own."""
+    closing, release, opened = threading.Event(), threading.Event(), []
+
+    class Slow(Blocking):
+        def close(self):
+            closing.set()
+            assert release.wait(30)
+            super().close()
+
+    async def agent():
+        opened.append(stream(Slow()))
+        next(opened[0])
+        await asyncio.sleep(60)
+
+    handle = await stoppable.spawn(agent)
+    await until(lambda: opened and handle.run.in_flight)
+    closer = threading.Thread(target=opened[0].close)
+    closer.start()
+    assert await asyncio.to_thread(closing.wait, 30)
+    await handle.stop("immediate")
+    outcome = await handle.outcome()
+    release.set()
+    await asyncio.to_thread(closer.join)
+    fates = [(entry.kind, str(entry.fate)) for entry in handle.run.receipt.nodes if entry.kind == "llm"]
+    assert (outcome.status, fates) == ("stopped", [("llm", "closed")])
 
 
 # What the run knows of it

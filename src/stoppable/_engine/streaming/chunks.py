@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Entry(Boundary):
     """The boundary of a stream, or of the call that makes one."""
 
-    __slots__ = ("is_cut", "stream")
+    __slots__ = ("_ends", "is_cut", "stream")
 
     stream: weakref.ref[Chunks[Any]] | None
     """The stream that it is the boundary of."""
@@ -33,6 +33,7 @@ class Entry(Boundary):
         self._run = None
         self.stream = None
         self.is_cut = False  # INTERRUPT ended it
+        self._ends: list[None] = [None]
 
     def body_ended(self) -> None:
         """Close a stream that was left open: its reader is gone."""
@@ -41,7 +42,13 @@ class Entry(Boundary):
             stream._close_left_open()
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Leave the boundary; ``error`` says how it ended."""
+        """Leave the boundary, unless it was left; ``error`` says how it ended."""
+        # Whoever reads a stream, whoever closes it and the end of the run may come here at once, on several threads or
+        # in a signal handler. To take the only element out of a list is one step, and needs no lock.
+        try:
+            self._ends.pop()
+        except IndexError:
+            return
         self.__exit__(None, error, None)
 
     def _note_fate(self, run: RunNode, kind: type[BaseException] | None, error: BaseException | None) -> None:

@@ -139,7 +139,7 @@ class BlockingChunks(Chunks[T], Iterator[T]):
         if not self._over:
             self._over = True
             closing.close_elsewhere(self._closables())  # closing may hang
-            self._leave_closed()
+        self._leave_closed()  # also if other code is closing it just now
 
     def _make_hook(self, run: RunNode) -> Hook:
         # A UserHook, because that is called on a separate thread: closing may hang.
@@ -240,11 +240,10 @@ class AsyncChunks(Chunks[T], AsyncIterator[T]):
 
     def _close_left_open(self) -> None:
         loop = self._loop or asyncio._get_running_loop()
-        if not self._over:
-            self._over = True
-            self._leave_closed()
-            if loop is not None:
-                closing.close_soon(loop, self._closables())
+        is_open, self._over = not self._over, True
+        self._leave_closed()  # also if other code is closing it just now
+        if is_open and loop is not None:
+            closing.close_soon(loop, self._closables())
 
     def _make_hook(self, run: RunNode) -> Hook:
         return Callback(run, Moment.INTERRUPT, functools.partial(_interrupt_in, self._loop, weakref.ref(self)))
