@@ -119,7 +119,7 @@ test-a2a: ## cancel tasks on servers of the A2A SDK, with its own client
 
 test-langgraph: ## stop graphs of LangGraph, with the oldest version that is supported and the newest, and on its own server
 	$(call environment,.venv-langgraph,dev$(comma)langgraph-test$(comma)ui,--upgrade-package langgraph --upgrade-package langchain)
-	$(call environment,.venv-langgraph1,dev$(comma)langgraph-test,'langgraph==1.0.*' 'langgraph-prebuilt==1.0.8' 'langchain==1.0.*' 'langchain-mcp-adapters==0.2.0')
+	$(call environment,.venv-langgraph1,dev$(comma)langgraph-test,'langgraph==1.0.*' 'langgraph-prebuilt==1.0.8' 'langchain==1.0.*' 'langchain-mcp-adapters==0.2.0' 'mcp<2')
 	$(call environment,.venv-langgraph-server,dev$(comma)langgraph-server)
 	.venv-langgraph/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
 	.venv-langgraph1/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/langgraph
