@@ -44,6 +44,7 @@ def index(tmp_path, monkeypatch):
 @pytest.fixture
 def install(monkeypatch):
     def install(version):
+        # Installing a package that was made up would need an environment of its own; the rest is real.
         monkeypatch.setattr(sdists, "_installed_version", {"some-package": version}.get)
 
     return install

@@ -91,8 +91,8 @@ def _run_by_context(call: functools.partial[Any]) -> Any:
 
 def name_of(function: object) -> str | None:
     """Return the name under which a call of a function is listed."""
-    found = behind(function)
-    name = getattr(_unwrap(function) if found is None else found, "__qualname__", None)
+    inner = behind(function)
+    name = getattr(_unwrap(function) if inner is None else inner, "__qualname__", None)
     return name if isinstance(name, str) else None
 
 

@@ -43,8 +43,8 @@ class Entry(Boundary):
 
     def leave(self, error: BaseException | None = None) -> None:
         """Leave the boundary, unless it was left; ``error`` says how it ended."""
-        # Whoever reads a stream, whoever closes it and the end of the run may come here at once, on several threads or
-        # in a signal handler. To take the only element out of a list is one step, and needs no lock.
+        # The reader of a stream, the code that closes it and the end of the run may call this at once, on several
+        # threads or in a signal handler. Taking the only element out of a list is one step, and needs no lock.
         try:
             self._ends.pop()
         except IndexError:

@@ -208,22 +208,22 @@ class _Turn:
         asked by another task, and this message is not an answer to them.
         """
         await self._updater.start_work()
-        given: Any = {"messages": [HumanMessage(text)]}
+        graph_input: Any = {"messages": [HumanMessage(text)]}
         waiting = {one.id for one in await self._questions()}
         if waiting & asked:
-            given = Command(resume=dict.fromkeys(waiting & asked, text))
+            graph_input = Command(resume=dict.fromkeys(waiting & asked, text))
         elif waiting:
             await awithdraw(self._graph, self._config)
-        await self._read(given)
+        await self._read(graph_input)
 
-    async def _read(self, given: Any) -> None:
+    async def _read(self, graph_input: Any) -> None:
         """Publish what the graph streams, in its run: a stop of that is one of this task, and cuts both at once."""
-        call = Call(self._graph, given, self._config)
+        call = Call(self._graph, graph_input, self._config)
 
         async def work() -> None:
             with passing_on_unread(self._unread.append):
                 with as_part_of(self._graph):
-                    stream = self._graph.astream(given, self._config, stream_mode=["values", "messages"])
+                    stream = self._graph.astream(graph_input, self._config, stream_mode=["values", "messages"])
                 async for mode, item in stream:
                     if text := self._text_of(mode, item):
                         with stoppable.shielded(_PUBLISH_SECONDS):  # all of it, or nothing

@@ -64,7 +64,7 @@ def _body(self: Any) -> Callable[..., Any]:
 
 
 def _name(graph: Any) -> str:
-    return getattr(type(graph), ATTRIBUTE).name or graph.get_name()  # type: ignore[no-any-return]
+    return str(getattr(type(graph), ATTRIBUTE).name or graph.get_name())
 
 
 async def _perform(graph: Any, input: Any, config: Any) -> Any:  # noqa: A002
