@@ -51,7 +51,7 @@ def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
         raise InvalidArgument(f"{agent!r} is not an agent: pass a function, and its arguments after it")
     if marked is None:
         return agent
-    return functools.partial(marked, agent.__self__) if inspect.ismethod(agent) else marked
+    return functools.partial(marked, agent.__self__) if inspect.ismethod(agent) else body_of(marked)
 
 
 def kind_of(function: Callable[..., Any]) -> Kind:
@@ -112,7 +112,7 @@ def with_keywords(agent: Callable[..., Any], args: tuple[Any, ...], keywords: di
     if not keywords:
         return agent
     if not callable(agent):
-        agent = body_of(agent)
+        agent = getattr(agent, _BODY, None) or body_of(agent)  # with its options; the latter refuses what is no agent
     with suppress(ValueError):  # some functions in C do not tell their parameters
         try:
             inspect.signature(agent).bind(*args, **keywords)
@@ -122,11 +122,13 @@ def with_keywords(agent: Callable[..., Any], args: tuple[Any, ...], keywords: di
 
 
 def options_of(agent: Callable[..., Any]) -> RunOptions:
-    """Return the options of ``@agent(…)``, also through a partial or a method."""
+    """Return the options of ``@agent(…)``, also through a partial, a method or an object that has such an agent."""
     while isinstance(agent, partial):
         agent = agent.func
-    found: RunOptions = getattr(agent, _OPTIONS, NO_OPTIONS)
-    return found
+    options: RunOptions = getattr(agent, _OPTIONS, NO_OPTIONS)
+    if options is NO_OPTIONS:
+        options = getattr(getattr(agent, _BODY, None), _OPTIONS, NO_OPTIONS)
+    return options
 
 
 def keep_options(agent: Callable[..., Any], options: RunOptions) -> None:
@@ -138,6 +140,4 @@ def name_of(agent: Callable[..., Any]) -> str:
     """Return the default name of an agent's runs."""
     while isinstance(agent, partial):
         agent = agent.func
-    if name := options_of(agent).name or getattr(agent, "__name__", None):
-        return str(name)
-    return getattr(getattr(agent, _BODY, None), "__name__", None) or type(agent).__name__
+    return options_of(agent).name or getattr(agent, "__name__", None) or type(agent).__name__

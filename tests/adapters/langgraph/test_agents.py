@@ -51,6 +51,16 @@ async def test_messages_are_told_as_plain_json():
     assert [(one["type"], one["content"]) for one in result["messages"]] == [("human", "hello"), ("ai", "done")]
 
 
+async def test_the_policy_of_a_graph_is_that_of_its_runs_however_they_are_started():
+    policy = stoppable.Policy(grace=77)
+    graph = stoppable_graph(cases.async_tool(World(), InMemorySaver()), policy=policy)
+    for agent, args in ((graph, (turn(), CONFIG)), (as_agent(graph), (turn()["messages"],))):
+        handle = await stoppable.spawn(agent, *args)
+        assert handle.run.policy.grace == policy.grace
+        await handle.stop("immediate")
+        assert (await handle.outcome()).status == "stopped"
+
+
 async def test_a_graph_that_is_stoppable_is_an_agent_of_its_own_name():
     graph = stoppable_graph(cases.async_tool(World(), InMemorySaver()), name="trip")
     async with stoppable.Supervisor() as supervisor:

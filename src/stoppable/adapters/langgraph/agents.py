@@ -59,12 +59,16 @@ def _body(self: Any) -> Callable[..., Any]:
     async def body(input: Any = None, config: Any = None) -> Any:  # noqa: A002
         return await _perform(self, input, config)
 
-    body.__name__ = _name(self)
-    return body
+    return _with_options(body, self)
 
 
 def _name(graph: Any) -> str:
     return str(getattr(type(graph), ATTRIBUTE).name or graph.get_name())
+
+
+def _with_options(function: Callable[..., Any], graph: Any) -> Callable[..., Any]:
+    """Return an agent whose runs have the name and the policy of a graph."""
+    return stoppable.agent(name=_name(graph), policy=getattr(type(graph), ATTRIBUTE).policy)(function)
 
 
 async def _perform(graph: Any, input: Any, config: Any) -> Any:  # noqa: A002
@@ -106,7 +110,7 @@ def as_agent(graph: Any, name: str | None = None) -> Callable[..., Any]:
     agent.__name__ = agent.__qualname__ = _name(served)
     agent.__doc__ = f"The graph {agent.__name__}."
     agent.__signature__ = signature  # type: ignore[attr-defined]
-    return agent
+    return _with_options(agent, served)
 
 
 def _keys(graph: Any) -> dict[str, bool]:
