@@ -14,7 +14,7 @@ APART := --ignore tests/mutants --ignore tests/api --ignore tests/model_clients 
 FLAKY := .ci/flaky
 SET_ASIDE := grep -sE '^tests/' $(FLAKY)
 
-.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-langgraph test-langgraph-upstream test-openhands test-openhands-with test-openhands-upstream test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-frameworks framework-environment bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults faults-kill bench clean
+.PHONY: help demo test test-flaky test-instrumented test-version test-versions test-mutants test-mutants-all flakes test-clients test-api test-frameworks test-libraries test-host host-environment test-adk test-a2a test-a2a-conformance test-a2a-conformance-with test-langgraph test-langgraph-upstream test-openhands test-openhands-with test-openhands-upstream test-fleet test-lowest test-ui test-tutorial docs bench-cli bench-fleet bench-frameworks framework-environment bench-openhands bench-ui screenshots screens check check-public-types check-ui model soak faults faults-kill bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -116,6 +116,16 @@ test-adk: ## stop the agents of Google ADK on its own server, with the oldest ve
 test-a2a: ## cancel tasks on servers of the A2A SDK, with its own client
 	$(call environment,.venv-a2a,dev$(comma)a2a$(comma)a2a-stores,--upgrade-package a2a-sdk)
 	.venv-a2a/bin/python -X dev -m pytest -q $(PARALLEL) tests/adapters/a2a
+
+# the suites have an environment of their own: their messages and those of the SDK have the same names
+test-a2a-conformance: ## run the public A2A conformance suites against the plain SDK, the adapter and `stoppable serve`: TCK=<clone of a2a-tck>; writes bench/results/a2a-conformance.md
+	@if test -z "$(TCK)"; then echo "THE CONFORMANCE WAS NOT TESTED: say TCK=<clone of https://github.com/a2aproject/a2a-tck>, with its branches 1.0-dev and 0.3.x"; \
+	else $(MAKE) --no-print-directory test-a2a-conformance-with; fi
+
+test-a2a-conformance-with:
+	$(call environment,.venv-a2a,dev$(comma)a2a$(comma)a2a-stores,--upgrade-package a2a-sdk)
+	$(call environment,.venv-tck,)
+	.venv-a2a/bin/python -m tests.adapters.a2a.upstream $(TCK) .venv-tck
 
 test-langgraph: ## stop graphs of LangGraph, with the oldest version that is supported and the newest, and on its own server
 	$(call environment,.venv-langgraph,dev$(comma)langgraph-test$(comma)ui,--upgrade-package langgraph --upgrade-package langchain)

@@ -14,6 +14,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 RUN = (ROOT / ".ci/run").read_text()
 # too long for a landing, a part of another target, or about tests that are known to fail
 BY_HAND = {
+    "test-a2a-conformance",
+    "test-a2a-conformance-with",
     "test-flaky",
     "test-host",
     "test-instrumented",

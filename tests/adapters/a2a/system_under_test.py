@@ -1,8 +1,10 @@
-"""What ``python -m stoppable.testing.a2a_sut`` serves to the public A2A conformance suites (a2a-tck).
+"""A server for the public A2A conformance suites (a2a-tck), with the adapter or plain: ``make test-a2a-conformance``.
 
-The suites choose what a task does by the prefix of the message's id (``SCRIPTS``). It is served by the adapter over
-JSON-RPC, REST and gRPC, in protocol 1.0 and 0.3. Where the SDK alone does not answer as the suites expect, a small
-layer does: the age of the card, the content type of JSON-RPC requests, the version and the statuses of gRPC calls.
+The suites choose what a task does by the prefix of the message's id (``SCRIPTS``). The same executor is served with the
+SDK's routes over JSON-RPC, REST and gRPC, in protocol 1.0 and 0.3, by the adapter's handler or, with ``--plain``, by
+that of the SDK.
+
+    python -m tests.adapters.a2a.system_under_test [--protocol 0.3] [--plain]
 """
 
 from __future__ import annotations
@@ -14,16 +16,13 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from email.utils import formatdate
-from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
 from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.server.request_handlers import GrpcHandler
-from a2a.server.request_handlers.response_helpers import build_error_response
+from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler, RequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import (
@@ -37,40 +36,15 @@ from a2a.types import (
     TaskStatus,
     a2a_pb2_grpc,
 )
-from a2a.utils.errors import (
-    A2A_ERROR_REASONS,
-    A2AError,
-    ContentTypeNotSupportedError,
-    PushNotificationNotSupportedError,
-    UnsupportedOperationError,
-    VersionNotSupportedError,
-)
-from a2a.utils.grpc_status import status_to_grpc
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.json_format import ParseDict
-from google.rpc.code_pb2 import UNIMPLEMENTED
-from google.rpc.error_details_pb2 import ErrorInfo
-from google.rpc.status_pb2 import Status as RpcStatus
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
 
 import stoppable
 from stoppable.adapters.a2a.executor import StoppableExecutor
-from stoppable.adapters.a2a.grpc_server import CLOSE_SECONDS, Versions, bound
+from stoppable.adapters.a2a.grpc_server import CLOSE_SECONDS, bound
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
 
-if TYPE_CHECKING:
-    import grpc
-
-__all__ = ["SCRIPTS", "ConformanceExecutor", "main"]
-
 Step = Callable[[TaskUpdater], Awaitable[None]]
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-_CACHED = "public, max-age=60"
-_UNIMPLEMENTED = (PushNotificationNotSupportedError, UnsupportedOperationError, VersionNotSupportedError)
 
 
 # What a task does
@@ -138,7 +112,7 @@ _OTHERS: dict[str, tuple[Step, ...]] = {
 
 
 class ConformanceExecutor(AgentExecutor):
-    """Does what the id of the message asks for; the adapter cancels it."""
+    """Does what the id of the message asks for."""
 
     def __init__(self, protocol: str = "1.0") -> None:
         self._others = _OTHERS[protocol]
@@ -163,76 +137,22 @@ class ConformanceExecutor(AgentExecutor):
             await step(task)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Leave it to the adapter."""
-
-
-# HTTP
-
-
-def _routes(handler: StoppableRequestHandler, card: AgentCard) -> list[BaseRoute]:
-    describe = create_agent_card_routes(card, cache_control=_CACHED)[0]
-    rpc = create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True)[0]
-    return [
-        Route(describe.path, _dated(describe.endpoint), methods=["GET"]),
-        Route("/", _only_json(rpc.endpoint), methods=["POST"]),
-        *create_rest_routes(handler, enable_v0_3_compat=True),
-    ]
-
-
-def _dated(inner: Endpoint) -> Endpoint:
-    """Add the age of the card to the response."""
-    since = formatdate(usegmt=True)
-
-    async def endpoint(request: Request) -> Response:
-        answer = await inner(request)
-        answer.headers["Last-Modified"] = since
-        return answer
-
-    return endpoint
-
-
-def _only_json(inner: Endpoint) -> Endpoint:
-    """Refuse a body that is not declared as JSON; the SDK would answer that it cannot be parsed."""
-
-    async def endpoint(request: Request) -> Response:
-        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if given == "application/json":
-            return await inner(request)
-        refused = ContentTypeNotSupportedError(message=f"Content-Type is {given!r:.100}: use application/json")
-        return JSONResponse(build_error_response(None, refused))
-
-    return endpoint
-
-
-# gRPC
-
-
-class _Grpc(GrpcHandler):
-    """Answers with the statuses of 1.0.0, which the suite checks; those of the SDK are of 1.0.1."""
-
-    async def abort_context(self, error: A2AError, context: grpc.aio.ServicerContext) -> None:
-        """End a call with an error."""
-        if not isinstance(error, _UNIMPLEMENTED):
-            await super().abort_context(error, context)
-            return
-        info = AnyMessage()
-        info.Pack(ErrorInfo(reason=A2A_ERROR_REASONS[type(error)], domain="a2a-protocol.org"))
-        told = status_to_grpc(RpcStatus(code=UNIMPLEMENTED, message=error.message, details=[info]))
-        context.set_trailing_metadata(tuple(told.trailing_metadata))
-        await context.abort(told.code, told.details)
+        """Say that it is canceled, as the SDK wants it; the adapter decides by itself."""
+        await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
 
 
 # The server
 
 
 def _card(url: str, grpc_address: str, protocol: str) -> AgentCard:
+    grpc_url = f"http://{grpc_address}" if protocol == "0.3" else grpc_address  # the suite for 0.3 wants a scheme
     interfaces = [
         AgentInterface(url=address, protocol_binding=binding, protocol_version=protocol)
-        for address, binding in ((url + "/", "JSONRPC"), (url, "HTTP+JSON"), (grpc_address, "GRPC"))
+        for address, binding in ((url + "/", "JSONRPC"), (url, "HTTP+JSON"), (grpc_url, "GRPC"))
     ]
     about = "does what the id of a message asks for"
     return AgentCard(
-        name="stoppable",
+        name="conformance",
         description=about,
         version=stoppable.__version__,
         capabilities=AgentCapabilities(streaming=True),
@@ -243,44 +163,62 @@ def _card(url: str, grpc_address: str, protocol: str) -> AgentCard:
     )
 
 
-async def _serve(host: str, port: int, grpc_port: int, protocol: str) -> None:
-    with socket.create_server((host, port)) as listener:
-        rpc, grpc_port = bound(host, grpc_port)
-        grpc_address = f"{host}:{grpc_port}"
-        url = f"http://{host}:{listener.getsockname()[1]}"
-        card, supervisor = _card(url, grpc_address, protocol), stoppable.Supervisor()
+@contextlib.asynccontextmanager
+async def _handler(card: AgentCard, protocol: str, *, plain: bool) -> AsyncIterator[RequestHandler]:
+    executor = ConformanceExecutor(protocol)
+    if plain:
+        yield DefaultRequestHandler(executor, InMemoryTaskStore(), card)
+        return
+    async with stoppable.Supervisor() as supervisor:
         handler = StoppableRequestHandler(
-            StoppableExecutor(ConformanceExecutor(protocol), supervisor, name="conformance"), InMemoryTaskStore(), card
+            StoppableExecutor(executor, supervisor, name="conformance"), InMemoryTaskStore(), card
         )
-        a2a_pb2_grpc.add_A2AServiceServicer_to_server(_Grpc(handler, Versions()), rpc)
-        a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(CompatGrpcHandler(handler), rpc)
+        yield handler
+        await handler.close()
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    with socket.create_server((options.host, options.port)) as listener:
+        rpc, grpc_port = bound(options.host, options.grpc_port)
+        grpc_address = f"{options.host}:{grpc_port}"
+        url = f"http://{options.host}:{listener.getsockname()[1]}"
+        card = _card(url, grpc_address, options.protocol)
 
         @contextlib.asynccontextmanager
-        async def lifespan(_app: Any) -> AsyncIterator[None]:
-            async with supervisor:
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            async with _handler(card, options.protocol, plain=options.plain) as handler:
+                app.router.routes.extend(
+                    (
+                        *create_agent_card_routes(card, cache_control="public, max-age=60"),
+                        *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
+                        *create_rest_routes(handler, enable_v0_3_compat=True),
+                    )
+                )
+                a2a_pb2_grpc.add_A2AServiceServicer_to_server(GrpcHandler(handler), rpc)
+                a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(CompatGrpcHandler(handler), rpc)
                 await rpc.start()
                 sys.stdout.write(f"{url} {grpc_address}\n")
                 sys.stdout.flush()
                 yield
-                await handler.close()
-                await rpc.stop(CLOSE_SECONDS)
+            await rpc.stop(CLOSE_SECONDS)
 
-        app = Starlette(routes=_routes(handler, card), lifespan=lifespan)
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=round(CLOSE_SECONDS))
+        config = uvicorn.Config(
+            Starlette(lifespan=lifespan), log_level="warning", timeout_graceful_shutdown=round(CLOSE_SECONDS)
+        )
         await uvicorn.Server(config).serve(sockets=[listener])
 
 
 def main() -> None:
     """Serve until a signal; prints the address of HTTP and that of gRPC."""
-    parser = argparse.ArgumentParser(prog="python -m stoppable.testing.a2a_sut", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.adapters.a2a.system_under_test", description=main.__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=9999, help="of JSON-RPC (at /), REST and the card; 0: a free one")
+    parser.add_argument("--port", type=int, default=0, help="of JSON-RPC (at /), REST and the card; 0: a free one")
     parser.add_argument("--grpc-port", type=int, default=0, help="0: a free one; the card has it")
     parser.add_argument(
         "--protocol", choices=("1.0", "0.3"), default="1.0", help="of the card and the suite; both are served"
     )
-    given = parser.parse_args()
-    asyncio.run(_serve(given.host, given.port, given.grpc_port, given.protocol))
+    parser.add_argument("--plain", action="store_true", help="with the SDK alone, without the adapter")
+    asyncio.run(_serve(parser.parse_args()))
 
 
 if __name__ == "__main__":
