@@ -56,20 +56,26 @@ def system_under_test(*options):
     """Start it as a process; its addresses for HTTP and gRPC."""
     command = [sys.executable, "-m", "tests.adapters.a2a.system_under_test", *options]
     environment = {**os.environ, "TCK_STREAMING_TIMEOUT": str(SECONDS)}
-    made = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
-        yield made.stdout.readline().split()
-        made.send_signal(signal.SIGTERM)
-        assert made.wait(SECONDS) == -signal.SIGTERM
+        yield process.stdout.readline().split()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == -signal.SIGTERM
     finally:
-        made.kill()
-        made.communicate()
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture(scope="module")
 def addresses(grpc_thread):
-    with system_under_test() as found:
-        yield found
+    with system_under_test() as addresses:
+        yield addresses
+
+
+@pytest.fixture(scope="module")
+def plain_addresses(grpc_thread):
+    with system_under_test("--plain") as addresses:
+        yield addresses
 
 
 @contextlib.asynccontextmanager
@@ -167,3 +173,14 @@ async def test_the_suite_for_0_3_has_a_card_of_its_own_and_tasks_that_wait():
             rpc = {"jsonrpc": "2.0", "id": 2, "method": "tasks/cancel", "params": {"id": task["id"]}}
             canceled = (await http.post(card["url"], json=rpc)).json()["result"]
     assert (task["status"]["state"], canceled["status"]["state"]) == ("input-required", "canceled")
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_the_plain_sdk_follows_the_same_scripts(plain_addresses, binding):
+    async with speaking(binding, plain_addresses) as server:
+        waits, ended = server.stream(message_id="tck-input-required-1"), server.stream(message_id="tck-stream-001-1")
+        assert (await waits.ended())[-1] == "INPUT_REQUIRED"
+        assert [state for state in await ended.ended() if state != "SUBMITTED"] == ENDS["tck-stream-001"]
+        canceled = await server.cancel(waits.task_id)
+    assert state_of(canceled) == "CANCELED"
+    assert not canceled.metadata, "the adapter would say there what it did"
