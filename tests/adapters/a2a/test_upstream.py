@@ -37,7 +37,8 @@ def test_a_difference_with_a_reason_is_neither_repeated_nor_a_defect(monkeypatch
     runs = {PLAIN: [good], ADAPTER: [good], SERVE: [good]} | {server: [bad]}
     compared = comparison(monkeypatch, tmp_path, runs)
     assert (compared.defects, compared.flakes) == ([], [])
-    assert compared.on_purpose == [f"{server}, 1.0: `{name}` (passed, then failed): {reason}"]
+    assert compared.on_purpose == {f"{server}, 1.0: {reason}": {name}}
+    assert f"- {server}, 1.0: {reason}: `{name}`" in page([], [compared])
 
 
 def test_only_stoppable_serve_may_skip_what_passes_plain():
