@@ -372,3 +372,33 @@ async def test_a_state_that_json_cannot_hold_is_published_all_the_same():
         state = MessageToDict(artifacts(await server.get(stream.task_id))["partial"].parts[0].data)
         assert state["extra"] == {"bytes": "/w==", "set": [1.0], "nan": "nan"}
         assert [one["type"] for one in state["messages"]] == ["human", "ai"]
+
+
+class HangingSaver(InMemorySaver):
+    """Does not answer reads while it hangs, as a database that is overloaded."""
+
+    def __init__(self):
+        super().__init__()
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def aget_tuple(self, config):
+        await self.answers.wait()
+        return await super().aget_tuple(config)
+
+
+async def test_a_kill_ends_a_task_whose_checkpointer_hangs_and_the_next_message_repairs_the_thread():
+    saver = HangingSaver()
+    policy = stoppable.Policy(grace=0, interrupt=0.05, cancel=0.2, kill=SECONDS, blind_grace=0)
+    async with served(lambda world, _saver: cases.async_tool(world, saver), policy=policy) as (server, world, _):
+        stream = server.stream()
+        task_id = await stream.started()
+        await world.hold.reached()
+        saver.answers.clear()
+        canceled = await server.cancel(task_id, stoppable={"mode": "immediate"})
+        saver.answers.set()
+        assert state_of(canceled) == "CANCELED"
+        assert MessageToDict(canceled.metadata)["stoppable"]["rung"] == "kill"
+        world.hold.release()
+        again = server.stream("again", context_id=canceled.context_id)
+        assert (await again.ended())[-1] == "COMPLETED"

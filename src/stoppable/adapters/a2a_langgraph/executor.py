@@ -178,10 +178,12 @@ class _GraphExecutor(AgentExecutor):
             run = stoppable.current_run()
             if run is not None and run.token.stopped:
                 with stoppable.shielded(_PUBLISH_SECONDS):
-                    if self._seals:
+                    # No shield holds after a KILL, and nothing cancels again: a slow store would make the run `lost`.
+                    is_killed = stoppable.should_stop()
+                    if self._seals and not is_killed:  # otherwise the next message of the thread does it
                         await turn.withdraw()
                     if self._has_partials:
-                        await turn.publish_partial()
+                        await turn.publish_partial(may_read=not is_killed)
             raise
         await turn.finish()
 
@@ -251,13 +253,14 @@ class _Turn:
             await self._say("", is_last=True)
         await self._updater.complete()
 
-    async def publish_partial(self) -> None:
-        """Publish the end after a stop, with the text so far and the last state of the thread."""
+    async def publish_partial(self, *, may_read: bool) -> None:
+        """Publish the end after a stop, with the text so far and the last state of the thread, or of the stream."""
         if rest := "".join(self._text_of(*chunk) for chunk in self._unread):
             await self._say(rest)
         if self._is_begun:
             await self._say("", is_last=True)
-        state = (await self._graph.aget_state(self._config)).values if self._graph.checkpointer else self._last
+        is_kept = self._graph.checkpointer and may_read
+        state = (await self._graph.aget_state(self._config)).values if is_kept else self._last
         if state:
             data = ParseDict(as_json(_with_messages(state)), Value())
             await self._updater.add_artifact([Part(data=data)], name="partial", metadata={"stoppable": "partial"})
