@@ -1,4 +1,4 @@
-"""OpenTelemetry and Sentry patch the same clients: both see what they should, whoever comes first."""
+"""Datadog, OpenTelemetry and Sentry patch the same clients: both see what they should, whoever comes first."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.parametrize("order", ["ours first", "theirs first"])
-@pytest.mark.parametrize("tracer", ["opentelemetry", "sentry"])
+@pytest.mark.parametrize("tracer", ["datadog", "opentelemetry", "sentry"])
 def test_calls_are_traced_and_stopped_whoever_patched_the_client_first(tracer, order):
     command = [sys.executable, "-W", "ignore", "-m", "tests.model_clients.beside", tracer, order]
     folder = Path(__file__).parents[2]

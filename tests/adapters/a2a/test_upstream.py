@@ -4,38 +4,36 @@ from pathlib import Path
 
 from tests.host_suites.suites import FAILED, PASSED, SKIPPED, Result
 
-from . import upstream
-from .upstream import ADAPTER, ON_PURPOSE, PLAIN, SERVE, Comparison, page, reason_of, suspects_of
+from .upstream import ADAPTER, ON_PURPOSE, PLAIN, SERVE, Comparison, compare, page, reason_of, suspects_of
 
 
 def result(**states):
     return Result(states=states, files={}, seconds=1.0, log=Path())
 
 
-def comparison(monkeypatch, tmp_path, runs):
+def comparison(runs):
     """Compare with results that are at hand: the runs of each server in turn."""
     turns = {server: iter(results) for server, results in runs.items()}
-    monkeypatch.setattr(upstream, "run", lambda _protocol, server, *_rest: next(turns[server]))
-    return upstream.compare("1.0", "abc1234", tmp_path, tmp_path)
+    return compare("1.0", "abc1234", lambda _protocol, server, *_rest: next(turns[server]))
 
 
-def test_a_test_that_fails_twice_with_stoppable_alone_is_a_defect(monkeypatch, tmp_path):
+def test_a_test_that_fails_twice_with_stoppable_alone_is_a_defect():
     good, bad = result(one=PASSED), result(one=FAILED)
-    compared = comparison(monkeypatch, tmp_path, {PLAIN: [good, good], ADAPTER: [bad, bad], SERVE: [good]})
+    compared = comparison({PLAIN: [good, good], ADAPTER: [bad, bad], SERVE: [good]})
     assert compared.defects == [f"{ADAPTER}, 1.0: `one` (passed, then failed)"]
 
 
-def test_a_test_that_passes_when_it_is_repeated_is_no_defect_and_is_listed(monkeypatch, tmp_path):
+def test_a_test_that_passes_when_it_is_repeated_is_no_defect_and_is_listed():
     good, bad = result(one=PASSED), result(one=FAILED)
-    compared = comparison(monkeypatch, tmp_path, {PLAIN: [good, good], ADAPTER: [bad, good], SERVE: [good]})
+    compared = comparison({PLAIN: [good, good], ADAPTER: [bad, good], SERVE: [good]})
     assert (compared.defects, len(compared.flakes)) == ([], 1)
 
 
-def test_a_difference_with_a_reason_is_neither_repeated_nor_a_defect(monkeypatch, tmp_path):
+def test_a_difference_with_a_reason_is_neither_repeated_nor_a_defect():
     (server, name), reason = next(iter(ON_PURPOSE.items()))
     good, bad = result(**{name: PASSED}), result(**{name: FAILED})
     runs = {PLAIN: [good], ADAPTER: [good], SERVE: [good]} | {server: [bad]}
-    compared = comparison(monkeypatch, tmp_path, runs)
+    compared = comparison(runs)
     assert (compared.defects, compared.flakes) == ([], [])
     assert compared.on_purpose == {f"{server}, 1.0: {reason}": {name}}
     assert f"- {server}, 1.0: {reason}: `{name}`" in page([], [compared])

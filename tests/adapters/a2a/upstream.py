@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +94,7 @@ def main() -> None:
     commits = {protocol: bring(clone, branch, environment) for protocol, branch in BRANCHES.items()}
     logs = Path(tempfile.mkdtemp(prefix="a2a-conformance-"))
     with ThreadPoolExecutor(len(BRANCHES)) as pool:
-        comparisons = list(pool.map(lambda item: compare(*item, environment, logs), commits.items()))
+        comparisons = list(pool.map(lambda item: compare(*item, perform_in(environment, logs)), commits.items()))
     PAGE.write_text(page(facts, comparisons), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))
     if any(each.defects or not each.results[PLAIN].states for each in comparisons):
@@ -156,7 +156,8 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     while time.monotonic() < deadline and process.poll() is None:
         if match := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
             return match[0]
-        time.sleep(0.1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
     raise RuntimeError(f"the server did not start: {log.read_text()[-2000:]}")
 
 
@@ -175,16 +176,23 @@ def run(protocol: str, server: str, environment: Path, scratch: Path, files: Ite
         return suite.run(Python(environment / "bin/python"), scratch, instrumented=False, files=files)
 
 
-def compare(protocol: str, commit: str, environment: Path, logs: Path) -> Comparison:
+Perform = Callable[[str, str, str, Iterable[str]], Result]
+"""Runs a suite: the protocol, the server, a name for the logs, and the files, if not all."""
+
+
+def perform_in(environment: Path, logs: Path) -> Perform:
+    """Return a function that runs suites with an environment, and keeps their logs."""
+
+    def perform(protocol: str, server: str, name: str, files: Iterable[str]) -> Result:
+        return run(protocol, server, environment, logs / protocol / f"{SERVERS.index(server)}-{name}", files)
+
+    return perform
+
+
+def compare(protocol: str, commit: str, perform: Perform) -> Comparison:
     """Run a suite against each server, and repeat what is worse with stoppable."""
-
-    def perform(server: str, name: str, files: Iterable[str] = ()) -> Result:
-        scratch = logs / protocol / f"{SERVERS.index(server)}-{name}"
-        return run(protocol, server, environment, scratch, files)
-
-    comparison = Comparison(
-        protocol=protocol, commit=commit, results={server: perform(server, "all") for server in SERVERS}
-    )
+    results = {server: perform(protocol, server, "all", ()) for server in SERVERS}
+    comparison = Comparison(protocol=protocol, commit=commit, results=results)
     for server in (ADAPTER, SERVE):
         suspects = suspects_of(comparison.results[PLAIN], comparison.results[server], server)
         unexplained = {test for test in suspects if reason_of(server, test) is None}
@@ -192,8 +200,8 @@ def compare(protocol: str, commit: str, environment: Path, logs: Path) -> Compar
             comparison.on_purpose.setdefault(f"{server}, {protocol}: {reason_of(server, test)}", set()).add(short(test))
         if unexplained:
             files = {file for test in unexplained if (file := comparison.results[server].files.get(test))}
-            repeats = perform(PLAIN, f"for-{SERVERS.index(server)}", files), perform(server, "again", files)
-            again = suspects_of(*repeats, server)
+            plain = perform(protocol, PLAIN, f"for-{SERVERS.index(server)}", files)
+            again = suspects_of(plain, perform(protocol, server, "again", files), server)
             for test in sorted(unexplained):
                 entries = comparison.defects if test in again else comparison.flakes
                 entries.append(f"{server}, {protocol}: `{test}` ({suspects[test]})")

@@ -383,7 +383,8 @@ class HangingSaver(InMemorySaver):
         self.answers.set()
 
     async def aget_tuple(self, config):
-        await self.answers.wait()
+        async with asyncio.timeout(SECONDS):
+            await self.answers.wait()
         return await super().aget_tuple(config)
 
 

@@ -203,17 +203,17 @@ class _Turn:
         self._unread: list[Any] = []
         """What the graph had said before a stop and was not published yet."""
 
-    async def take(self, text: str, asked: frozenset[str]) -> None:
+    async def take(self, text: str, own_questions: frozenset[str]) -> None:
         """Give a message to the graph, and publish what its models say while they do.
 
-        ``asked`` are the questions of the task: the message answers those. Other questions that wait in the thread were
+        The message answers ``own_questions``, those that the task asked. Other questions that wait in the thread were
         asked by another task, and this message is not an answer to them.
         """
         await self._updater.start_work()
         graph_input: Any = {"messages": [HumanMessage(text)]}
         waiting = {one.id for one in await self._questions()}
-        if waiting & asked:
-            graph_input = Command(resume=dict.fromkeys(waiting & asked, text))
+        if answered := waiting & own_questions:
+            graph_input = Command(resume=dict.fromkeys(answered, text))
         elif waiting:
             await awithdraw(self._graph, self._config)
         await self._read(graph_input)

@@ -15,7 +15,7 @@ from stoppable import Policy
 from stoppable.adapters.langgraph.calls import Call
 from stoppable.adapters.langgraph.graphs import as_part_of, instrument
 from stoppable.adapters.langgraph.internal import is_answer
-from stoppable.adapters.langgraph.settings import ATTRIBUTE, OnStop, Settings
+from stoppable.adapters.langgraph.settings import ATTRIBUTE, OnStop, Settings, settings_of
 from stoppable.supervisor import Supervisor
 
 G = TypeVar("G")
@@ -63,12 +63,18 @@ def _body(self: Any) -> Callable[..., Any]:
 
 
 def _name(graph: Any) -> str:
-    return str(getattr(type(graph), ATTRIBUTE).name or graph.get_name())
+    return str(_settings(graph).name or graph.get_name())
+
+
+def _settings(graph: Any) -> Settings:
+    settings = settings_of(graph)
+    assert settings is not None, "stoppable_graph made it"
+    return settings
 
 
 def _with_options(function: Callable[..., Any], graph: Any) -> Callable[..., Any]:
     """Return an agent whose runs have the name and the policy of a graph."""
-    return stoppable.agent(name=_name(graph), policy=getattr(type(graph), ATTRIBUTE).policy)(function)
+    return stoppable.agent(name=_name(graph), policy=_settings(graph).policy)(function)
 
 
 async def _perform(graph: Any, input: Any, config: Any) -> Any:  # noqa: A002
@@ -97,7 +103,7 @@ def as_agent(graph: Any, name: str | None = None) -> Callable[..., Any]:
 
     Its result is the last state as plain JSON. It is what ``stoppable serve`` serves.
     """
-    served = graph if hasattr(type(graph), ATTRIBUTE) else stoppable_graph(graph, name=name)
+    served = graph if settings_of(graph) is not None else stoppable_graph(graph, name=name)
     keys = _keys(served)
     signature = _signature(served, keys)
 
