@@ -15,7 +15,7 @@ from collections.abc import Callable
 import stoppable
 from scratch import folder
 from stoppable import Supervisor
-from stoppable.records import StopIntent
+from stoppable.records import StopRequest
 from stoppable.stores.sqlite import SqliteStore
 from table import Section, Target, against
 
@@ -187,4 +187,4 @@ def _our_peer(path: str, rounds: int) -> None:
 def _our_stop(path: str) -> Send:
     store = SqliteStore(path + "/runs.db")
     store.open()
-    return lambda run: store.request_stop(run, StopIntent()).result
+    return lambda run: store.request_stop(StopRequest(target=run)).result

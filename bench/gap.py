@@ -1,6 +1,6 @@
 """Stops that are sent in the moment in which a worker has lost its connections: how many arrive.
 
-    .venv-fleet/bin/python bench/gap.py
+    .venv-fleet-peers/bin/python bench/gap.py
 
 Beside ours, on Postgres, is Celery's revoke, on Redis: it is published, and nobody listens while a connection is made
 again. Each has its connections reset by the same proxy. Writes bench/results/gap.md; needs a redis-server.
@@ -43,8 +43,8 @@ TASK_SECONDS = 4.0
 REPORT = """\
 # Stops in the moment of a reset, measured
 
-Written by `.venv-fleet/bin/python bench/gap.py` after `make bench-fleet`. A worker's connections are reset, and a stop
-is sent at once.
+Written by `.venv-fleet-peers/bin/python bench/gap.py` after `make bench-fleet`. A worker's connections are reset, and a
+stop is sent at once.
 
 {facts}
 

@@ -22,8 +22,9 @@ from pathlib import Path
 import stoppable
 from machine import facts
 from measure import Contender, Effort, measure
-from stoppable._engine.plain import executors, spawning
-from stoppable._engine.plain import threads as plain_threads
+from stoppable._engine import executors
+from stoppable._engine.instrumentation import processes
+from stoppable._engine.instrumentation import threads as plain_threads
 from stoppable.testing import ModelServer, Reply, Stuck
 from table import Row, Section, Target, against, as_json, as_markdown, as_text, summary, write
 
@@ -61,9 +62,9 @@ def plain(quick: bool) -> Section:
     ways = {
         "Thread.start": wrapped(plain_threads.start_of, threading.Thread()),
         "ThreadPoolExecutor.submit": wrapped(executors.submit_of, None, int),
-        "Popen": wrapped(spawning.popen_of, None, ["true"]),
-        "os.fork": wrapped(spawning.fork_of),
-        "Process.start": wrapped(spawning.process_start_of, None),
+        "Popen": wrapped(processes.popen_of, None, ["true"]),
+        "os.fork": wrapped(processes.fork_of),
+        "Process.start": wrapped(processes.process_start_of, None),
     }
     floor = Contender(name="a function that does nothing (floor)", statement="call()", names=lambda: {"call": _nothing})
     ours = [
@@ -88,10 +89,10 @@ def _nothing(*args: object, **kwargs: object) -> None:
 
 def workers(quick: bool) -> Section:
     rounds = 3 if quick else 10
-    spawning = multiprocessing.get_context("spawn")
+    multiprocessing.get_context("spawn")
 
     async def process() -> None:
-        started = spawning.Process(target=math.factorial, args=(20,))
+        started = processes.Process(target=math.factorial, args=(20,))
         started.start()
         await asyncio.to_thread(started.join)
 

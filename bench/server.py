@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from machine import facts
 from servers import WORKLOADS, Act, interleaved, is_installed, ours, peers, server
 from table import Row, Section, Target, against, as_json, as_markdown, as_text, summary, write
 from tokens import tokens
+from unread import unread
 from workloads import A2a, Adk, Floor, Stoppable, Workload, raw
 
 RESULTS = Path(__file__).parent / "results" / "server.md"
@@ -283,11 +284,23 @@ async def resident(begin: Callable[[Connection], Awaitable[object]], port: int, 
     return (after - before) / count / 1000
 
 
-async def measured(quick: bool) -> list[Section]:
-    parts = (replay, live, tokens, pages, stops_in_memory, stops_in_a_file, peer_stops, memory)
+PARTS = {
+    "replay": replay,
+    "live": live,
+    "tokens": tokens,
+    "pages": pages,
+    "stops": stops_in_memory,
+    "file": stops_in_a_file,
+    "peers": peer_stops,
+    "memory": memory,
+    "unread": unread,
+}
+
+
+async def measured(quick: bool, only: Sequence[str] | None) -> list[Section]:
     sections = []
-    for part in parts:  # fresh servers for each, so that none measures what another left behind
-        sections.append(await part(quick))
+    for name in only or PARTS:  # fresh servers for each, so that none measures what another left behind
+        sections.append(await PARTS[name](quick))
         print(as_text(sections[-1]), flush=True)
     return sections
 
@@ -296,12 +309,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a rough look; writes nothing")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--only", action="append", choices=list(PARTS), help="measure one section; may be repeated; writes nothing"
+    )
     options = parser.parse_args()
     known = [*facts(PACKAGES), ("Peers", peers())]
-    sections = asyncio.run(measured(options.quick))
+    sections = asyncio.run(measured(options.quick, options.only))
     last_line = summary("server", sections)
     print(json.dumps(as_json(known, sections, last_line)) if options.json else f"\n{last_line}")
-    if not options.quick:
+    if not options.quick and not options.only:
         write(RESULTS, as_markdown("The server, measured", METHOD, known, sections, last_line))
 
 

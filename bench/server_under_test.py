@@ -22,9 +22,9 @@ from starlette.responses import StreamingResponse
 import stoppable
 from serving import serve
 from stoppable import Mode, Reason
-from stoppable.records import StopIntent
+from stoppable.records import StopIntent, StopRequest
 from stoppable.server import AgentLoop, ServerLimits, create_app
-from stoppable.server.http_protocol import Connections, bounded_protocol
+from stoppable.server.limits import IdleConnections, bounded_protocol
 from stoppable.supervisor import Supervisor
 
 BATCH = 200
@@ -62,6 +62,14 @@ async def speaker(events: int, at: float) -> None:
         stoppable.emit("step", n=n, text="a few words")
 
 
+async def large(events: int, size: int) -> None:
+    """Tell so many events of so many bytes, and wait for a stop."""
+    for n in range(events):
+        stoppable.emit("step", n=n, text="x" * size)
+        await stoppable.sleep(0.02)
+    await stoppable.sleep(3600)
+
+
 async def deaf() -> None:
     """Never come to a boundary."""
     while True:
@@ -91,14 +99,14 @@ class StopOut(BaseModel):
 
 
 def told(run_id: str, body: StopIn) -> StopOut:
-    return StopOut(runId=run_id, status="stopping", receipt={"mode": body.mode, "reason": body.reason, "nodes": []})
+    return StopOut(runId=run_id, status="stopping", receipt={"mode": body.mode, "reason": body.reason, "entries": []})
 
 
 def add_stop_floors(app: FastAPI, supervisor: Supervisor, store: str | None) -> None:
     @app.post("/floor/{run_id}/stop", status_code=202)
     async def stop(run_id: str, body: StopIn) -> StopOut:
         intent = StopIntent(mode=Mode.of(body.mode), reason=Reason.of(body.reason))
-        await supervisor.store.request_stop(run_id, intent)
+        await supervisor.store.request_stop(StopRequest(target=run_id, intent=intent))
         return told(run_id, body)
 
     if store is None:
@@ -185,14 +193,16 @@ def main(where: str, *, plain: bool, one_core: bool) -> None:
     if where == "raw":
         serve(raw)
     store = None if where == "memory" else where
-    limits = ServerLimits(heartbeat=600)
+    limits = ServerLimits(heartbeat=600, slow_seconds=600)
     supervisor = Supervisor(store)
-    app = create_app(supervisor, [talker, pacer, speaker, deaf, waiter], agent_loop=AgentLoop(), limits=limits)
+    app = create_app(supervisor, [talker, pacer, speaker, large, deaf, waiter], agent_loop=AgentLoop(), limits=limits)
     add_stop_floors(app, supervisor, store)
     add_stream_floors(app)
     serve(
         app,
-        http="httptools" if plain else bounded_protocol(limits, Connections(limits.connections, limits.connections)),
+        http="httptools"
+        if plain
+        else bounded_protocol(limits, IdleConnections(limits.connections, limits.connections)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,8 @@ from connection import usage
 from workloads import A2a, Adk, Floor, Stoppable, Workload
 
 HERE = Path(__file__).parent
-PEERS = HERE.parent / ".venv-peers" / "bin" / "python"
+PEERS = HERE.parent / ".venv-bench" / "bin" / "python"
+STDERR_LINES = 30
 
 Act = Callable[[], Awaitable[int]]
 """Does something some times, and returns how often."""
@@ -20,14 +22,21 @@ Act = Callable[[], Awaitable[int]]
 
 @contextmanager
 def server(command: tuple[str, ...]) -> Iterator[int]:
-    """Run a server, and yield its port."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
+    """Run a server, and yield its port; if something fails meanwhile, show what the server wrote to stderr."""
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, "it has ended before it had a port"
+            yield int(line)
+        except BaseException:
+            errors.seek(0)
+            print(f"stderr of {' '.join(command)}:\n{''.join(errors.readlines()[-STDERR_LINES:])}", file=sys.stderr)
+            raise
+        finally:
+            process.kill()
+            process.wait()
 
 
 def ours(*options: str) -> tuple[str, ...]:

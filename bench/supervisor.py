@@ -24,7 +24,7 @@ from across import across
 from machine import facts
 from scratch import folder
 from stoppable import Supervisor
-from stoppable.records import Draft, EventType, RunRecord
+from stoppable.records import Draft, EventType, Filter, RunRecord
 from stoppable.stores.base import Store, WorkerInfo
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.sqlite import SqliteStore
@@ -268,6 +268,43 @@ async def _sleep() -> None:
     await stoppable.sleep(3600)
 
 
+# Lists
+
+
+def lists(quick: bool) -> Section:
+    few, many = 100, 12_000 if quick else 120_000
+    rounds = 20 if quick else 100
+    found = {count: _list_us(count, few, rounds) for count in (few, many)}
+    floor = found[few]
+    rows = [
+        against(floor, f"all {few} runs of a file, by their label (floor)", floor, unit="µs"),
+        against(floor, f"the {few} of {many:,}", found[many], unit="µs", target=Target(limit=2)),
+    ]
+    notes = ["A list of 100 summaries by a label that 100 runs have, evenly spread; the median, as the store answers."]
+    return Section(title="A list by a label, in a file", rows=rows, notes=notes)
+
+
+def _list_us(count: int, few: int, rounds: int) -> float:
+    store = SqliteStore(folder() / "runs.db", synchronous="normal")
+    store.open()
+    store.open_worker(WorkerInfo(id="w"), 600).result()
+    replies = []
+    for number in range(count):
+        labels = {"team": "few" if number % (count // few) == 0 else "many", "env": "live"}
+        record = RunRecord(id=f"{number}", name="agent", worker="w", labels=labels)
+        replies.append(store.register(record, f"{number}"))
+    for reply in replies:
+        reply.result()
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        page = store.query(Filter(labels={"team": "few"}), None, 100).result()
+        times.append(time.perf_counter() - began)
+        assert len(page.runs) == few, page
+    store.close()
+    return statistics.median(times) * 1e6
+
+
 # Bytes, and whole lives
 
 
@@ -355,6 +392,7 @@ SECTIONS = {
     "halts": halts,
     "elsewhere": halts_from_elsewhere,
     "across": across,
+    "lists": lists,
     "sizes": sizes,
     "lives": lives,
 }

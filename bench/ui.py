@@ -1,9 +1,11 @@
-"""The web UI in a headless Chromium: long tasks and memory, with 10 000 runs in the store and 100 000 events in a log.
+"""The web UI in a headless Chromium: long tasks and memory with many runs and events, and how busy a page is.
 
 `make bench-ui` calls it; it needs chromium.
 """
 
+import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -25,6 +27,11 @@ RATE = 200
 SECONDS = 20
 EVENTS = 20_000
 LOG = 100_000
+LIVE = 1000
+CHILDREN = 200
+CALLS = 40
+HOURS = 3
+WATCHED = 10  # seconds for which a page is measured
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 OBSERVE = """
 window.long = [];
@@ -120,31 +127,147 @@ def remembered(page, url):
     ]
 
 
-def opened(page):
-    """Open a run that has a long log; its server keeps all of it."""
+@contextlib.contextmanager
+def agents():
+    """Serve agents whose logs are kept whole, and yield the address."""
     command = [sys.executable, str(ROOT / "bench/ui_under_test.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
-            url = process.stdout.readline().strip()
-            run = start(url, "talker", events=LOG, each_second=1e9)
-            wait_for_end(page, url, run)
-            page.goto("about:blank")
-            begun = time.perf_counter()
-            page.goto(f"{url}/#/runs/{run}")
-            page.locator(".runhead").wait_for()
-            shown = time.perf_counter() - begun
-            page.get_by_role("tab", name="Events").click()
-            last = "document.querySelector('.events .row:last-child .type')?.textContent"
-            while page.evaluate(last) != "done":  # the page's policy forbids wait_for_function
-                page.wait_for_timeout(100)
-                assert time.perf_counter() - begun < 300, "the log does not end"
-            whole = time.perf_counter() - begun
+            yield process.stdout.readline().strip()
         finally:
             process.terminate()
+
+
+def read_to_the_end(page, url, run):
+    """Open a run and its log; return when it was shown, and when all of it was there."""
+    page.goto("about:blank")
+    begun = time.perf_counter()
+    page.goto(f"{url}/#/runs/{run}")
+    page.locator(".runhead").wait_for()
+    shown = time.perf_counter() - begun
+    page.get_by_role("tab", name="Events").click()
+    last = "document.querySelector('.events .row:last-child .type')?.textContent"
+    while page.evaluate(last) != "done":  # the page's policy forbids wait_for_function
+        page.wait_for_timeout(100)
+        assert time.perf_counter() - begun < 300, "the log does not end"
+    return shown, time.perf_counter() - begun
+
+
+def opened(page, url):
+    """Open a run that has a long log."""
+    run = start(url, "talker", events=LOG, each_second=1e9)
+    wait_for_end(page, url, run)
+    shown, whole = read_to_the_end(page, url, run)
     return [
         (f"opening a run with {LOG:,} events: shown, and its log read to the end", f"{shown:.1f} s, {whole:.1f} s"),
         ("long tasks meanwhile", long_tasks(page)),
     ]
+
+
+class Meter:
+    """How busy a page is: what Chromium counts as its scripting and as all its work, and its elements."""
+
+    def __init__(self, page):
+        self._page = page
+        self._session = page.context.new_cdp_session(page)
+        self._session.send("Performance.enable")
+
+    def _read(self):
+        found = {one["name"]: one["value"] for one in self._session.send("Performance.getMetrics")["metrics"]}
+        return time.perf_counter(), found["ScriptDuration"], found["TaskDuration"]
+
+    def row(self, name, act):
+        """Measure the page during an act."""
+        self._page.evaluate("window.long = []")
+        began, scripting, work = self._read()
+        act()
+        ended, scripting_then, work_then = self._read()
+        each = 1000 / (ended - began)
+        elements = self._page.evaluate("document.querySelectorAll('*').length")
+        busy = [f"{(scripting_then - scripting) * each:.0f} ms", f"{(work_then - work) * each:.0f} ms"]
+        return [name, *busy, long_tasks(self._page), f"{elements:,}"]
+
+
+def busy(page, url):
+    """Show what is large, and measure how busy the page is with it."""
+    meter = Meter(page)
+
+    def watch():
+        page.wait_for_timeout(WATCHED * 1000)
+
+    def change():
+        for _ in range(WATCHED * 10):
+            start(url, "talker", events=2, each_second=1000)
+            page.wait_for_timeout(100)
+
+    def show(run):
+        page.goto(f"{url}/#/runs/{run}")
+        page.locator(".lanes .lanename").first.wait_for()
+        page.wait_for_timeout(1000)
+
+    def stop():
+        httpx.post(f"{url}/runs/{crowd}/stop", json={}, timeout=30)
+        page.locator(".runhead .chip[data-status=stopped]").wait_for()
+
+    def zoom():
+        page.locator(".lanesbox").hover()
+        page.keyboard.down("Control")
+        for number in range(20):
+            page.mouse.wheel(0, -200 if number < 10 else 200)
+            page.wait_for_timeout(100)
+        page.keyboard.up("Control")
+
+    rows = []
+    wide = start(url, "wide", calls=CALLS)
+    show(wide)
+    rows.append(meter.row(f"a run with {CALLS} calls at once", watch))
+    crowd = start(url, "crowd", children=CHILDREN)
+    show(crowd)
+    rows.append(meter.row(f"a run with {CHILDREN} children", watch))
+    page.get_by_role("button", name="Show all").click()
+    rows.append(meter.row("the same, all unfolded", watch))
+    rows.append(meter.row("the same, from Stop to the end", stop))
+    log = start(url, "talker", events=10_000, each_second=1000)
+    show(log)
+    page.get_by_role("tab", name="Events").click()
+    rows.append(meter.row("a run that logs 1 000 events a second", lambda: wait_for_end(page, url, log)))
+    read_to_the_end(page, url, log)
+    rows.append(meter.row("the same, once it has 10 000 events and is over", watch))
+    long = start(url, "talker", events=2000, each_second=1e9)
+    wait_for_end(page, url, long)
+    with stretched(page, url, long):
+        show(long)
+        rows.append(meter.row(f"a run of {HOURS} hours, while one zooms", zoom))
+    for _ in range(LIVE):
+        start(url, "waiter")
+    page.goto(f"{url}/#/")
+    page.locator(".row").first.wait_for()
+    rows.append(meter.row(f"the list with {LIVE:,} live runs", watch))
+    rows.append(meter.row("the same, while ten a second begin and end", change))
+    return rows
+
+
+@contextlib.contextmanager
+def stretched(page, url, run):
+    """Let a page see a run that is over as if it had taken hours."""
+    record = httpx.get(f"{url}/runs/{run}", timeout=30).json()
+    end = record["endedAt"]
+    factor = HOURS * 3600 / (end - record["createdAt"])
+
+    def moved(found):
+        at = float(found[2])
+        return f"{found[1]}{end - (end - at) * factor}"
+
+    def answer(route):
+        text = route.fetch().text()
+        times = r'("(?:at|createdAt|startedAt|endedAt)": ?)(\d+\.?\d*)'
+        kind = "text/event-stream" if "/events" in route.request.url else "application/json"
+        route.fulfill(body=re.sub(times, moved, text), content_type=kind)
+
+    pattern = re.compile(rf"/runs/{run}(/tree|/events\?.*)?$")
+    page.route(pattern, answer)
+    yield
+    page.unroute(pattern)
 
 
 def main():
@@ -160,7 +283,10 @@ def main():
                 browser = playwright.chromium.launch(executable_path=path, args=flags)
                 page = browser.new_page(viewport={"width": 1280, "height": 800})
                 page.add_init_script(OBSERVE)
-                rows = [*scrolled(page, url), *followed(page, url), *remembered(page, url), *opened(page)]
+                rows = [*scrolled(page, url), *followed(page, url), *remembered(page, url)]
+                with agents() as other:
+                    rows += opened(page, other)
+                    sizes = busy(page, other)
                 browser.close()
         finally:
             process.terminate()
@@ -168,6 +294,8 @@ def main():
     size = sum(one.stat().st_size for one in (ROOT / "src/stoppable/server/ui").rglob("*") if one.is_file())
     rows.append(("all files", f"{size:,} bytes"))
     table = "\n".join(["| what | measured |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+    head = ["what is shown", "scripting in a second", "all work in a second", "long tasks", "elements"]
+    table += "\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *sizes])
     about = "\n".join(f"- {name}: {value}" for name, value in facts(["stoppable", "playwright"]))
     note = "Long tasks are those over 50 ms, as the browser counts them."
     text = f"# The web UI in a browser, measured\n\nWritten by `make bench-ui`. {note}\n\n{about}\n\n{table}\n"

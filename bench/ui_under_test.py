@@ -1,4 +1,4 @@
-"""A server that keeps long logs, and an agent that tells as much as it is asked to."""
+"""A server that keeps long logs, and agents that tell and hold as much as they are asked to."""
 
 from __future__ import annotations
 
@@ -21,5 +21,33 @@ async def talker(events: int, each_second: float) -> None:
             stoppable.set_partial(f"{number} of {events // 2}")
 
 
+@stoppable.agent
+async def waiter() -> None:
+    """Wait for a stop in a call."""
+    async with stoppable.boundary("llm", "ask"):
+        await stoppable.sleep(3600)
+
+
+@stoppable.agent
+async def crowd(children: int) -> None:
+    """Wait for a stop in sub-runs."""
+    for child in [await stoppable.spawn(waiter) for _ in range(children)]:
+        await child.result()
+
+
+async def _fetch(number: int) -> None:
+    async with stoppable.boundary("tool", f"fetch_{number}"):
+        await stoppable.sleep(3600)
+
+
+@stoppable.agent
+async def wide(calls: int) -> None:
+    """Wait for a stop in many calls at once."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(calls):
+            group.create_task(_fetch(number))
+
+
 if __name__ == "__main__":
-    serve([talker], store=MemoryStore(events_kept=EVENTS_KEPT), port=0, ready=lambda url: print(url, flush=True))
+    agents = [talker, waiter, crowd, wide]
+    serve(agents, store=MemoryStore(events_kept=EVENTS_KEPT), port=0, ready=lambda url: print(url, flush=True))

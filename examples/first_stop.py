@@ -29,7 +29,7 @@ async def main() -> None:
     print(f"{receipt.answer}, in flight: {', '.join(receipt.in_flight)}")
     outcome = await handle.outcome()
     print(f"{outcome.status} by {outcome.rung}, clean: {outcome.clean}, because: {outcome.reason}")
-    for node in (handle.run.receipt or receipt).nodes:
+    for node in (handle.run.receipt or receipt).entries:
         print(f"  {node.kind:5} {node.name:10} {node.fate}")
 
 

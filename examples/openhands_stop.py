@@ -53,7 +53,7 @@ async def main():
         await running
         run = run_of(conversation)
         print(f"the conversation is {conversation.state.execution_status.value}, its run {run.outcome.status}")
-        for node in run.receipt.nodes:
+        for node in run.receipt.entries:
             print(f"  {node.kind} {node.name}: {node.fate}")
         conversation.close()
 

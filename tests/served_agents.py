@@ -5,8 +5,10 @@ import functools
 import logging.handlers
 import os
 import queue
+import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -36,6 +38,19 @@ async def waiting():
 
 
 @stoppable.agent
+async def impatient():
+    """Wait for a stop, and press Ctrl-C again and again from the moment it has ended."""
+
+    def press():
+        while True:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.001)
+
+    stoppable.on_end(lambda _: threading.Thread(target=press, daemon=True).start())
+    await stoppable.sleep(600)
+
+
+@stoppable.agent
 async def listening():
     """Let a library start a thread, and wait for a stop."""
     listener = logging.handlers.QueueListener(queue.Queue(), logging.NullHandler())
@@ -51,6 +66,18 @@ async def connecting():
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         async with stoppable.boundary("llm", "wait"):
             await stoppable.sleep(600)
+
+
+async def take(stop):
+    """Take the cancel, as a service that never says whether it has ended."""
+    return "told"
+
+
+@stoppable.agent
+async def asking():
+    """Wait for a service that cannot confirm its end."""
+    async with stoppable.remote("elsewhere", tell=take, ref={}):
+        await stoppable.sleep(600)
 
 
 @stoppable.agent
@@ -181,6 +208,12 @@ def environments():
     above = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
     server = Path(f"/proc/{os.getppid()}/environ").read_text()
     return {"plain": plain, "run_process": ours, "above": above, "server": server}
+
+
+@stoppable.agent
+def saving():
+    """Fail if a command fails, as one does that Ctrl-C ends in a terminal."""
+    subprocess.run(["sh", "-c", "echo it saves; sleep 60"], check=True)
 
 
 TWINS = [echo, functools.partial(echo, "bound")]

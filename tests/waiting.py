@@ -20,3 +20,9 @@ def wait_until(condition, within=30.0):
         assert time.monotonic() < deadline, f"not within {within} seconds"
         time.sleep(0.005)
     return found
+
+
+async def until_its_loop_knows(process):
+    """Wait until the loop has closed what it keeps of a process: it hears of the death later than the run."""
+    await process.wait()
+    await asyncio.sleep(0)  # the transport is closed in the next turn

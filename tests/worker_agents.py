@@ -3,6 +3,7 @@
 import asyncio
 import logging.handlers
 import queue
+import time
 from pathlib import Path
 
 import stoppable
@@ -28,6 +29,27 @@ async def looks(path):
     stoppable.check()
     Path(path).touch()
     await asyncio.sleep(60)
+
+
+async def with_slow_hooks(folder):
+    def write(name):
+        time.sleep(0.2)
+        (Path(folder) / name).touch()
+
+    stoppable.on_stop(lambda: write("stopped"))
+    stoppable.on_end(lambda _: write("ended"))
+    yield "begun"
+    await stoppable.sleep(60)
+
+
+async def with_a_hook_that_hangs(folder):
+    def hang(_):
+        (Path(folder) / "called").touch()
+        time.sleep(600)
+
+    stoppable.on_end(hang)
+    yield "begun"
+    await stoppable.sleep(60)
 
 
 def raises_builtin():

@@ -16,6 +16,7 @@ from table import Row, Section, Target, against
 FLOOR = "empty Python call (floor)"
 OURS = "stoppable.should_stop()"
 TARGETS = {OURS: Target(limit=2.5)}
+ELSEWHERE_TARGET = Target(limit=3)
 
 
 def empty() -> None:
@@ -51,6 +52,34 @@ def with_event(runner: asyncio.Runner, batch: Batch) -> int:
     return runner.run(main())
 
 
+def in_thread_of_run(runner: asyncio.Runner, batch: Batch) -> int:
+    """Execute a batch on a thread that belongs to a run."""
+
+    def call() -> int:
+        try:
+            batch().send(None)  # type: ignore[attr-defined]
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("a batch awaits nothing")
+
+    async def main() -> int:
+        async with stoppable.open_run("bench"):
+            return await stoppable.to_thread(call)
+
+    return runner.run(main())
+
+
+@stoppable.agent
+def in_agent_process(rounds: int) -> tuple[float, float]:
+    """Return what an empty call and a check cost here: both in this process."""
+    contenders = [
+        Contender(name=FLOOR, statement="empty()", names=lambda: {"empty": empty}),
+        Contender(name=OURS, statement="should_stop()", names=lambda: {"should_stop": stoppable.should_stop}),
+    ]
+    best = measure(contenders, Effort(rounds=rounds))
+    return best[FLOOR] or 0.0, best[OURS] or 0.0
+
+
 def _lowlevel(module: str) -> Callable[[], Mapping[str, Any]]:
     return lambda: {"checkpoint_if_cancelled": load(module).checkpoint_if_cancelled}
 
@@ -63,6 +92,19 @@ STOPPABLE = (
         statement="check()",
         names=lambda: {"check": stoppable.check},
         drive=in_own_task,
+    ),
+)
+ELSEWHERE = (
+    Contender(
+        name="should_stop(), outside any run",
+        statement="should_stop()",
+        names=lambda: {"should_stop": stoppable.should_stop},
+    ),
+    Contender(
+        name="should_stop(), on a thread of a run",
+        statement="should_stop()",
+        names=lambda: {"should_stop": stoppable.should_stop},
+        drive=in_thread_of_run,
     ),
 )
 PEERS = (
@@ -101,9 +143,20 @@ PEERS = (
 def measure_section(quick: bool) -> Section:
     """Time a check against an empty call and against the peers."""
     floor = Contender(name=FLOOR, statement="empty()", names=lambda: {"empty": empty})
-    best = measure([floor, *STOPPABLE, *PEERS], Effort(rounds=60 if quick else 500))
-    rows = [against(best[FLOOR] or 0.0, name, value, target=TARGETS.get(name)) for name, value in best.items()]
-    return Section(title="One check", rows=[*rows, _fastest_peer(best)])
+    targets = TARGETS | {contender.name: ELSEWHERE_TARGET for contender in ELSEWHERE}
+    rounds = 60 if quick else 500
+    best = measure([floor, *STOPPABLE, *ELSEWHERE, *PEERS], Effort(rounds=rounds))
+    rows = [against(best[FLOOR] or 0.0, name, value, target=targets.get(name)) for name, value in best.items()]
+    return Section(title="One check", rows=[*rows, _in_agent_process(rounds), _fastest_peer(best)])
+
+
+def _in_agent_process(rounds: int) -> Row:
+    async def main() -> tuple[float, float]:
+        handle = await stoppable.spawn(in_agent_process, rounds, isolation="process")
+        return await handle.result()
+
+    floor, value = asyncio.run(main())
+    return against(floor, "should_stop(), in an agent process, ÷ an empty call there", value, target=ELSEWHERE_TARGET)
 
 
 def _fastest_peer(best: Mapping[str, float | None]) -> Row:

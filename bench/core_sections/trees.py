@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from measure import Effort, Job, load, measure_once
+from measure import Effort, Job, collector_held, load, measure_once
 from stoppable._core.node import RunNode
 from table import Row, Section, Target, against
 
@@ -14,6 +15,8 @@ NODES = 10_000
 FLOOR = "for o in objects: o.flag = True (floor)"
 TARGET = Target(limit=10)
 ALIKE = Target(limit=1.5)
+RECEIPT = "the receipt of a tree, once all have ended, CPU"
+RECEIPT_TARGET = Target(limit=15, absolute=True)
 
 # A node's number to its parent's; 0 is the root.
 SHAPES: dict[str, Callable[[int], int]] = {
@@ -52,6 +55,16 @@ def build_runs(shape: str) -> list[RunNode]:
     for number in range(1, NODES):
         runs.append(RunNode("node", runs[parent_of(number)]))
     return runs
+
+
+def build_ended() -> RunNode:
+    """Make the root of a tree of runs that were stopped and have ended."""
+    runs = build_runs("flat")
+    stop_root(runs)
+    for run in reversed(runs):
+        run.skip()
+    assert len(runs[0].receipt.entries) == NODES, "there is one for each run"
+    return runs[0]
 
 
 def build_tokens(shape: str) -> list[Any]:
@@ -94,7 +107,18 @@ def measure_section(quick: bool) -> Section:
     ]
     times = [best[job.name] for job in ours]
     rows.append(Row(name="slowest / fastest of the three shapes", ratio=max(times) / min(times), target=ALIKE))
-    return Section(title=f"Stop a tree of {NODES:,} nodes", rows=[*rows, _autogen_chain()])
+    receipt = min(_receipt_cpu() for _ in range(8 if quick else 40)) * 1e3
+    rows += [_autogen_chain(), Row(name=RECEIPT, value=receipt, unit="ms", target=RECEIPT_TARGET)]
+    return Section(title=f"Stop a tree of {NODES:,} nodes", rows=rows)
+
+
+def _receipt_cpu() -> float:
+    """Return the seconds of CPU that the receipt of a large tree takes."""
+    root = build_ended()
+    with collector_held():
+        began = time.thread_time()
+        root.receipt  # noqa: B018 - it is made anew at each look
+        return time.thread_time() - began
 
 
 def _job(what: str, shape: str, build: Callable[[str], list[Any]], act: Callable[[list[Any]], object]) -> Job:

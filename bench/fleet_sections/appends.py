@@ -13,8 +13,8 @@ from tests.fleet.postgres_server import PostgresServer
 from scratch import folder
 from stoppable.records import Draft, EventType, RunRecord
 from stoppable.stores.base import Store, WorkerInfo
-from stoppable.stores.postgres import engine, from_url
-from stoppable.stores.sql.batch import BatchThread
+from stoppable.stores.postgres import from_url, pg_engine
+from stoppable.stores.sql.sql_engine import BatchThread
 from table import Section, Target, against
 
 CALLERS = 100
@@ -30,7 +30,7 @@ class _OneByOne(BatchThread[Any]):
 def measure_section(server: PostgresServer, quick: bool) -> Section:
     seconds, turns = (0.5, 1) if quick else (2.0, 3)
     url = f"{server.url}?schema=appends&locks={folder()}"
-    with mock.patch.object(engine, "BatchThread", _OneByOne):
+    with mock.patch.object(pg_engine, "BatchThread", _OneByOne):
         alone = from_url(url)
         alone.open()
     together = from_url(url)

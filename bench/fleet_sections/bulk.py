@@ -12,7 +12,7 @@ from tests.fleet.postgres_server import PostgresServer
 
 from fleet_sections.copies import make_copies
 from scratch import folder
-from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent
+from stoppable.records import Draft, EventType, RunRecord, Selector, StopRequest
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.postgres import from_url
 from table import Row, Section, Target
@@ -42,7 +42,7 @@ def measure_section(server: PostgresServer, quick: bool) -> Section:
 
         def stop(name: str = name) -> None:
             began = time.monotonic()
-            answers = store.request_stop(Selector(name=name), StopIntent()).result(300).answers
+            answers = store.request_stop(StopRequest(target=Selector(agent=name))).result(300).answers
             took.append((time.monotonic() - began) * 1e3)
             assert len(answers) == runs
 

@@ -15,10 +15,9 @@ from tests.fleet.filled import FINISHED, LIVE, fill
 from tests.fleet.postgres_server import PostgresServer
 
 from scratch import folder
-from stoppable._core.state import Status
-from stoppable.records import Draft, EventType, Filter, RunRecord, StopIntent
-from stoppable.stores.base import Store, WorkerInfo
-from stoppable.stores.future import StoreFuture
+from stoppable._core.values import Status
+from stoppable.records import Draft, EventType, Filter, RunRecord, StopRequest
+from stoppable.stores.base import Store, StoreFuture, WorkerInfo
 from stoppable.stores.postgres import from_url
 from stoppable.stores.sqlite import SqliteStore
 from table import Row, Section, Target, against
@@ -29,7 +28,7 @@ PAGE = 100
 LISTS = {
     "list": Filter(),
     "list by status": Filter(status=frozenset({Status.RUNNING})),
-    "list by agent": Filter(name="agent 7"),
+    "list by agent": Filter(agent="agent 7"),
     "list by owner": Filter(owner="owner 7"),
     "list by label": Filter(labels={"team": "team 7"}),
 }
@@ -157,7 +156,7 @@ def _calls(store: Store, root: str) -> dict[str, Callable[[], float]]:
     def stop() -> float:
         run, _ = start()
         store.append(run, 1, [Draft(type=EventType.STATUS, data={"status": "running"})]).result(30)
-        return _timed(lambda: store.request_stop(run, StopIntent()))[1]
+        return _timed(lambda: store.request_stop(StopRequest(target=run)))[1]
 
     return {name: lists(wanted) for name, wanted in LISTS.items()} | {
         "tree": tree,

@@ -17,7 +17,7 @@ import stoppable
 from fleet_sections import peers
 from scratch import folder
 from stoppable import Supervisor
-from stoppable.records import StopIntent
+from stoppable.records import StopRequest
 from stoppable.stores.postgres import from_url
 from table import Section, Target, against
 
@@ -127,5 +127,5 @@ def _our_peer(url: str, there: Connection, rounds: int) -> None:
 def _our_stop(url: str) -> Iterator[Stop]:
     store = from_url(url)
     store.open()
-    yield lambda run: store.request_stop(run, StopIntent())
+    yield lambda run: store.request_stop(StopRequest(target=run))
     store.close()

@@ -7,11 +7,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mcp.server import MCPServer
 
-from frameworks_unmodified.chat import Log, async_tool, blocking_tool
+from frameworks_unmodified.log import Log
 
 if __name__ == "__main__":
     log = Log(Path(sys.argv[1]))
     server = MCPServer("trips", log_level="ERROR")
-    for tool in (blocking_tool(log), async_tool(log)):
+    for tool in log.tools():
         server.tool()(tool)
     server.run("stdio")

@@ -32,10 +32,13 @@ os.environ.update(
     }
 )
 warnings.simplefilter("ignore")
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from tests.adapters.scenarios.chat import Chat  # noqa: E402
+from tests.adapters.scenarios.history import is_valid, shape  # noqa: E402
 
 import stoppable  # noqa: E402
-from frameworks_unmodified.chat import Chat, Log  # noqa: E402
+from frameworks_unmodified.log import Log  # noqa: E402
 from frameworks_unmodified.scenes import SCENES, Scene  # noqa: E402
 from stoppable.testing import ModelServer  # noqa: E402
 
@@ -101,7 +104,7 @@ async def stop(cell: Cell, server: ModelServer, log: Log, handle: Any) -> None:
     cell.model_calls_after = len(server.requests) - requests
     cell.tools_after = log.count("begin") - tools
     final = handle.run.receipt
-    cell.nodes = [f"{plain(f'{node.kind}:{node.name}')} {node.fate}" for node in final.nodes if node.kind != "run"]
+    cell.nodes = [f"{plain(f'{node.kind}:{node.name}')} {node.fate}" for node in final.entries if node.kind != "run"]
     cell.unguarded, cell.blind = list(map(plain, final.unguarded)), final.blind
 
 
@@ -127,35 +130,6 @@ async def ask_again(cell: Cell, chat: Chat, server: ModelServer) -> None:
     await handle.stop("immediate")
     async with asyncio.timeout(_END_SECONDS):
         await handle.outcome()
-
-
-def shape(messages: list[dict[str, Any]]) -> str:
-    """Write a conversation in short: u is the user, A the assistant with so many calls, t the result of a call."""
-    words = []
-    for message in messages:
-        match message["role"]:
-            case "user":
-                words.append("u")
-            case "tool":
-                words.append("t")
-            case "assistant":
-                calls = message.get("tool_calls") or ()
-                words.append("A" + ("+text" if message.get("content") else "") + (f"[{len(calls)}]" if calls else ""))
-    return " ".join(words)
-
-
-def is_valid(messages: list[dict[str, Any]]) -> bool:
-    """Return whether every tool call is answered before anything else is said, as providers demand."""
-    unanswered: set[str] = set()
-    for message in messages:
-        if message["role"] == "tool":
-            if message["tool_call_id"] not in unanswered:
-                return False
-            unanswered.remove(message["tool_call_id"])
-        elif unanswered:
-            return False
-        unanswered |= {call["id"] for call in message.get("tool_calls") or ()}
-    return not unanswered
 
 
 async def measure(kind: type[Chat], scene: Scene, mode: str, log: Log) -> Cell:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from frameworks_unmodified.chat import Chat, Log
+from tests.adapters.scenarios.chat import Chat
+
+from frameworks_unmodified.log import Log
 from stoppable.testing import ModelServer, Reply, ToolCall
 
 _FURTHER_TURNS = 60

@@ -2,8 +2,7 @@
 
 from agent_framework import Agent
 from agent_framework.openai import OpenAIChatCompletionClient
-
-from frameworks_unmodified.chat import INSTRUCTIONS, MODEL, Chat
+from tests.adapters.scenarios.chat import INSTRUCTIONS, MODEL, Chat
 
 
 class AgentFramework(Chat):

@@ -4,8 +4,7 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.tools import AgentTool
 from autogen_core.models import ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-
-from frameworks_unmodified.chat import INSTRUCTIONS, MODEL, Chat
+from tests.adapters.scenarios.chat import INSTRUCTIONS, MODEL, Chat
 
 INFO = ModelInfo(vision=False, function_calling=True, json_output=False, family="unknown", structured_output=False)
 STEPS = 100

@@ -2,8 +2,7 @@
 
 from crewai import LLM, Agent, Crew, Task
 from crewai.tools import tool
-
-from frameworks_unmodified.chat import INSTRUCTIONS, MODEL, Chat
+from tests.adapters.scenarios.chat import INSTRUCTIONS, MODEL, Chat
 
 STEPS = 100
 

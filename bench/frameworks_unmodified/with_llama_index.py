@@ -1,11 +1,12 @@
 """An agent of LlamaIndex."""
 
+import inspect
+
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.memory import Memory
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
-
-from frameworks_unmodified.chat import INSTRUCTIONS, MODEL, Chat
+from tests.adapters.scenarios.chat import INSTRUCTIONS, MODEL, Chat
 
 STEPS = 100
 
@@ -14,8 +15,12 @@ class LlamaIndex(Chat):
     PACKAGES = ("llama-index-core", "llama-index-workflows", "openai")
 
     async def open(self):
-        sync, task = self.tools
-        tools = [FunctionTool.from_defaults(sync), FunctionTool.from_defaults(async_fn=task)]
+        tools = [
+            FunctionTool.from_defaults(async_fn=each)
+            if inspect.iscoroutinefunction(each)
+            else FunctionTool.from_defaults(each)
+            for each in self.tools
+        ]
         if self.delegates:
             booker = self.agent(tools)
 

@@ -8,9 +8,9 @@ import sys
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from openai import AsyncOpenAI
+from tests.adapters.scenarios.chat import MODEL, Chat
 
 from frameworks_unmodified import mcp_server
-from frameworks_unmodified.chat import MODEL, Chat
 
 
 class MCP(Chat):
@@ -21,7 +21,7 @@ class MCP(Chat):
         self.client = AsyncOpenAI(base_url=self.url, api_key="none")
         self.messages = []
         self.stack = contextlib.AsyncExitStack()
-        server = StdioServerParameters(command=sys.executable, args=[mcp_server.__file__, str(self.log.path)])
+        server = StdioServerParameters(command=sys.executable, args=[mcp_server.__file__, str(self.world.path)])
         streams = await self.stack.enter_async_context(stdio_client(server))
         self.session = await self.stack.enter_async_context(ClientSession(*streams))
         await self.session.initialize()

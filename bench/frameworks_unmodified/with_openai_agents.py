@@ -2,8 +2,7 @@
 
 from agents import Agent, OpenAIChatCompletionsModel, Runner, SQLiteSession, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
-
-from frameworks_unmodified.chat import INSTRUCTIONS, MODEL, Chat
+from tests.adapters.scenarios.chat import INSTRUCTIONS, MODEL, Chat
 
 set_tracing_disabled(True)
 TURNS = 100
@@ -22,8 +21,10 @@ class Agents(Chat):
         self.session = SQLiteSession("session")
 
     def agent(self, tools):
-        model = OpenAIChatCompletionsModel(MODEL, self.client)
-        return Agent(name="assistant", instructions=INSTRUCTIONS, model=model, tools=tools)
+        return Agent(name="assistant", instructions=INSTRUCTIONS, model=self.model(), tools=tools)
+
+    def model(self):
+        return OpenAIChatCompletionsModel(MODEL, self.client)
 
     async def close(self):
         await self.client.close()

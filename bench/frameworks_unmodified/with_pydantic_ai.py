@@ -4,8 +4,7 @@ from openai import AsyncOpenAI
 from pydantic_ai import Agent, Tool, UsageLimits, capture_run_messages
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
-
-from frameworks_unmodified.chat import INSTRUCTIONS, MODEL, Chat
+from tests.adapters.scenarios.chat import INSTRUCTIONS, MODEL, Chat
 
 LIMITS = UsageLimits(request_limit=100)
 

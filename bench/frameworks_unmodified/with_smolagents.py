@@ -1,25 +1,36 @@
 """An agent of smolagents, which is blocking code."""
 
 import asyncio
+import inspect
 
-from smolagents import OpenAIModel, ToolCallingAgent, tool
-
-from frameworks_unmodified.chat import INSTRUCTIONS, MODEL, Chat
+from smolagents import OpenAIModel, Tool, ToolCallingAgent
+from tests.adapters.scenarios.chat import INSTRUCTIONS, MODEL, Chat
 
 STEPS = 100
 
 
+class FunctionTool(Tool):
+    output_type = "string"
+
+    def __init__(self, function):
+        self.inputs = {}
+        self.name = function.__name__
+        self.description = function.__doc__
+        self.function = function
+        super().__init__()
+
+    def forward(self):
+        result = self.function()
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
+
+
 class Smolagents(Chat):
     PACKAGES = ("smolagents", "openai")
+    KIND = ToolCallingAgent
 
     async def open(self):
-        sync, task = self.tools
-
-        def book_async() -> str:
-            """Book a trip in a task."""
-            return asyncio.run(task())
-
-        tools, helpers = [tool(sync), tool(book_async)], []
+        self.models = []
+        tools, helpers = [FunctionTool(each) for each in self.tools], []
         if self.delegates:
             helpers = [self.agent(tools, name="helper", description="Books trips.")]
             tools = []
@@ -27,10 +38,14 @@ class Smolagents(Chat):
         self.streaming = self.agent(tools, managed_agents=helpers, stream_outputs=True)
 
     def agent(self, tools, **options):
-        model = OpenAIModel(MODEL, api_base=self.url, api_key="none")
-        return ToolCallingAgent(
-            tools=tools, model=model, instructions=INSTRUCTIONS, max_steps=STEPS, verbosity_level=0, **options
+        self.models.append(OpenAIModel(MODEL, api_base=self.url, api_key="none"))
+        return self.KIND(
+            tools=tools, model=self.models[-1], instructions=INSTRUCTIONS, max_steps=STEPS, verbosity_level=0, **options
         )
+
+    async def close(self):
+        for model in self.models:
+            model.client.close()
 
     def ask(self, text):
         self.main.run(text, reset=False)

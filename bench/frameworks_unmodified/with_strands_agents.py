@@ -2,8 +2,7 @@
 
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
-
-from frameworks_unmodified.chat import INSTRUCTIONS, MODEL, Chat
+from tests.adapters.scenarios.chat import INSTRUCTIONS, MODEL, Chat
 
 
 class Strands(Chat):

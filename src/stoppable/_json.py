@@ -44,8 +44,8 @@ def shallow(value: Any) -> Any:
 
 def load(kind: type[T], data: Any) -> T:
     """Return a record from its JSON form; unknown names are ignored, so that data of newer versions can be read."""
-    found: T = _load(kind, data)
-    return found
+    record: T = _load(kind, data)
+    return record
 
 
 def _load(kind: Any, data: Any) -> Any:

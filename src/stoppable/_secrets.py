@@ -26,7 +26,7 @@ _passwords: set[str] = set()
 
 
 def api_key() -> str | None:
-    """Return the key: from the environment, a file, a systemd credential, or what ``taken`` removed."""
+    """Return the key: from the environment, a file, a systemd credential, or what ``hide`` removed."""
     return _find(KEY, "stoppable-api-key", "the API key") or (_keys[-1] if _keys else None)
 
 
@@ -36,8 +36,8 @@ def store_url() -> str | None:
 
 
 def variable(name: str) -> str | None:
-    """Return an environment variable, even if ``taken`` removed it."""
-    return os.environ.get(name) or next((gone[name] for gone in reversed(_removed) if name in gone), None)
+    """Return an environment variable, even if ``hide`` removed it."""
+    return os.environ.get(name) or next((names[name] for names in reversed(_removed) if name in names), None)
 
 
 def protect(store: str) -> None:
@@ -76,7 +76,7 @@ def inheritable() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def taken(store: object = None) -> Iterator[str | None]:
+def hide(store: object = None) -> Iterator[str | None]:
     """Yield the key, and remove it and the credentials of a store from the environment for the block.
 
     ``/proc`` never shows them again. ``api_key`` and ``variable`` still return them, for a client or a second server in

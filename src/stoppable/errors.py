@@ -5,10 +5,12 @@ BaseException
 Exception
 └── StoppableError
     ├── InvalidArgument           (ValueError) a mode, a time or an agent that makes no sense
+    │   └── AgentNotFound         no agent has this name
     ├── ProcessNotStarted         (OSError) the system refused to start a command; nothing is running
     │   └── CommandNotFound       (FileNotFoundError) there is no such program
     ├── ProcessFailed             (CalledProcessError) check=True, and a code other than 0
-    ├── WorkerDied                an agent process ended before its agent did
+    ├── AgentProcessDied          an agent process ended before its agent did
+    ├── AgentError                the error of a run in another process, as text
     ├── RunNotFound               (LookupError) no run has this id, or it is not yours
     ├── RunConflict               the id belongs to a run that was started by a different request
     ├── RunHeld                   a hold refuses this start until it is released
@@ -29,8 +31,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stoppable._core.outcome import Outcome
-    from stoppable._core.reason import Reason
+    from stoppable._core.values import Outcome, Reason
 
 
 class AgentStopped(BaseException):
@@ -67,6 +68,10 @@ class InvalidArgument(StoppableError, ValueError):
 
 class AgentNotFound(InvalidArgument):
     """No agent has this name; the message lists those that exist."""
+
+
+class AgentError(StoppableError):
+    """The error of a run that another process executed; its type and traceback are in the message."""
 
 
 _HOW = {"stopped": "was stopped", "lost": "is lost"}

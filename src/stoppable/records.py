@@ -5,19 +5,16 @@ Every time in here is of the store's clock, in seconds since 1970; ``_json`` giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal, Self, TypeAlias
 
 from stoppable import _json
-from stoppable._core.labels import check_labels
-from stoppable._core.policy import Limits, Policy
-from stoppable._core.reason import Reason
-from stoppable._core.state import Mode, Rung, Status
 from stoppable._core.stop import Answer, Receipt
-from stoppable.errors import InvalidArgument
+from stoppable._core.values import Limits, Mode, Outcome, Policy, Reason, Rung, Status, check_labels
+from stoppable.errors import AgentError, InvalidArgument
 
 VERSION = 1
 """Of the JSON form of a record."""
@@ -203,14 +200,35 @@ SETTERS: Mapping[str, Callable[[RunRecord, Any], None]] = {name: getattr(RunReco
 """Sets the fields of a new record, in order; much faster than the constructor, and a bulk stop makes thousands."""
 
 
-def changed(record: RunRecord, **changes: Any) -> RunRecord:
+def replace_fields(record: RunRecord, **changes: Any) -> RunRecord:
     """Return a record with some fields changed, as ``dataclasses.replace`` does."""
-    made = object.__new__(RunRecord)
+    copy = object.__new__(RunRecord)
     for set_, value in zip(SETTERS.values(), _values_of(record), strict=True):
-        set_(made, value)
+        set_(copy, value)
     for name, value in changes.items():
-        SETTERS[name](made, value)
-    return made
+        SETTERS[name](copy, value)
+    return copy
+
+
+def outcome_of(record: RunRecord) -> Outcome[Any]:
+    """Return the outcome of a run that has ended from its record."""
+    stored = record.outcome
+    assert stored is not None, "it is over"
+    error = None
+    if stored.error is not None:
+        error = AgentError(f"{stored.error.type}: {stored.error.message}")
+        if stored.error.trace:
+            error.add_note(stored.error.trace)
+    return Outcome(
+        stored.status,
+        stored.reason,
+        stored.rung,
+        stored.clean,
+        stored.result,
+        stored.partial,
+        error,
+        record.ended_at or 0.0,
+    )
 
 
 class EventType(StrEnum):
@@ -265,12 +283,12 @@ class Selector:
 
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    name: str | None = None
+    agent: str | None = None
     key: str | None = None
     all: bool = False
 
     def __post_init__(self) -> None:
-        if not (self.labels or self.all) and self.owner is self.name is self.key is None:
+        if not (self.labels or self.all) and self.owner is self.agent is self.key is None:
             raise InvalidArgument(
                 "an empty selector: give an owner, labels, an agent or a key, or all=True to mean every run"
             )
@@ -281,16 +299,38 @@ class Selector:
     @property
     def is_conversation(self) -> bool:
         """Whether it selects the runs of one key, with or without an owner."""
-        return self.key is not None and self.name is None and not self.labels
+        return self.key is not None and self.agent is None and not self.labels
 
-    def matches(self, *, owner: str | None, labels: Mapping[str, str], name: str, key: str | None) -> bool:
+    def matches(self, *, owner: str | None, labels: Mapping[str, str], agent: str, key: str | None) -> bool:
         """Return whether a run with these properties matches."""
         return (
             (self.owner is None or self.owner == owner)
-            and (self.name is None or self.name == name)
+            and (self.agent is None or self.agent == agent)
             and (self.key is None or self.key == key)
             and (not self.labels or all(labels.get(key) == value for key, value in self.labels.items()))
         )
+
+
+IfUnknown: TypeAlias = Literal["wait", "ignore"] | None
+"""What a stop does that selects no run: wait for one, nothing, or (None) wait only for the first run of a key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest:
+    """A stop, from the caller to the store: what to stop, how, and what else it asks for (see Store.request_stop)."""
+
+    target: str | Selector
+    """The id of a run, or a selector of live runs."""
+    intent: StopIntent = field(default_factory=StopIntent)
+    owner: str | None = None
+    """The only owner whose runs it may stop; None for every owner."""
+    hold: bool = False
+    """Whether it also refuses new starts that its selector matches."""
+    dry_run: bool = False
+    if_unknown: IfUnknown = "ignore"
+    idempotency_key: str | None = None
+    asked_at: float | None = None
+    """When the stop was requested, if runs were stopped before the store got it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,12 +374,32 @@ class StopResult:
     """If it found no run and waits for one: until when."""
 
 
+class BulkStop(tuple[Receipt, ...]):  # noqa: SLOT001 - a subclass of tuple cannot have slots
+    """The receipts of the matching runs, in a tuple; the runs below one of them are in its receipt."""
+
+    hold: Hold | None
+    """The hold that was placed."""
+    waits_until: float | None
+    """If the key had no live run: the next run of the key that starts before this time is stopped before it begins."""
+
+    def __new__(cls, receipts: Iterable[Receipt], hold: Hold | None, waits_until: float | None = None) -> Self:
+        """Create it from receipts, the hold, and the time until which the stop waits."""
+        bulk = super().__new__(cls, receipts)
+        bulk.hold = hold
+        bulk.waits_until = waits_until
+        return bulk
+
+    def __getnewargs__(self) -> tuple[tuple[Receipt, ...], Hold | None, float | None]:
+        """Support copying and pickling."""
+        return tuple(self), self.hold, self.waits_until
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """The runs to list."""
 
     status: frozenset[Status] = frozenset()
-    name: str | None = None
+    agent: str | None = None
     owner: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     parent_id: str | None = None
@@ -352,7 +412,7 @@ class Filter:
         return (
             (not self.status or record.status in self.status)
             and self.owner in {None, record.owner}
-            and self.name in {None, record.name}
+            and self.agent in {None, record.name}
             and self.parent_id in {None, record.parent_id}
             and self.key in {None, record.key}
             and not (self.roots and record.parent_id is not None)

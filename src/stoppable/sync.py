@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from stoppable._engine.blocking import BlockingHandle, call, sleep, spawn
 from stoppable._engine.open_run import open_run
-from stoppable._engine.processes.calls import open_process_sync as open_process
-from stoppable._engine.processes.calls import run_process_sync as run_process
 from stoppable._engine.processes.process import BlockingProcess
+from stoppable._engine.processes.process import open_process_sync as open_process
+from stoppable._engine.processes.process import run_process_sync as run_process
 from stoppable.supervisor.blocking import Supervisor
 
 __all__ = [

@@ -4,9 +4,9 @@ import asyncio
 import threading
 
 import stoppable
-from stoppable.adapters.branches import UnderWay, Unit
+from stoppable.adapters._shared import CurrentSpan, Span, TurnProgress
 
-DEADLINE = 30
+DEADLINE = 100
 
 
 async def stopped(body):
@@ -30,7 +30,7 @@ async def branch(units, own):
 
 async def test_it_waits_for_a_call_that_another_branch_has_in_flight():
     async def body():
-        units, call, first = UnderWay(), Unit(None), Unit(None)
+        units, call, first = TurnProgress(CurrentSpan("test")), Span(None), Span(None)
         units.add(call)
         units.add(first)
         waiting = asyncio.create_task(branch(units, first))
@@ -45,9 +45,9 @@ async def test_it_waits_for_a_call_that_another_branch_has_in_flight():
 
 async def test_two_branches_that_have_both_noticed_it_do_not_wait_for_each_other():
     async def body():
-        units, parent = UnderWay(), Unit(None)
+        units, parent = TurnProgress(CurrentSpan("test")), Span(None)
         units.add(parent)  # it waits for both
-        for own in (first := Unit(parent), second := Unit(parent)):
+        for own in (first := Span(parent), second := Span(parent)):
             units.add(own)
         await asyncio.gather(branch(units, first), branch(units, second))
 
@@ -58,7 +58,7 @@ async def test_a_call_that_ends_on_a_thread_just_before_the_wait_begins_is_notic
     """The branch has seen the call and is about to wait; if it was not woken, it would wait for all of its grace."""
 
     async def body():
-        units, call, first = UnderWay(), Unit(None), Unit(None)
+        units, call, first = TurnProgress(CurrentSpan("test")), Span(None), Span(None)
         units.add(call)
         units.add(first)
         loop = asyncio.get_running_loop()
@@ -79,13 +79,13 @@ async def test_a_call_that_ends_on_a_thread_just_before_the_wait_begins_is_notic
 
 async def test_threads_begin_and_end_calls_while_a_branch_looks():
     async def body():
-        units = UnderWay()
-        first = Unit(None)
+        units = TurnProgress(CurrentSpan("test"))
+        first = Span(None)
         units.add(first)
 
         def calls():
             for _ in range(200):
-                units.add(one := Unit(None))
+                units.add(one := Span(None))
                 units.end(one)
 
         threads = [threading.Thread(target=calls) for _ in range(20)]
@@ -101,7 +101,7 @@ async def test_threads_begin_and_end_calls_while_a_branch_looks():
 
 
 def test_a_turn_of_plain_functions_has_no_loop_to_wake():
-    units, call = UnderWay(), Unit(None)
+    units, call = TurnProgress(CurrentSpan("test")), Span(None)
     with units.suspended(call):
         pass
     units.end(call)

@@ -11,14 +11,25 @@ FRAMEWORKS = {
     "adk": ("google/adk", "google-adk"),
     "a2a": ("a2a/server/routes", "a2a-sdk"),
     "langgraph": ("langgraph", "langgraph"),
+    "llama_index": ("llama_index/core", "llama-index-core"),
+    "openai_agents": ("agents", "openai-agents"),
+    "mcp": ("mcp", "mcp"),
     "openhands": ("openhands/sdk", "openhands-sdk"),
+    "agent_framework": ("agent_framework", "agent-framework"),
+    "smolagents": ("smolagents", "smolagents"),
+    "strands": ("strands", "strands-agents"),
+    "autogen": ("autogen_agentchat", "autogen-agentchat"),
+    "crewai": ("crewai", "crewai"),
+    "pydantic_ai": ("pydantic_ai", "pydantic-ai"),
+    "transformers": ("transformers", "transformers"),
+    "claude_agent_sdk": ("claude_agent_sdk", "claude-agent-sdk"),
 }
 
 
 def imported(adapter, path):
     """Return the last line of the error that the import of an adapter ends with."""
     code = f"import sys; sys.path.insert(0, {str(path)!r}); import stoppable.adapters.{adapter}"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     return done.stderr.strip().splitlines()[-1]
 
@@ -30,7 +41,7 @@ def test_one_that_is_not_installed(adapter, tmp_path):
     if "/" not in package:
         (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('none', name={package!r})")
     said = imported(adapter, tmp_path)
-    assert said.startswith(f"ImportError: {name} is not installed: {pip_install(adapter)}")
+    assert said.startswith(f"ImportError: {name} is not installed: {pip_install(adapter.replace('_', '-'))}")
 
 
 @pytest.mark.parametrize("adapter", FRAMEWORKS)

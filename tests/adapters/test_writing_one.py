@@ -131,7 +131,7 @@ async def test_a_conversation_is_stopped_by_its_key_and_its_history_is_sealed(ad
     assert (receipt.status, receipt.in_flight) == ("stopped", ("tool:search",))
     assert framework.history == ["why", "call search", "stopped search"]
     await until(framework.cancelled.is_set)
-    assert {node.name: node.fate for node in (await handle.receipt()).nodes if node.kind == "tool"} == {
+    assert {node.name: node.fate for node in (await handle.receipt()).entries if node.kind == "tool"} == {
         "search": "cancelled"
     }
     await until(lambda: adapter.ended)
@@ -169,7 +169,7 @@ async def test_a_sub_agent_on_a_bare_thread_is_a_child_and_stops(adapter):
     await until(begun.is_set)
     await handle.stop()
     await handle.outcome()
-    names = [node.name for node in (await handle.receipt()).nodes if node.kind == "run"]
+    names = [node.name for node in (await handle.receipt()).entries if node.kind == "run"]
     assert (names, len(found)) == (["body", "researcher"], 1)
 
 

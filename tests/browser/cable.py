@@ -39,7 +39,7 @@ class Cable:
         self._do(self._close())
 
     def _do(self, work):
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     async def _listen(self):
         self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self._port)
@@ -51,20 +51,26 @@ class Cable:
         for writer in self._writers:
             writer.transport.abort()
         await asyncio.sleep(0)
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:  # a connection may just be accepted
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
 
     async def _pass_on(self, reader, writer):
-        there, back = await asyncio.open_connection("127.0.0.1", int(self._upstream))
-        self._writers |= {writer, back}
+        with self._cutting(writer):  # from now on: it may be pulled out before the server is reached
+            there, back = await asyncio.open_connection("127.0.0.1", int(self._upstream))
+            with self._cutting(back):
+                await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+
+    @contextlib.contextmanager
+    def _cutting(self, writer):
+        self._writers.add(writer)
         try:
-            await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
+            yield
         finally:
-            self._writers -= {writer, back}
+            self._writers.discard(writer)
             writer.transport.abort()
-            back.transport.abort()
 
     async def _pump(self, reader, writer):
         with contextlib.suppress(ConnectionError):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from stoppable._core.ids import new_id
+from stoppable._core.values import new_id
 
 from ..ports import held_port
 from ..served import DEADLINE, Server
@@ -29,7 +29,8 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 30_000  # milliseconds: only a defect takes so long
+PATIENCE = 60_000  # milliseconds: only a defect takes so long
+ASKERS = {"asker", "deaf", "tidy"}  # they note that they are inside their call
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +55,7 @@ class Served:
         self._store = f"sqlite:///{folder}/runs.db"
         self._environment = {"UI_GATES": str(self.gates), **environment}
         self._server = None
-        self.http = httpx.Client(timeout=DEADLINE, verify=False)  # certificates load slowly
+        self.http = httpx.Client(timeout=3 * DEADLINE, verify=False)  # certificates load slowly
         self.key = environment.get("STOPPABLE_API_KEY")
         self.url = f"http://127.0.0.1:{self._port}"
 
@@ -85,13 +86,19 @@ class Served:
         (self.gates / name).touch()
 
     def until_it_asks(self, run_id):
-        """Wait until a run of ``asker`` is inside its model call."""
-        wait_until((self.gates / f"asks-{run_id}").exists)
+        """Wait until a run is inside its call, such as one of ``asker`` or ``deaf``."""
+        wait_until((self.gates / f"asks-{run_id}").exists, 120)
+
+    def until_it_is(self, run_id, *statuses):
+        """Wait until the record of a run has one of some statuses."""
+        wait_until(lambda: self.ask("GET", f"/runs/{run_id}")["status"] in statuses, 60)
 
     def start(self, agent, run_id=None, **more):
-        """Start a run and return its id."""
+        """Start a run and return its id; a stop before it is inside its call would end it at once."""
         run_id = run_id or f"{agent}-{new_id()[:6]}"
         self.ask("POST", "/runs", json={"agent": agent, "runId": run_id, **more})
+        if agent in ASKERS:
+            self.until_it_asks(run_id)
         return run_id
 
     def ask(self, method, path, **options):
@@ -138,11 +145,15 @@ class Watched:
         self._allowed = []
         page.on("console", lambda message: message.type in {"error", "warning"} and self._note(message.text))
         page.on("pageerror", lambda error: self._note(str(error)))
-        page.on("request", lambda request: self.origins.add("{0.scheme}://{0.netloc}".format(urlsplit(request.url))))
+        page.on("request", lambda request: self._note_origin(urlsplit(request.url)))
 
     def allow(self, pattern):
         """Say that a message is expected: a browser writes about every request that fails."""
         self._allowed.append(pattern)
+
+    def _note_origin(self, url):
+        if url.scheme != "blob":  # made by the page itself
+            self.origins.add(f"{url.scheme}://{url.netloc}")
 
     def _note(self, text):
         self.wrong.append(text)

@@ -2,24 +2,24 @@
 
 from playwright.sync_api import expect
 
-from stoppable.testing import Gate, Reply
+from stoppable.testing import Pause, Reply
 
 from ..server.test_fastapi_page import WORDS, changed, serving
 
 
 def test_stop_keeps_what_has_arrived_and_the_next_turn_works(browser, tmp_path):
-    gate = Gate()
+    pause = Pause()
     with serving(changed(), tmp_path) as (url, model):
-        model.script(Reply(WORDS, gate=gate), Reply("again"))
+        model.script(Reply(WORDS, pause=pause), Reply("again"))
         page = browser.new_page()
         page.goto(url)
         page.get_by_role("textbox").fill("why?")
         page.get_by_role("button", name="Send").click()
-        gate.release(2)
+        pause.release(2)
         expect(page.get_by_role("main")).to_have_text("one two")
         page.get_by_role("button", name="Stop", exact=True).click()
         expect(page.get_by_role("button", name="Stop now")).to_be_visible()
-        gate.release(1)
+        pause.release(1)
         expect(page.get_by_role("button", name="Stopped")).to_be_disabled()
         page.get_by_role("textbox").fill("go on")
         page.get_by_role("button", name="Send").click()

@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import expect
 
-from stoppable._core.ids import new_id
+from stoppable._core.values import new_id
 
 from ..waiting import wait_until
 from .test_stop import LONG, button
@@ -58,7 +58,8 @@ def test_many_are_previewed_stopped_followed_held_and_released(shared, page):
     dialog = page.get_by_role("dialog")
     for run in runs:
         expect(dialog.get_by_text(run)).to_be_visible()
-    assert shared.ask("GET", f"/runs/{runs[0]}")["status"] == "running"  # it was a preview
+    shared.until_it_is(runs[0], "running")
+    assert shared.ask("GET", f"/runs/{runs[0]}")["stop"] is None  # it was a preview
     dialog.get_by_label("Reason").fill("budget is used up")
     dialog.get_by_label("Also refuse new starts").check()
     dialog.get_by_role("button", name="Stop 3 runs").click()

@@ -26,6 +26,8 @@ async def who(request: Request) -> Principal:
     name = request.headers.get("authorization", "").removeprefix("Bearer ")
     if not name:
         raise Problem(401, "unauthenticated", "send a key")
+    if name == "auditor":
+        return Principal(sees_all=True, actor=name, scopes="read audit")
     return Principal(owner=name, actor=name)
 
 
@@ -66,3 +68,28 @@ def test_another_owner_sees_nothing(url, watched):
     assert page.locator("[data-run^='of-ann']").count() == 0
     page.goto(f"{url}/#/runs/of-ann")
     expect(page.get_by_text("There is no such run")).to_be_visible()
+
+
+def test_who_may_only_read_is_offered_nothing_else(url, watched):
+    page = watched.page
+    watched.allow("401")
+    started = {"agent": "napper", "runId": "looked-at"}
+    made = httpx.post(f"{url}/runs", json=started, headers={"Authorization": "Bearer ann"}, timeout=DEADLINE).json()
+    page.goto(url)
+    page.get_by_label("Key").fill("auditor")
+    page.get_by_role("button", name="Open").click()
+    expect(page.locator(f"[data-run='{made['id']}'] .chip")).to_be_visible()
+    expect(page.get_by_role("link", name="Audit")).to_be_visible()
+    offers = page.get_by_role("button", name="Stop").or_(page.get_by_role("link", name="Start"))
+    expect(offers).to_have_count(0)
+    for address, ready in (
+        (f"#/runs/{made['id']}", page.get_by_text("in flight: tool nap")),
+        ("#/agents", page.get_by_role("heading", name="napper")),
+        ("#/start/napper", page.get_by_text("You may not start runs here")),
+    ):
+        page.evaluate("(to) => (location.hash = to)", address)
+        expect(ready).to_be_visible()
+        expect(offers).to_have_count(0)
+        page.keyboard.press("Escape")
+    record = httpx.get(f"{url}/runs/{made['id']}", headers={"Authorization": "Bearer ann"}, timeout=DEADLINE).json()
+    assert record["stop"] is None

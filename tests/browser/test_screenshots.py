@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,10 @@ def scene(server):
     done = server.start("trip", "trip-oslo", input=oslo, labels=TEAM, owner="ann", policy={"grace": 600.0})
     booked(server, done)
     server.ask("POST", f"/runs/{done}/stop", json={"reason": "wrong city"})
+    time.sleep(1.2)  # so that there is something to see of the stop
     server.open_gate("oslo")
     booked(server, done, calls={"tool:book"}, status="stopping")
+    time.sleep(0.8)
     server.ask("POST", f"/runs/{done}/stop?wait=60", json={"mode": "immediate"})
     lost = server.start("importer", "import-7", input={"gate": "x"}, labels={"team": "data"}, owner="bob", policy=SHORT)
     in_flight(server, lost, 1)

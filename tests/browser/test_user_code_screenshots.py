@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from ..examples.user_code import Running
 from ..waiting import wait_until
 from .test_screenshots import LARGEST
-from .test_user_code import button, chip, in_flight, run
+from .test_user_code import button, chip, in_flight, open_page, run
 
 RESEARCH = """\
 async def run(input_dict, tools):
@@ -58,7 +58,7 @@ def test_a_run_is_stopped(app, browser, tmp_path, name, options):
         path.write_bytes(page.screenshot())
         assert path.stat().st_size < LARGEST
 
-    page.goto(app.url)
+    open_page(page, app)
     page.get_by_label("Agent", exact=True).fill("reader")
     page.get_by_label("Code").fill(READER)
     button(page, "Save").click()
@@ -67,7 +67,7 @@ def test_a_run_is_stopped(app, browser, tmp_path, name, options):
     expect(chip(page)).to_have_attribute("data-status", "success")
     run(page, RESEARCH, '{"topic": "stop buttons", "seconds": 600}', name="research")
     expect(page.get_by_text("reading page 2")).to_be_visible()
-    wait_until(lambda: "llm:scripted/page-2" in in_flight(page, tree=True), 30)
+    wait_until(lambda: "llm:scripted/page-2" in in_flight(page, tree=True), 60)
     button(page, "Stop").click()
     expect(button(page, "Stopping… (after current LLM call completes)")).to_be_disabled()
     expect(page.locator("#history .chip[data-status='stopping']")).to_have_count(1)

@@ -4,8 +4,8 @@ type Status = "pending" | "running" | "stopping" | "completed" | "failed" | "sto
 type Rung = { rung: string; at: number };
 type Step = { rung: string; after: number };
 /** A press that was sent, and what came of that. */
-type Sent = { mode: Mode; failed?: string; receipt?: any };
-type Reason = { kind: string; message: string; actor: string | null; at: number; cause: string | null };
+type Sent = { mode: Mode; failed?: string };
+type Reason = { kind: string; message: string; actor: string | null; at: number; cause: string | null; source: string | null };
 type Policy = { grace: number; interrupt: number; cancel: number; kill: number };
 
 /** What the button shows. */
@@ -19,9 +19,13 @@ type Shown = {
   endedAt: number | null;
   actor: string | null;
   left: readonly string[];
+  silent: readonly string[];
   late: number | null;
   blind: boolean;
   error: string | null;
+  isUnrecorded?: boolean;
+  /** Whether the page says elsewhere why it failed. */
+  isExplained?: boolean;
 };
 
 type Summary = {
@@ -55,7 +59,7 @@ type Receipt = {
   mode: Mode | null;
   reason: Reason | null;
   inFlight: string[];
-  nodes: Became[];
+  entries: Became[];
   enteredAfter: string[];
   libraryThreads: string[];
   unguarded: string[];
@@ -100,6 +104,7 @@ type Run = {
   lastEvent: number;
   input?: unknown;
 };
+type Caller = { owner: string | null; seesAll: boolean; actor: string | null; scopes: string[] };
 type RunEvent = { runId: string; seq: number; at: number; type: string; data: any };
 
 type Schema = {
@@ -138,6 +143,8 @@ type Bar = {
   from: number;
   to: number | null;
   fate: string | null;
+  isUnrecorded: boolean;
+  key: number;
   number: number | null;
 };
 type Lane = { run: Summary; depth: number; bars: Bar[] };
@@ -148,6 +155,15 @@ type Page = { element: HTMLElement; title: string; close?: () => void; escape?: 
 /** Takes an event of a stream; true: it wants no more. */
 type Take = (event: string, data: any, id: string) => boolean | void;
 
+/** What an element is filled with. */
+type Child = Node | string | number | null | undefined | false;
+
+type Lasting = { startedAt: number | null; createdAt: number; endedAt: number | null };
+
+/** A field of a form; a value of undefined is left out. */
+type Field = { element: HTMLElement[]; value: () => unknown };
+type MakeControl = (schema: Schema, isRequired: boolean) => { element: HTMLElement; value: () => unknown };
+
 /** What `h("p.meta")` makes. */
 type ElementOf<T extends string> = T extends `${infer Tag}.${string}` ? ElementOf<Tag> : T extends keyof HTMLElementTagNameMap ? HTMLElementTagNameMap[T] : never;
 
@@ -155,5 +171,6 @@ type ElementOf<T extends string> = T extends `${infer Tag}.${string}` ? ElementO
 type Failure = Error & { status: number };
 
 type View = { from: number; to: number };
-type RunFilter = { status: Set<string>; agent: string; owner: string; label: string; text: string; subs: boolean };
+type RunFilter = { status: Set<string>; agent: string; owner: string; label: string; text: string; since: string; sort: string; subs: boolean };
+type Scale = import("../../src/stoppable/server/ui/layout.js").Scale;
 type RunHistory = import("../../src/stoppable/server/ui/history.js").History;

@@ -45,6 +45,18 @@ async def listening() -> None:
         await stoppable.sleep(3600)
 
 
+async def take(stop: stoppable.RemoteStop) -> str:
+    """Take the cancel, as a service that never says whether it has ended."""
+    return "told"
+
+
+@stoppable.agent
+async def asking() -> None:
+    """Wait for a service that cannot confirm its end."""
+    async with stoppable.remote("elsewhere", tell=take, ref={}):
+        await stoppable.sleep(3600)
+
+
 async def both(gate):
     children = [await stoppable.spawn(asker, gate) for _ in range(2)]
     return [await child.result() for child in children]
@@ -57,17 +69,33 @@ async def family(gate: str = "never") -> list[str]:
 
 
 @stoppable.agent
+async def crowd(count: int = 60, gate: str = "never") -> list[str]:
+    """Many askers side by side."""
+    children = [await stoppable.spawn(asker, gate) for _ in range(count)]
+    return [await child.result() for child in children]
+
+
+@stoppable.agent
+async def wide(count: int = 40) -> None:
+    """Forty calls at once; three of them go on, the others end one after the other."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            group.create_task(call("tool", f"fetch_{number}", 0.2 + number * 0.02 if number < count - 3 else 3600))
+
+
+@stoppable.agent
 async def planned(gate: str = "never") -> list[str]:
     """A call that ends, and then two askers side by side."""
     await call("llm", "plan", 0)
     return await both(gate)
 
 
-@stoppable.agent
+@stoppable.agent(policy=stoppable.Policy(grace=600.0, cancel=600.0, kill=600.0))
 async def tidy(gate: str = "never") -> None:
     """Clean up for as long as the gate is closed, whatever happens."""
     try:
         async with stoppable.boundary("tool", "work"):
+            (GATES / f"asks-{stoppable.current_run().id}").touch()
             await asyncio.sleep(3600)
     finally:
         while not (GATES / gate).exists():
@@ -78,9 +106,16 @@ async def tidy(gate: str = "never") -> None:
 
 
 @stoppable.agent
+async def commands() -> None:
+    """Run a command that goes on."""
+    await stoppable.run_process(["sleep", "3600"])
+
+
+@stoppable.agent
 def deaf(gate: str) -> str:
     """Hear of no stop, on a thread that nobody can end."""
     with stoppable.boundary("tool", "block"):
+        (GATES / f"asks-{stoppable.current_run().id}").touch()
         while not (GATES / gate).exists():
             time.sleep(0.02)
     return "woke up"
@@ -101,6 +136,27 @@ async def hostile(length: int = 5_000_000) -> str:
     stoppable.emit("<b>step</b>", html="<script>window.pwned = true</script>")
     await stoppable.sleep(3600)
     return "over"
+
+
+@stoppable.agent
+async def streams() -> str:
+    """Say two lines, and then something else."""
+    stoppable.append_partial("line 1\n")
+    stoppable.append_partial("line 2\n")
+    return "all done"
+
+
+@stoppable.agent
+async def chatty(events: int = 10_050) -> None:
+    """Emit more than a log keeps while a call is open, and then go on in another call."""
+    async with stoppable.boundary("tool", "first"):
+        for number in range(events):
+            stoppable.emit("step", number=number)
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+    async with stoppable.boundary("tool", "second"):
+        (GATES / f"asks-{stoppable.current_run().id}").touch()
+        await asyncio.sleep(3600)
 
 
 @stoppable.agent

@@ -71,9 +71,9 @@ async def works_in_an_executor(desk):
 
 
 async def runs_an_asyncio_subprocess(desk):
-    process = await asyncio.create_subprocess_exec(*desk.command())
-    desk.note(process.pid)
-    await process.wait()
+    desk.process = await asyncio.create_subprocess_exec(*desk.command())
+    desk.note(desk.process.pid)
+    await desk.process.wait()
 
 
 async def calls_a_deaf_tool(desk):

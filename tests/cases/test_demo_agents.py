@@ -7,7 +7,7 @@ import pytest
 
 import stoppable
 from stoppable.demo import AGENTS, demo_model
-from stoppable.demo import model as demo_model_module
+from stoppable.demo import agents as demo_agents
 
 
 @pytest.fixture
@@ -87,15 +87,15 @@ async def test_a_blocked_thread_is_lost_and_named(supervisor):
     await seen(supervisor, handle, lambda event: event.type == "entered")
     receipt = await supervisor.stop(handle.id, "kill", wait=30)
     assert receipt.status == "lost"
-    assert any("agents.py" in node.name for node in receipt.nodes)
+    assert any("agents.py" in node.name for node in receipt.entries)
 
 
 def test_a_key_alone_spends_no_money(monkeypatch):
     for name in ("OPENAI_BASE_URL", "OPENAI_MODEL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    assert demo_model_module.is_scripted()
-    assert "Authorization" not in demo_model_module._headers()
+    assert demo_agents.is_scripted()
+    assert "Authorization" not in demo_agents._headers()
 
 
 def test_a_real_model_is_named_by_the_environment(monkeypatch):
@@ -103,10 +103,10 @@ def test_a_real_model_is_named_by_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_MODEL", "gpt")
     with demo_model() as url:
         assert url == "https://api.openai.com/v1"
-    connection, path = demo_model_module._connect(url)
+    connection, path = demo_agents._connect(url)
     assert (connection.host, connection.port, path) == ("api.openai.com", 443, "/v1/chat/completions")
-    assert demo_model_module._headers()["Authorization"] == "Bearer secret"
-    assert demo_model_module._body("hi")["model"] == "gpt"
+    assert demo_agents._headers()["Authorization"] == "Bearer secret"
+    assert demo_agents._body("hi")["model"] == "gpt"
 
 
 async def test_an_error_of_the_model_is_the_error_of_the_run(supervisor, monkeypatch):

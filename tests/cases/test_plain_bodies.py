@@ -6,7 +6,7 @@ import inspect
 import os
 
 import pytest
-from tests.waiting import until
+from tests.waiting import until, until_its_loop_knows
 
 import stoppable
 from stoppable._engine.processes import table
@@ -94,6 +94,7 @@ async def test_a_subprocess_is_not_orphaned(desk):
     assert (await handle.outcome()).status == "stopped"
     with pytest.raises(ProcessLookupError):
         os.kill(desk.notes[0], 0)
+    await until_its_loop_knows(desk.process)
 
 
 # The eight cases of a cancel token per conversation, and two of its terminal and its delegates

@@ -8,7 +8,7 @@ from tests.waiting import until
 
 import stoppable
 from stoppable.demo.agents import stepper
-from stoppable.demo.three_runs import Scenario, play, wrong
+from stoppable.demo.three_runs import Scenario, list_mistakes, play
 
 EXAMPLE = Path(__file__).parents[2] / "examples/three_runs.py"
 
@@ -50,7 +50,7 @@ async def test_the_demo_plays_the_same_in_real_time():
     scenario = Scenario(seconds=0.1)
     async with stoppable.Supervisor() as supervisor:
         records = await play(supervisor, scenario, lambda label, event: told.append((label, event.type)))
-    assert wrong(records, scenario) == []
+    assert list_mistakes(records, scenario) == []
     steps = {label: told.count((label, "progress")) for label in "ABC"}
     assert steps == {"A": 10, "B": steps["B"], "C": 10}
     assert 3 <= steps["B"] < 10  # on a busy machine the stop may come a step later; the clock above is exact
@@ -64,7 +64,7 @@ def test_a_wrong_status_is_found():
             self.outcome = None
 
     records = {"A": Ended("completed"), "B": Ended("completed"), "C": Ended("lost")}
-    assert wrong(records, Scenario()) == [
+    assert list_mistakes(records, Scenario()) == [
         "B is completed, not stopped",
         "C is lost, not completed",
         "B kept 0 steps, not 3",

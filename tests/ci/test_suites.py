@@ -14,15 +14,16 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 RUN = (ROOT / ".ci/run").read_text()
 # too long for a landing, a part of another target, or about tests that are known to fail
 BY_HAND = {
+    "test-crewai",
+    "test-transformers",
     "test-a2a-conformance",
-    "test-a2a-conformance-with",
     "test-flaky",
     "test-host",
     "test-instrumented",
     "test-langgraph-upstream",
+    "test-ui-random",
     "test-mutants-all",
     "test-openhands-upstream",
-    "test-openhands-with",
     "test-version",
 }
 
@@ -49,12 +50,16 @@ def minutes(suites, names):
     return sum(suite.minutes for suite in suites.SUITES if suite.name in names)
 
 
+def every_target(suites):
+    return {*suites.targets_of(MAKEFILE), *(suite.name for suite in suites.suites.SUITES)}
+
+
 def by_themselves(chosen):
     return {name for name, reason in chosen.items() if not reason.startswith("its turn")}
 
 
 def test_a_change_of_one_adapter_chooses_its_suite(choose):
-    assert by_themselves(choose("src/stoppable/adapters/adk/turn.py", "CHANGELOG.md")) == {"test-adk"}
+    assert by_themselves(choose("src/stoppable/adapters/adk/turns.py", "CHANGELOG.md")) == {"test-adk"}
 
 
 def test_a_change_of_its_tests_chooses_a_suite(choose):
@@ -62,7 +67,7 @@ def test_a_change_of_its_tests_chooses_a_suite(choose):
 
 
 def test_a_change_of_what_some_adapters_share_chooses_those(choose):
-    assert by_themselves(choose("src/stoppable/adapters/branches.py")) == {"test-adk", "test-langgraph"}
+    assert by_themselves(choose("src/stoppable/adapters/_shared.py")) == {"test-adk", "test-langgraph"}
 
 
 def test_a_folder_does_not_stand_for_another_that_begins_with_its_name(choose):
@@ -109,13 +114,26 @@ def test_what_has_changed_itself_is_chosen_also_if_it_takes_too_long(suites, cho
     )
 
 
+def test_a_landing_that_would_take_too_long_leaves_older_packages_to_another(suites):
+    every = {suite.name for suite in suites.SUITES}
+    repeating = {suite.name for suite in suites.SUITES if suite.older}
+    assert suites.shortened(suites.SUITES, ["test-adk"], 0) == set()
+    few = [suites.Suite(name=f"test-{number}", minutes=2, older=1) for number in range(26)]
+    turns = [suites.shortened(few, {suite.name for suite in few}, turn) for turn in range(26)]
+    for short in turns:
+        assert suites.ALWAYS + 2 * len(few) - len(short) <= suites.LONGEST
+    assert not set.intersection(*turns), "each is run as a whole in some landing"
+    assert suites.shortened(suites.SUITES, every, 3) <= repeating
+    assert all(len(suite.steps) != 1 and suite.older < suite.minutes for suite in suites.SUITES if suite.older)
+
+
 def test_the_same_change_is_always_answered_with_the_same_suites(choose):
     assert choose("src/stoppable/_core/node.py", turn=5) == choose("src/stoppable/_core/node.py", turn=5)
 
 
 def test_every_suite_of_the_makefile_is_always_run_or_takes_its_turn(suites):
     always = set(re.findall(r"^step make ([\w-]+)", RUN, re.MULTILINE))
-    targets = {name for name in suites.targets_of(MAKEFILE) if re.match(r"test(-|$)|model$", name)}
+    targets = {name for name in every_target(suites) if re.match(r"test(-|$)|(model|release)$", name)}
     assert {suite.name for suite in suites.SUITES} | always & targets | BY_HAND == targets
 
 
@@ -137,8 +155,8 @@ def test_make_help_lists_every_target_that_is_explained(suites):
     listed = subprocess.run(
         ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    explained = {name for name, text in suites.targets_of(MAKEFILE).items() if "##" in text.partition("\n")[0]}
-    assert {line.split()[0] for line in listed.stdout.splitlines()} == explained
+    parts = {"host-environment", "test-version"}  # of other targets
+    assert sorted(line.split()[0] for line in listed.stdout.splitlines()) == sorted(every_target(suites) - parts)
 
 
 @pytest.fixture
@@ -152,7 +170,8 @@ def clone(tmp_path):
         ).stdout.strip()
 
     (tmp_path / ".ci").mkdir()
-    for name in (".ci/suites", "pyproject.toml", "Makefile"):
+    (tmp_path / "tools").mkdir()
+    for name in (".ci/suites", "pyproject.toml", "Makefile", "tools/suites.py"):
         (tmp_path / name).write_text((ROOT / name).read_text())
     git("init", "-q")
     git("add", ".")
@@ -170,14 +189,14 @@ def chosen_in(clone, *arguments):
 
 
 def test_it_reads_the_change_from_the_history(clone, suites):
-    target = "test-fleet: ## keep runs"
-    makefile = clone / "Makefile"
-    assert target in makefile.read_text()
-    makefile.write_text(makefile.read_text().replace(target, target + " and"))
+    for name, text in {"Makefile": "model: ## model-check", "tools/suites.py": 'about="keep runs'}.items():
+        assert text in (clone / name).read_text()
+        (clone / name).write_text((clone / name).read_text().replace(text, text + " and"))
     pyproject = clone / "pyproject.toml"
     pyproject.write_text(pyproject.read_text().replace('"tqdm>=', '"tqdm>'))
     names, reasons = chosen_in(clone)
-    assert re.search(r"^test-fleet +its target in the Makefile", reasons, re.MULTILINE)
+    assert re.search(r"^model +what it runs has changed", reasons, re.MULTILINE)
+    assert re.search(r"^test-fleet +what it runs has changed", reasons, re.MULTILINE)
     assert re.search(r"^test-libraries +'libraries' in pyproject", reasons, re.MULTILINE)
     assert names == [name for name in (suite.name for suite in suites.SUITES) if name in names]
     assert len(names) < len(suites.SUITES)
@@ -186,8 +205,9 @@ def test_it_reads_the_change_from_the_history(clone, suites):
 def test_without_the_landed_commit_every_suite_is_chosen(clone, suites):
     (clone / ".ci/landed").write_text("0" * 40)
     names, reasons = chosen_in(clone)
-    assert names == [suite.name for suite in suites.SUITES]
+    assert [name.removesuffix(":newest") for name in names] == [suite.name for suite in suites.SUITES]
     assert "not in this history" in reasons
+    assert re.search(r"^test-versions .*; newest packages only$", reasons, re.MULTILINE)
 
 
 def test_every_suite_can_be_asked_for(clone, suites):

@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from stoppable._core.ids import new_id
+from stoppable._core.values import new_id
 from stoppable.cli import screen
-from stoppable.cli.app import command_line
+from stoppable.cli.command_line import command_line
 from stoppable.client import Client
 
 

@@ -1,5 +1,6 @@
 """A real terminal: a command on a pseudo-terminal, with a keyboard."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -12,7 +13,7 @@ import termios
 import time
 from pathlib import Path
 
-DEADLINE = 30
+DEADLINE = 90  # only a defect takes so long, also where everything else is busy
 CTRL_C = b"\x03"
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>78]|\r")
 TESTS = Path(__file__).parents[1]
@@ -36,11 +37,11 @@ class Terminal:
         self._pid, self._fd = pty.fork()
         if self._pid == 0:  # pragma: no cover - the command
             os.chdir(TESTS)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))  # before it looks
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores it for what runs in the background
             if is_background:
                 _stay_in_the_foreground()
             os.execve(sys.executable, [sys.executable, *program, *arguments], variables)
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def __enter__(self):
         return self
@@ -68,6 +69,15 @@ class Terminal:
         """Return how often it has gone to sleep, if it sleeps."""
         status = Path(f"/proc/{self._pid}/status").read_text()
         return re.search(r"^voluntary.*", status, re.MULTILINE)[0] if "State:\tS" in status else None
+
+    def executes(self, program):
+        """Return whether a process in the terminal executes a program. A shell that is about to may drop a Ctrl-C."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                is_here = os.getsid(int(process.name)) == self._pid
+                if is_here and (process / "cmdline").read_bytes().startswith(f"{program}\0".encode()):
+                    return True
+        return False
 
     def press(self, keys):
         os.write(self._fd, keys if isinstance(keys, bytes) else keys.encode())

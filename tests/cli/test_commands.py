@@ -5,18 +5,24 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
+from stoppable import Policy
 from stoppable._extras import pip_install
-from stoppable.cli.app import COMMANDS
+from stoppable.cli import formatting
+from stoppable.cli.command_line import COMMANDS
 from stoppable.cli.exits import EPILOG, MEANINGS, Exit
+from stoppable.client import Client
 from stoppable.records import EventType
 
 from ..server.serving import served as serving
 
 ROOT = Path(__file__).parents[2]
+PATIENT = Policy(grace=60, cancel=60)  # only the next press is harder, however slow the machine is
 
 
 def running(client, agent, *given, **options):
@@ -26,6 +32,13 @@ def running(client, agent, *given, **options):
         if event.type is EventType.STATUS and event.data["status"] == "running":
             return record.id
     raise AssertionError("it is over")
+
+
+def at_work(client, agent, *given, **options):
+    """Start a run and wait until a call of it is in flight: a stop that comes before would end it there."""
+    run_id = running(client, agent, *given, **options)
+    next(event for event in client.events(run_id) if event.type == "entered")
+    return run_id
 
 
 def test_start_prints_the_id_alone_and_says_how_to_stop(stoppable, client, unique):
@@ -49,9 +62,7 @@ def test_start_follow_shows_it_to_its_end(stoppable):
 
 def test_ls_shows_children_below_their_parents(stoppable, client, unique):
     run_id = running(client, "parent", owner=unique)
-    for _ in client.events(run_id):
-        if len(client.tree(run_id)) == 3:
-            break
+    wait_until(lambda: [one.status for one in client.tree(run_id)] == ["running"] * 3)
     head, *rows = stoppable("ls", "--owner", unique).stdout.splitlines()
     assert head.split() == ["RUN", "AGENT", "OWNER", "STATUS", "STARTED", "TIME", "WHAT"]
     assert [re.split(r"  +", row)[1] for row in rows] == ["parent", "└ waiting", "└ waiting"]
@@ -89,14 +100,14 @@ def test_one_press_is_one_entry_of_the_audit_however_long_it_waits(stoppable, cl
     assert {client.get(one).status for one in ids} == {"stopped"}
     after = [one for one in client.audit(after=entry.id, limit=1000) if one.target.get("run") in ids]
     assert after == [], "the stop of many is the one entry"
-    stuck = running(client, "stuck")
+    stuck = at_work(client, "stuck", policy=PATIENT)
     stoppable("stop", stuck, "--mode", "graceful", "--wait", "0.3", code=Exit.TIMEOUT)
     assert len([one for one in client.audit(limit=1000) if one.target.get("run") == stuck]) == 1
     client.stop(stuck, "kill")
 
 
 def test_pressing_again_climbs_and_the_last_press_asks(stoppable, client):
-    run_id = running(client, "stuck")
+    run_id = at_work(client, "stuck", policy=PATIENT)
     assert stoppable.json("stop", run_id)["mode"] == "graceful"
     done = stoppable("stop", run_id)
     assert "escalated: immediate" in done.stdout
@@ -111,7 +122,7 @@ def test_pressing_again_climbs_and_the_last_press_asks(stoppable, client):
 
 
 def test_an_explicit_mode_is_repeatable(stoppable, client):
-    run_id = running(client, "stuck")
+    run_id = at_work(client, "stuck", policy=PATIENT)
     assert stoppable.json("stop", run_id, "--mode", "graceful")["answer"] == "accepted"
     assert stoppable.json("stop", run_id, "--mode", "graceful")["answer"] == "already_stopping"
     assert (
@@ -173,9 +184,9 @@ def test_audit_says_who_did_what_newest_first(stoppable, client, unique):
 
 def test_audit_reads_more_than_one_page(stoppable, client, monkeypatch):
     # small pages, since a thousand entries would take their time
-    monkeypatch.setattr("stoppable.cli.stops._PAGE", 2)
+    monkeypatch.setattr("stoppable.cli.commands._AUDIT_PAGE", 2)
     for _ in range(5):
-        client.stop("nobody", if_unknown_hold=True)
+        client.stop("nobody", if_unknown="wait")
     everything = client.audit(limit=1000)
     assert [one["id"] for one in stoppable.json("audit", "-n", "1000")] == [one.id for one in everything[::-1]]
 
@@ -281,6 +292,8 @@ def test_every_command_is_documented_and_helps(stoppable):
     page = (ROOT / "docs/cli.md").read_text()
     commands = [
         "serve",
+        "mcp",
+        "acp",
         "demo",
         "run",
         "check",
@@ -316,8 +329,10 @@ def test_run_ids_and_agents_are_completed(served, client, monkeypatch):
 
     monkeypatch.setenv("STOPPABLE_URL", served)
     run_id = client.start("echo").id
-    assert run_id in options._complete_runs(run_id[:5])
-    assert options._complete_agents("lon") == ["long_call"]
+    with monkeypatch.context() as patient:  # who presses Tab waits for half a second at most, a test for longer
+        patient.setattr(options, "_impatient", Client)
+        assert run_id in options._complete_runs(run_id[:5])
+        assert options._complete_agents("lon") == ["long_call"]
     monkeypatch.setenv("STOPPABLE_URL", "http://127.0.0.1:1")
     assert options._complete_runs("") == options._complete_agents("") == []
 
@@ -381,6 +396,16 @@ def test_the_receipt_names_the_threads_of_libraries_that_run_on(stoppable, clien
         assert f"library threads, not part of the run: {name}" in told
 
 
+def test_the_receipt_says_that_a_remote_was_told_and_does_not_say_whether_it_ended(stoppable, client, unique):
+    client.start("asking", run_id=unique)
+    wait_until(lambda: any(run.in_flight for run in client.tree(unique)))
+    assert client.stop(unique, wait=30).status == "stopped"
+    entries = stoppable.json("receipt", unique)["entries"]
+    assert [entry["fate"] for entry in entries if entry["kind"] == "remote"] == ["told"]
+    said = stoppable("receipt", unique).stdout
+    assert "remote elsewhere told to stop; it does not say whether it did\n" in said
+
+
 def test_the_beginning_of_an_id_needs_four_characters(stoppable):
     assert "a prefix needs four characters" in stoppable("show", "abc", code=Exit.NOT_FOUND).stderr
 
@@ -410,7 +435,9 @@ def test_a_failed_import_names_the_line_of_the_user(stoppable, tmp_path, monkeyp
         assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in {"serve", "demo"}])
+@pytest.mark.parametrize(
+    "command", [name for name in COMMANDS if name not in {"serve", "mcp", "acp", "demo", "doctor"}]
+)
 def test_an_error_is_one_line_on_stderr_with_json_too(stoppable, command, monkeypatch):
     monkeypatch.setattr("stoppable.cli.options._RETRY_SECONDS", 0.1)
     target = {"run": "no_such_module:x", "check": "no_such_module:x", "start": "x", "stop": "abcd", "release": "abcd"}
@@ -430,6 +457,16 @@ def test_a_receipt_counts_what_happened_more_than_once(stoppable, client, unique
     told = stoppable("receipt", unique).stdout
     assert re.search(r"in flight +llm:same ×2\n", told)
     assert "llm same finished ×2\n" in told
+
+
+def test_a_receipt_names_the_protocol_by_which_the_stop_came(client, unique):
+    client.start("waiting", run_id=unique)
+    client.stop(unique, wait=30)
+    record, receipt = client.get(unique), client.receipt(unique)
+    over = replace(record, stop=replace(record.stop, reason=replace(record.stop.reason, source="a2a")))
+    for one, told in ((record, []), (over, ["a2a"])):
+        facts = formatting._receipt_facts(receipt, one, with_output=False, full=None)
+        assert [str(text) for name, text in facts if name == "over"] == told
 
 
 def test_a_stop_of_a_run_that_has_ended_says_so(stoppable, client, unique):

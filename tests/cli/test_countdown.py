@@ -5,12 +5,12 @@ import re
 import pytest
 
 from stoppable import Policy
-from stoppable._core.state import Mode, Rung
-from stoppable.cli.countdown import Countdown, with_those_below
+from stoppable._core.values import Mode, Rung
+from stoppable.cli.formatting import Countdown, with_subtrees
 from stoppable.records import Climb, RunRecord, RunSummary
 
 from .terminal import CTRL_C, Terminal
-from .test_commands import running
+from .test_commands import at_work, running
 
 PATIENT = Policy(grace=60, cancel=60)  # however slow the machine is
 GRACEFUL = [
@@ -37,21 +37,21 @@ GRACEFUL = [
     ],
 )
 def test_a_graceful_stop_says_what_it_waits_for_and_how_long(in_flight, now, told):
-    assert Countdown(mode=Mode.GRACEFUL, in_flight=in_flight, ladder=GRACEFUL).told(now) == told
+    assert Countdown(mode=Mode.GRACEFUL, in_flight=in_flight, ladder=GRACEFUL).describe(now) == told
 
 
 def test_a_list_begins_with_the_time_as_a_narrow_column_cuts_the_rest():
     going_on = Countdown(mode=Mode.GRACEFUL, in_flight=["llm:gpt"], ladder=GRACEFUL)
-    assert going_on.brief(102.0) == "waiting up to 8 s: llm:gpt in flight"
-    assert going_on.brief(110.5) == "cancelled in 1 s: llm:gpt in flight"
-    assert going_on.brief(119.0) == "llm:gpt in flight"
+    assert going_on.describe_briefly(102.0) == "waiting up to 8 s: llm:gpt in flight"
+    assert going_on.describe_briefly(110.5) == "cancelled in 1 s: llm:gpt in flight"
+    assert going_on.describe_briefly(119.0) == "llm:gpt in flight"
 
 
 def test_a_cooperative_stop_has_no_end_and_one_that_was_not_heard_says_so():
-    assert Countdown(mode=Mode.COOPERATIVE, in_flight=["llm:gpt"], ladder=[]).told(0) == (
+    assert Countdown(mode=Mode.COOPERATIVE, in_flight=["llm:gpt"], ladder=[]).describe(0) == (
         "llm:gpt in flight: waiting as long as it takes"
     )
-    assert Countdown(mode=Mode.GRACEFUL, in_flight=[], ladder=[]).told(0) == (
+    assert Countdown(mode=Mode.GRACEFUL, in_flight=[], ladder=[]).describe(0) == (
         "nothing in flight: its worker has not seen the stop yet"
     )
 
@@ -62,12 +62,12 @@ def test_what_is_in_flight_below_a_run_counts_for_it():
         return RunSummary(**{field: getattr(summary, field) for field in summary.__slots__} | {"in_flight": in_flight})
 
     runs = [run("a"), run("b", "a", ("llm:x",)), run("c", "b", ("llm:y",)), run("d", None, None), run("e", "d")]
-    below = {name: one.in_flight for name, one in with_those_below(runs).items()}
+    below = {name: one.in_flight for name, one in with_subtrees(runs).items()}
     assert below == {"a": ("llm:x", "llm:y"), "b": ("llm:x", "llm:y"), "c": ("llm:y",), "d": None, "e": ()}
 
 
 def test_a_stop_that_waits_counts_down_and_so_do_watch_ls_and_show(served, stoppable, client):
-    run_id = running(client, "long_call", policy=PATIENT)
+    run_id = at_work(client, "long_call", policy=PATIENT)
     waits = r"llm:long in flight: waiting up to \d+ s for its answer"
     listed = r"waiting up to \d+ s: llm:long in flight"
     with (
@@ -88,7 +88,7 @@ def test_a_stop_that_waits_counts_down_and_so_do_watch_ls_and_show(served, stopp
 
 
 def test_a_stop_that_does_not_wait_says_why_it_is_not_over(stoppable, client):
-    run_id = running(client, "stuck", policy=PATIENT)
+    run_id = at_work(client, "stuck", policy=PATIENT)
     first = stoppable("stop", run_id).stderr
     assert re.search(
         r"^stopping: tool:stuck in flight: waiting up to \d+ s for it to finish; stop it again to escalate", first

@@ -6,21 +6,23 @@ import signal
 
 import pytest
 
-from .terminal import CTRL_C, Terminal
+from ..waiting import wait_until
+from .terminal import CTRL_C, DEADLINE, Terminal
 
 UNSAFE = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))} - set("\n\r\x1b")
 
 
-def test_ctrl_c_once_lets_what_is_in_flight_finish():
-    with Terminal("run", "served_agents:calling") as terminal:
+def test_ctrl_c_once_lets_what_is_in_flight_finish(tmp_path):
+    with Terminal("run", "cli.terminal_agents:answered", str(tmp_path / "answer")) as terminal:
         terminal.see("running")
         terminal.see("in flight  llm:call")
         terminal.see("Ctrl-C stops it")
         terminal.press(CTRL_C)
         terminal.see(r"stopping \(graceful\): llm:call in flight: waiting up to \d+ s for its answer")
         terminal.see("Ctrl-C again cuts off the calls in flight; clean-up runs")
+        (tmp_path / "answer").touch()
         assert terminal.end() == 130
-    for told in ("■ stopped", "graceful, highest rung signal", "reason +Ctrl-C", "llm call finished", "answer 0"):
+    for told in ("■ stopped", "graceful, no force needed", "reason +Ctrl-C", "llm call finished", "answer 0"):
         assert terminal.see(told)
     assert b"\x1b[36m" in terminal.raw
 
@@ -37,18 +39,18 @@ def test_ctrl_c_twice_cuts_it_off_and_clean_up_runs():
 
 
 def test_ctrl_c_three_times_kills_and_says_what_could_not_be_ended():
-    with Terminal("run", "served_agents:stuck") as terminal:
+    with Terminal("run", "cli.terminal_agents:stuck") as terminal:
         terminal.see("in flight  tool:stuck")
         for told in ("Ctrl-C again cuts off", "Ctrl-C again kills it", "Ctrl-C again leaves"):
             terminal.press(CTRL_C)
             terminal.see(told)
         assert terminal.end() == 7
-    for told in ("lost", "kill, highest rung lost", r"served_agents\.py:\d+", "abandoned"):
+    for told in ("lost", "kill, highest rung lost", r"terminal_agents\.py:\d+", "abandoned"):
         assert terminal.see(told)
 
 
 def test_a_fourth_ctrl_c_leaves_at_once():
-    with Terminal("run", "served_agents:stuck") as terminal:
+    with Terminal("run", "cli.terminal_agents:stuck_for_long") as terminal:
         terminal.see("in flight  tool:stuck")
         for told in ("Ctrl-C again cuts off", "Ctrl-C again kills it", "Ctrl-C again leaves"):
             terminal.press(CTRL_C)
@@ -59,8 +61,8 @@ def test_a_fourth_ctrl_c_leaves_at_once():
 
 
 def test_in_a_process_even_what_is_stuck_is_ended():
-    with Terminal("run", "--process", "served_agents:stuck") as terminal:
-        terminal.see("about to block")
+    with Terminal("run", "--process", "cli.terminal_agents:stuck") as terminal:
+        terminal.see("in flight  tool:stuck")  # before that, the first press would end it
         for told in ("Ctrl-C again cuts off", "Ctrl-C again kills it"):
             terminal.press(CTRL_C)
             terminal.see(told)
@@ -68,6 +70,17 @@ def test_in_a_process_even_what_is_stuck_is_ended():
         assert terminal.end() == 130
     terminal.see("■ stopped")
     terminal.see("kill, highest rung kill")
+
+
+def test_ctrl_c_that_ends_a_command_too_is_a_stop_and_no_failure():
+    with Terminal("run", "served_agents:saving") as terminal:
+        terminal.see("it saves")
+        terminal.see("in flight  spawn:sh")  # by then Ctrl-C is handled
+        wait_until(lambda: terminal.executes("sleep"), DEADLINE)
+        terminal.press(CTRL_C)
+        assert terminal.end() == 130
+    assert terminal.see("■ stopped")
+    assert "Traceback" not in terminal.text, terminal.text
 
 
 def test_a_term_is_a_graceful_stop_with_its_own_code():

@@ -136,7 +136,7 @@ def test_one_signal_ends_it_while_the_store_does_not_answer(tmp_path):
 
 def test_after_a_kill_it_does_not_wait_for_the_store_for_ever(tmp_path):
     path = tmp_path / "runs.db"
-    with serving_a_held_file(path) as (server, _):
+    with serving_a_held_file(path, Policy(grace=60, cancel=60)) as (server, _):  # the ladder is slower than the presses
         press(server, signal.SIGTERM, 3)
         assert_left(server)
 

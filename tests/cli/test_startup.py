@@ -59,6 +59,16 @@ def test_a_list_and_a_stop_import_no_engine_and_no_http_client(served, client):
     assert not for_stop & HEAVY
 
 
+def test_the_client_needs_no_engine_and_no_supervisor():
+    script = """
+import sys
+import stoppable.client
+stoppable.client.AsyncClient
+assert not {"stoppable._engine", "stoppable.stores", "stoppable.supervisor"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], timeout=120, check=True)
+
+
 def test_importing_the_package_is_cheap_and_every_way_to_a_name_works():
     script = """
 import sys

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from stoppable._core.reason import Reason
-from stoppable._core.state import Mode, Rung, Status
+from stoppable._core.values import Mode, Reason, Rung, Status
 from stoppable.cli import tables
 from stoppable.client import AgentInfo
 from stoppable.records import AuditEntry, Climb, Hold, RunRecord, RunSummary, Selector

@@ -16,7 +16,7 @@ from stoppable._extras import pip_install
 from stoppable.cli.exits import Exit
 
 from ..waiting import wait_until
-from .terminal import TESTS
+from .terminal import DEADLINE, TESTS
 
 
 def command(*arguments, environment=(), stderr=subprocess.PIPE, **options):
@@ -34,7 +34,7 @@ def command(*arguments, environment=(), stderr=subprocess.PIPE, **options):
 
 
 def ended(process):
-    out, err = process.communicate(timeout=40)
+    out, err = process.communicate(timeout=DEADLINE)
     return process.returncode, out, err
 
 
@@ -65,7 +65,7 @@ def test_a_generator_is_stopped_when_nobody_reads_what_it_yields():
     try:
         assert process.stdout.readline() == "again\n"
         process.stdout.close()
-        assert process.wait(40) == Exit.STOPPED
+        assert process.wait(DEADLINE) == Exit.STOPPED
     finally:
         process.kill()
     with process.stderr:
@@ -81,7 +81,7 @@ def test_all_that_a_generator_yielded_is_printed_however_slowly_it_is_read():
         first = process.stdout.readline()
         time.sleep(1.5)  # the generator has long ended
         assert first + process.stdout.read() == "".join(f"{number}\n" for number in range(30_000))
-        assert process.wait(40) == Exit.DONE
+        assert process.wait(DEADLINE) == Exit.DONE
     finally:
         process.kill()
         process.stdout.close()
@@ -93,9 +93,9 @@ def test_ctrl_c_is_heard_while_nobody_takes_what_a_generator_yields(tmp_path):
         process = command("-m", "stoppable", "run", "served_agents:flood", stderr=stderr, preexec_fn=hear_interrupts)
     try:
         full = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ) - os.sysconf("SC_PAGESIZE")
-        wait_until(lambda: waiting_in(process.stdout) > full, within=40)
+        wait_until(lambda: waiting_in(process.stdout) > full, within=DEADLINE)
         process.send_signal(signal.SIGINT)
-        assert process.wait(40) == Exit.INTERRUPTED
+        assert process.wait(DEADLINE) == Exit.INTERRUPTED
     finally:
         process.kill()
         process.stdout.close()
@@ -124,6 +124,17 @@ def test_an_interrupt_without_a_terminal_is_a_stop_too():
     assert code == 130
     assert out == ""
     assert "■ stopped" in err
+
+
+@pytest.mark.parametrize("agent", ["waiting", "impatient"])
+def test_ctrl_c_as_soon_as_it_runs_and_too_often_does_not_cost_the_receipt(agent):
+    process = command("-m", "stoppable", "run", f"served_agents:{agent}", preexec_fn=hear_interrupts)
+    assert process.stderr.readline().startswith("running ")
+    process.send_signal(signal.SIGINT)
+    code, _, err = ended(process)
+    assert "■ stopped" in err
+    assert "Traceback" not in err
+    assert code in {Exit.INTERRUPTED, -signal.SIGINT}  # the last of many may be heard by the system
 
 
 def test_json_is_all_that_is_printed():

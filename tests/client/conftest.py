@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from stoppable._core.ids import new_id
+from stoppable._core.values import new_id
 from stoppable.client import AsyncClient, AsyncClientRun, Client
 
 

@@ -34,7 +34,7 @@ class CuttingProxy:
     def __exit__(self, *_):
         self._is_over.set()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
         self._listener.close()
 
     def _start(self, target, *args):

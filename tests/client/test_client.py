@@ -32,7 +32,7 @@ def test_a_run_is_started_stopped_and_its_receipt_read(client):
     assert receipt.final
     ended = client.get(record.id)
     assert ended.outcome.partial.startswith("answer 0")
-    assert client.receipt(record.id).nodes == receipt.nodes
+    assert client.receipt(record.id).entries == receipt.entries
 
 
 def test_a_handle_stops_follows_and_waits_as_one_of_the_supervisor_does(client):
@@ -151,7 +151,7 @@ def test_the_audit_of_one_owner_is_found_among_that_of_others(connect):
 
 def test_a_hold_of_an_agent_keeps_its_name(client):
     hold = client.stop_where(agent="nobody-runs-this", hold=True).hold
-    assert hold.selector.name == "nobody-runs-this"
+    assert hold.selector.agent == "nobody-runs-this"
     client.release(hold.id)
 
 
@@ -236,5 +236,5 @@ def test_a_start_that_is_refused_is_not_taken_back(client, unique):
 
 
 def test_a_stop_may_come_before_its_start(client, unique):
-    assert client.stop(unique, if_unknown_hold=True).status == "pending"
+    assert client.stop(unique, if_unknown="wait").status == "pending"
     assert client.start("waiting", run_id=unique).last_record.status == "stopped"

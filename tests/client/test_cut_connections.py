@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import stoppable
 from stoppable.client import AsyncClient, Client, NotAllowed, ServerError, ServerUnreachable
-from stoppable.client.sse import Decoder, EventParser
+from stoppable.client.sse_cursor import EventParser, SseDecoder
 from stoppable.errors import StoppableError, StoreError
 from stoppable.records import EventType
 from stoppable.testing import FakeClock
@@ -93,8 +93,8 @@ async def test_a_cancelled_block_stops_its_run(server):
 
 
 def test_a_run_that_cannot_be_stopped_is_noted_on_the_error(server, monkeypatch):
-    monkeypatch.setattr("stoppable.client.blocking_calls.LAST_WORD_SECONDS", 0.1)
-    monkeypatch.setattr("stoppable.client.asynchronous.LAST_WORD_SECONDS", 0.1)
+    monkeypatch.setattr("stoppable.client._sync.calls.STOP_ON_EXIT_SECONDS", 0.1)
+    monkeypatch.setattr("stoppable.client._async.calls.STOP_ON_EXIT_SECONDS", 0.1)
     with CuttingProxy(server) as proxy:
         with Client(proxy.url) as client, pytest.raises(ZeroDivisionError) as caught, client.run("echo"):
             proxy.is_gone.set()
@@ -156,13 +156,13 @@ def test_every_answer_becomes_an_error_that_says_what_to_do(response, error, mes
     ],
 )
 def test_a_start_of_which_nobody_says_what_became_is_taken_back(response, monkeypatch):
-    monkeypatch.setattr("stoppable.client.blocking_calls.LAST_WORD_SECONDS", 0.0)
+    monkeypatch.setattr("stoppable.client._sync.calls.STOP_ON_EXIT_SECONDS", 0.0)
     client, seen = answering(response)
-    client._calls._retry_seconds = 0.0
+    client._plans._retry_seconds = 0.0
     with client, pytest.raises((ServerError, StoreError)), client.run("agent", run_id="mine"):
         pass
     assert [request.url.path for request in seen] == ["/runs", "/runs/mine/stop"]
-    assert seen[1].url.params["ifUnknown"] == "hold"
+    assert seen[1].url.params["ifUnknown"] == "wait"
 
 
 @pytest.mark.parametrize("response", [httpx.Response(301), httpx.Response(200, text="<html>")])
@@ -265,7 +265,7 @@ def test_a_key_may_be_in_any_script():
 
 def test_a_store_that_stays_away_is_a_store_error():
     client, seen = answering(problem(503, "store_unavailable", "the store is away"))
-    client._calls._retry_seconds = 0.1
+    client._plans._retry_seconds = 0.1
     with client, pytest.raises(StoreError, match="the store is away"):
         client.list()
     assert len(seen) > 1
@@ -289,7 +289,7 @@ def test_messages_survive_any_cut_and_comments(messages, data):
         b"".join(f"{name}: {value}\n".encode() for name, value in message.items()) + b"\n" for message in messages
     )
     cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
-    decoder = Decoder()
+    decoder = SseDecoder()
     found = []
     for begin, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
         found += decoder.feed(wire[begin:end])
@@ -297,7 +297,7 @@ def test_messages_survive_any_cut_and_comments(messages, data):
 
 
 def test_a_message_of_several_data_lines_and_crlf():
-    assert list(Decoder().feed(b"data: a\r\ndata: b\r\nid\r\n\r\n")) == [{"data": "a\nb", "id": ""}]
+    assert list(SseDecoder().feed(b"data: a\r\ndata: b\r\nid\r\n\r\n")) == [{"data": "a\nb", "id": ""}]
 
 
 def test_a_long_line_is_looked_through_once():
@@ -309,7 +309,7 @@ def test_a_long_line_is_looked_through_once():
             looked += len(self)
             return super().split(*args)
 
-    decoder = Decoder()
+    decoder = SseDecoder()
     decoder._buffer = Counted()
     pieces = [b"data: ", *[b"x" * 1000] * 100, b"\n\n"]
     assert [message for piece in pieces for message in decoder.feed(piece)] == [{"data": "x" * 100_000}]
@@ -318,7 +318,7 @@ def test_a_long_line_is_looked_through_once():
 
 @pytest.mark.parametrize("piece", [b"x" * 10, b"data: x\n", b"other\n"])
 def test_an_event_without_an_end_is_given_up(piece):
-    decoder = Decoder(longest=100)
+    decoder = SseDecoder(longest=100)
     assert list(decoder.feed(b"data: x\n\n" * 100)) == [{"data": "x"}] * 100
     with pytest.raises(StoppableError, match="more than 100 bytes"):
         for _ in range(50):

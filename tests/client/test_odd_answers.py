@@ -55,7 +55,7 @@ def answering(status, body):
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(60)
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)

@@ -16,20 +16,38 @@ import pytest
 from typer.testing import CliRunner
 
 from stoppable.cli import screen
-from stoppable.cli.app import command_line
+from stoppable.cli.command_line import command_line
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "a2a.md",
+    "acp.md",
     "adk.md",
+    "deploy.md",
     "frameworks.md",
+    "ag-ui.md",
+    "agent-framework.md",
     "langgraph.md",
+    "local-models.md",
+    "llama-index.md",
+    "openai-agents.md",
+    "mcp.md",
+    "mcp-server.md",
     "openai.md",
+    "openai-api.md",
     "openhands.md",
     "openhands_stop.py",
     "postgres.md",
+    "pydantic-ai.md",
+    "smolagents.md",
+    "strands.md",
+    "autogen.md",
+    "claude-agent-sdk.md",
+    "crewai.md",
     "three_tasks_a2a.py",
-}  # executed by tests/adapters, tests/fleet, tests/frameworks and tests/model_clients, where it is installed
+    "langgraph-api.md",
+    "vercel-ai.md",
+}  # executed by tests/adapters, deploy, fleet, frameworks, model_clients and surfaces, where it is installed
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
@@ -172,12 +190,12 @@ class Session:
             yield found[1]
             process.send_signal(signal.SIGTERM)
             assert process.wait(40) == 0
-            reader.join(5)
+            reader.join(60)
         finally:
             process.kill()
-            process.wait(5)
+            process.wait(60)
             killer.cancel()
-            killer.join(5)
+            killer.join(60)
             process.stderr.close()
 
 
@@ -187,7 +205,10 @@ def test_every_block_has_a_language_that_is_tested():
             # Pages in HTML are opened in a browser, by tests/browser; the files in drawings are looked up by
             # test_architecture.py.
             # The change of the FastAPI page is applied by tests/server/test_fastapi_page.py.
-            drawings = {"architecture.md": {"text"}, "fastapi.md": {"diff"}}.get(page.name, set())
+            # The components of React are compiled and opened by tests/browser/test_react.py.
+            drawings = {"architecture.md": {"text"}, "fastapi.md": {"diff"}, "embedding.md": {"tsx"}}.get(
+                page.name, set()
+            )
             assert language in {"python", "sh", "html"} | drawings, f"{page.name}: {code[:60]}"
 
 

@@ -8,21 +8,26 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE, DOCS = ROOT / "src", ROOT / "docs"
-PUBLIC = ["", ".sync", ".supervisor", ".server", ".client", ".stores", ".testing"]
+PUBLIC = ["", ".sync", ".supervisor", ".server", ".client", ".metrics", ".stores", ".testing"]
 ADAPTERS = sorted(path.name for path in (SOURCE / "stoppable/adapters").iterdir() if (path / "__init__.py").exists())
-MODULES = [f"stoppable{part}" for part in [*PUBLIC, *(f".adapters.{name}" for name in ADAPTERS)]]
+FURTHER = [".adapters.mcp.serving", ".adapters.turn", ".server.prometheus"]
+MODULES = [f"stoppable{part}" for part in [*PUBLIC, *FURTHER, *(f".adapters.{name}" for name in ADAPTERS)]]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def public_names(module):
     path = SOURCE / module.replace(".", "/")
     code = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    names = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and any(alias.name == "__all__" for alias in node.names):
-            return public_names(node.module)
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"{module} has no __all__")
+            names += public_names(node.module)
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if ast.unparse(target) == "__all__":
+                names += ast.literal_eval(node.value)
+    assert names, f"{module} has no __all__"
+    return names
 
 
 def described():

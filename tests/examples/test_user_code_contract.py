@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from stoppable.testing.model_server import Gate, ModelServer, Reply
+from stoppable.testing.model_server import ModelServer, Pause, Reply
 
 from ..waiting import wait_until
 from .test_user_code_stops import AWAITS, BACKGROUND, RETURNS, begun
@@ -161,6 +161,8 @@ async def run(input_dict, tools):
         check_should_stop()
     except AgentStopped:
         (folder / "raised").touch()
+    while not (folder / "told").exists():  # by another thread, for which the run does not wait
+        await asyncio.sleep(0.01)
     try:
         data_store.set("after", "the stop")
     except BaseException as error:
@@ -270,8 +272,8 @@ async def run(input_dict, tools):
 
 
 def test_a_call_of_a_model_in_flight_finishes_and_the_next_one_does_not_begin(tmp_path):
-    gate = Gate()
-    with ModelServer(Reply("hello there", gate=gate)) as model:
+    pause = Pause()
+    with ModelServer(Reply("hello there", pause=pause)) as model:
         patient = Running(tmp_path, "--grace", "60", "--model-url", model.url)
         try:
             run_id = patient.start(ASKS, llmSettings={"perModel": {"openai/gpt": {"maxTokens": 7}}})
@@ -280,10 +282,10 @@ def test_a_call_of_a_model_in_flight_finishes_and_the_next_one_does_not_begin(tm
             answer = patient.stop(run_id)
             assert answer.json()["inFlight"] == ["llm:openai/gpt"]
             assert patient.get(run_id)["stopping"]
-            gate.open()
+            pause.end()
             record = patient.ended(run_id)
         finally:
-            gate.open()
+            pause.end()
             patient.close()
         assert record["status"] == "stopped"
         assert [event.get("message") for event in record["events"] if event["type"] == "stdout"] == [

@@ -3,9 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.process_states import is_alive
 
 from .test_user_code_stops import AWAITS, SUBPROCESS, begun
-from .user_code import Running, is_alive
+from .user_code import Running
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,9 @@ The code of each is plain asyncio and subprocess, as users write it.
 import time
 
 import pytest
+from tests.process_states import is_alive
 
-from .user_code import is_alive, wait_for
+from .user_code import wait_for
 
 AWAITS = """
 import asyncio, pathlib
@@ -69,10 +70,12 @@ async def run(input_dict, tools):
     folder = pathlib.Path(input_dict["folder"])
 
     def work():
-        for number in range(100):
+        number = 0
+        while not (folder / "go").exists():
             (folder / f"effect-{number}").touch()
             (folder / "began").touch()
             time.sleep(0.02)
+            number += 1
 
     await asyncio.get_running_loop().run_in_executor(None, work)
     return "success"
@@ -102,10 +105,14 @@ def begun(app, code, folder):
     return run_id
 
 
-def stopped(app, run_id, **body):
+def told_to_stop(app, run_id, **body):
     answer = app.stop(run_id, **body)
     assert answer.status_code == 202
     assert {"runId": run_id, "status": "stopping", "via": "flipped_local"}.items() <= answer.json().items()
+
+
+def stopped(app, run_id, **body):
+    told_to_stop(app, run_id, **body)
     return app.ended(run_id)
 
 
@@ -151,8 +158,11 @@ def test_code_that_swallows_the_cancel_is_escalated(app, folder):
 
 
 def test_work_in_an_executor_has_no_effect_after_the_end(app, folder):
-    record = stopped(app, begun(app, EXECUTOR, folder))
-    assert record["status"] == "stopped"
+    run_id = begun(app, EXECUTOR, folder)
+    told_to_stop(app, run_id)
+    time.sleep(1.5)  # after a second it is cancelled, which does not end the work; it is given up after six and a half
+    (folder / "go").touch()
+    assert app.ended(run_id)["status"] == "stopped"
     effects = len(list(folder.glob("effect-*")))
     time.sleep(0.2)  # in which an effect every 20 ms would show
     assert len(list(folder.glob("effect-*"))) == effects
@@ -167,11 +177,11 @@ def test_a_subprocess_is_not_orphaned(app, folder):
 
 
 @pytest.mark.parametrize("mode", ["immediate", "kill"])
-def test_a_second_press_is_harder(app, folder, mode):
-    run_id = begun(app, SUBPROCESS, folder)
-    assert app.stop(run_id).status_code == 202
-    assert app.stop(run_id, mode=mode).status_code == 202
-    assert app.ended(run_id)["status"] == "stopped"
+def test_a_second_press_is_harder(patient_app, folder, mode):
+    run_id = begun(patient_app, SUBPROCESS, folder)
+    assert patient_app.stop(run_id).status_code == 202
+    assert patient_app.stop(run_id, mode=mode).status_code == 202
+    assert patient_app.ended(run_id)["status"] == "stopped"
 
 
 RETURNS_AFTER_THE_STOP = """

@@ -5,22 +5,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from tests.waiting import wait_until
 
 from stoppable import sync
-from stoppable.errors import HoldNotFound, StoreError
 from stoppable.stores.sqlite import SqliteStore
+
+from .freezing import freeze
 
 TTL = 3.0  # long enough for a disk that is busy with something else
 LONG = 30.0  # for those that shall not lose their lease, however busy the machine is
 NODE = Path(__file__).with_name("node.py")
 
 
-class Node:
+class WorkerProcess:
     """One process that executes runs."""
 
     def __init__(self, path, ttl=LONG):
@@ -51,17 +51,7 @@ class Node:
         os.kill(self.pid, signum)
 
     def freeze(self, supervisor):
-        """Stop the process where it stands, but not while it writes: then nobody else could, and would be fenced."""
-        store = supervisor._core.store
-        while True:
-            self.signal(signal.SIGSTOP)
-            try:
-                store.release("nothing").result(0.5)
-            except HoldNotFound:
-                return
-            except StoreError:
-                self.signal(signal.SIGCONT)
-                time.sleep(0.5)  # the others look ten times a second whether they may write
+        freeze(self.pid, supervisor._core.store)
 
     def wait(self, within=30):
         return self._process.wait(within)
@@ -84,7 +74,7 @@ def node(path):
     nodes = []
 
     def start(ttl=LONG):
-        nodes.append(Node(path, ttl))
+        nodes.append(WorkerProcess(path, ttl))
         return nodes[-1]
 
     yield start
@@ -101,11 +91,3 @@ def supervisor(path):
 def over(supervisor, run_id, within=30.0):
     """Return the record of a run that must end by itself."""
     return wait_until(lambda: (record := supervisor.get(run_id)).over and record, within)
-
-
-def is_alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"

@@ -138,7 +138,7 @@ class ReplicaCases:
         assert stop(survivor, stopping)["answer"] == "accepted"
         victim.kill()
         end = over(survivor, failed)
-        assert (end["status"], end["outcome"]["error"]["type"]) == ("failed", "WorkerDied")
+        assert (end["status"], end["outcome"]["error"]["type"]) == ("failed", "WorkerLost")
         assert watcher.ended()[-1]["type"] == "done"
         assert over(survivor, stopping)["status"] == "stopped"  # proven dead, and a stop was pending
         assert record_of(survivor, untouched)["status"] == "running"

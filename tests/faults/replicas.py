@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 from tests.served import Server
 
-from stoppable.errors import HoldNotFound, StoreError
+from .freezing import freeze
 
 HERE = Path(__file__).parent
 DEADLINE = 60  # only a defect takes that long
@@ -60,20 +60,7 @@ class Replica:
         self._process.send_signal(signum)
 
     def freeze(self, store=None):
-        """Stop the process where it stands.
-
-        One that shares a file is not frozen while it writes: nobody else could write then (decision 0009).
-        """
-        self.signal(signal.SIGSTOP)
-        while store is not None:
-            try:
-                store.release("nothing").result(0.5)
-            except HoldNotFound:
-                return
-            except StoreError:
-                self.signal(signal.SIGCONT)
-                time.sleep(0.5)  # the others look ten times a second whether they may write
-                self.signal(signal.SIGSTOP)
+        freeze(self.pid, store)
 
     def thaw(self):
         self.signal(signal.SIGCONT)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.faults.conftest import Node
+from tests.faults.conftest import ReceiptEntry
 
 from stoppable import sync
 from stoppable.errors import StoppableError, StoreError
@@ -48,7 +48,7 @@ class Known:
 class Worker:
     """A node, and what was done to it."""
 
-    node: Node
+    node: ReceiptEntry
     was_harmed: bool = False
     frozen_at: float | None = None
     runs: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Soak:
         self.done: Counter[str] = Counter()
 
     def _worker(self) -> Worker:
-        return Worker(Node(self._path, TTL))
+        return Worker(ReceiptEntry(self._path, TTL))
 
     def run(self, seconds: float) -> None:
         end = time.monotonic() + seconds

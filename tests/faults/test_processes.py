@@ -8,12 +8,13 @@ import time
 
 import apsw
 import pytest
+from tests.process_states import is_alive
 from tests.waiting import wait_until
 
 from stoppable import sync
 from stoppable.stores.sqlite import SqliteStore
 
-from .conftest import LONG, TTL, is_alive, over
+from .conftest import LONG, TTL, over
 
 
 def grows(marks):
@@ -52,7 +53,7 @@ def test_a_worker_that_is_killed_leaves_failed_and_never_running_for_ever(node, 
     began = time.monotonic()
     records = [over(supervisor, run) for run in runs]
     assert time.monotonic() - began < LONG, "its death is proven by its lock"
-    assert {(record.status, record.outcome.error.type) for record in records} == {("failed", "WorkerDied")}
+    assert {(record.status, record.outcome.error.type) for record in records} == {("failed", "WorkerLost")}
     assert stands_still(tmp_path / "marks")  # its agent process died with it
     assert {record.status for run in runs for record in supervisor.tree(run)} == {"failed"}
 
@@ -90,13 +91,13 @@ def test_a_stop_whose_author_dies_before_anybody_was_told_still_happens(node, su
     run = worker.start("forever")
     script = f"""
 import os, signal
-from stoppable.records import StopIntent
+from stoppable.records import StopRequest
 from stoppable.stores.sqlite import SqliteStore
 from stoppable.stores.sqlite.wakeups import Wakeups
 Wakeups.wake = lambda self, *args: {"os.kill(os.getpid(), signal.SIGKILL)" if "before" in moment else "None"}
 store = SqliteStore({str(path)!r})
 store.open()
-store.request_stop({run!r}, StopIntent()).result()
+store.request_stop(StopRequest(target={run!r})).result()
 """
     author = subprocess.run([sys.executable, "-c", script], timeout=20, check=False)
     assert author.returncode == (-signal.SIGKILL if "before" in moment else 0)

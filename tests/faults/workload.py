@@ -96,7 +96,7 @@ class Workload:
         body = {"agent": agent, "runId": run, "input": {"marks": str(marks)}}
         has_begun = self._ask(client, worker, "/runs", body) == 201
         self._over.wait(choices.choice((0.0, 0.02, 0.1)))
-        path = f"/runs/{run}/stop" + ("" if has_begun else "?ifUnknown=hold")  # it may begin all the same
+        path = f"/runs/{run}/stop" + ("" if has_begun else "?ifUnknown=wait")  # it may begin all the same
         body = {"mode": choices.choice(MODES), "reason": "a stop"}
         while not self._over.is_set():
             asked = choices.choice(self._replicas)

@@ -85,5 +85,5 @@ def wiped_url(database, tmp_path, _wiped):
 def _locks():
     """Let go of the locks of workers that did not say goodbye: this process outlives them."""
     yield
-    while worker_locks._held:
-        os.close(worker_locks._held.popitem()[1])
+    while worker_locks._descriptors:
+        os.close(worker_locks._descriptors.popitem()[1])

@@ -8,9 +8,9 @@ import pytest
 
 from stoppable import Status
 from stoppable.errors import InvalidArgument, RunNotFound, StoreError
-from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, StopIntent
+from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, StopRequest
 from stoppable.stores.base import WorkerInfo
-from stoppable.stores.postgres import connection, from_url, single_stop
+from stoppable.stores.postgres import from_url, pg_connection, pg_stops
 from stoppable.stores.urls import store_of
 
 
@@ -132,7 +132,7 @@ def test_a_directory_for_locks_that_cannot_be_made(url, tmp_path):
 def _lives(store):
     store.open_worker(WorkerInfo(id="w"), 30).result(10)
     store.register(RunRecord(id="a", name="agent", worker="w"), "r").result(10)
-    store.request_stop("a", StopIntent()).result(10)
+    store.request_stop(StopRequest(target="a")).result(10)
     store.finish("a", 1, OutcomeRecord(status=Status.STOPPED), None).result(10)
     store.purge(store.now() + 1).result(10)
     store.close_worker("w").result(10)
@@ -144,13 +144,13 @@ def test_a_pooler_that_gives_each_transaction_another_connection_is_named(url):
     store.open()
     try:
         with pytest.raises(RunNotFound):
-            store.request_stop("a", StopIntent()).result(30)
+            store.request_stop(StopRequest(target="a")).result(30)
         with pytest.raises(StoreError, match="use session mode"):
-            connection.connect(store._engine._address, prepared=(*single_stop.PREPARED, *single_stop.PREPARED))
+            pg_connection.connect(store._engine._address, prepared=(*pg_stops.PREPARED, *pg_stops.PREPARED))
         session = store._engine._links[0].get()
         session.execute("DEALLOCATE ALL")
         with pytest.raises(StoreError, match="use session mode"):
-            store.request_stop("a", StopIntent()).result(30)
+            store.request_stop(StopRequest(target="a")).result(30)
         session.execute("SET search_path = public")
         with pytest.raises(StoreError, match="use session mode"):
             store.append("a", 1, [Draft(type=EventType.LOG)]).result(30)

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from tests.waiting import wait_until
 
-from stoppable._core.state import Status
+from stoppable._core.values import Status
 from stoppable.errors import RunHeld
-from stoppable.records import OutcomeRecord, RunRecord, Selector, StopIntent
+from stoppable.records import OutcomeRecord, RunRecord, Selector, StopRequest
 from stoppable.stores.base import WorkerInfo
-from stoppable.stores.postgres import connection, from_url
-from stoppable.stores.postgres.transaction import Session
+from stoppable.stores.postgres import from_url, pg_connection
+from stoppable.stores.postgres.pg_transaction import PgSession
 
 SECONDS = 60
 _BLOCKED = "SELECT 1 FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
@@ -37,7 +37,7 @@ class Pause:
         if (
             self._is_there.is_set()
             or self._fragment not in sql
-            or getattr(session, "_told", 0) != self._store._engine._tell
+            or getattr(session, "_tell", None) != self._store._engine._tell
         ):
             return
         session.all("SELECT 1")  # all of it was sent and done
@@ -61,7 +61,7 @@ class Pause:
 
 @pytest.fixture
 def stores(url, monkeypatch):
-    monkeypatch.setattr(connection, "TRANSACTION_SECONDS", 300)  # one of them stands still on a busy machine
+    monkeypatch.setattr(pg_connection, "TRANSACTION_SECONDS", 300)  # one of them stands still on a busy machine
     with contextlib.ExitStack() as stack:
         both = []
         for _ in range(2):
@@ -78,14 +78,14 @@ def in_turn(url, stores, monkeypatch):
 
     def make(fragment, first, second):
         pause = Pause(url, stores[0], fragment)
-        ask = Session.ask
+        ask = PgSession.ask
 
         def gated(session, sql, values=()):
             asked = ask(session, sql, values)
             pause.after(session, sql)
             return asked
 
-        monkeypatch.setattr(Session, "ask", gated)
+        monkeypatch.setattr(PgSession, "ask", gated)
         here = first(stores[0])
         pause.reached()
         there = second(stores[1])
@@ -107,7 +107,7 @@ def start(run_id="a", worker="w", **fields):
 
 
 def stop(target="a", **how):
-    return lambda store: store.request_stop(target, StopIntent(), **how)
+    return lambda store: store.request_stop(StopRequest(target=target, **how))
 
 
 def is_stopped(store, run_id="a"):
@@ -116,13 +116,13 @@ def is_stopped(store, run_id="a"):
 
 @pytest.mark.parametrize("target", ["a", Selector(key="k")], ids=["id", "key"])
 def test_a_start_sees_the_stop_that_is_being_written(stores, in_turn, target):
-    in_turn("INSERT INTO tombstones", stop(target, if_unknown_hold=True), start(key="k"))
+    in_turn("INSERT INTO tombstones", stop(target, if_unknown="wait"), start(key="k"))
     assert is_stopped(stores[0])
 
 
 @pytest.mark.parametrize("target", ["a", Selector(key="k")], ids=["id", "key"])
 def test_a_stop_sees_the_start_that_is_being_written(stores, in_turn, target):
-    in_turn("INSERT INTO runs", start(key="k"), stop(target, if_unknown_hold=True))
+    in_turn("INSERT INTO runs", start(key="k"), stop(target, if_unknown="wait"))
     assert is_stopped(stores[0])
 
 

@@ -5,11 +5,11 @@ import contextlib
 import pytest
 from tests.proxy import Proxy
 
-from stoppable._core.state import Status
 from stoppable._core.stop import Answer
-from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, Selector, StopIntent
+from stoppable._core.values import Status
+from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, Selector, StopIntent, StopRequest
 from stoppable.stores.base import WorkerInfo
-from stoppable.stores.postgres import from_url, stops
+from stoppable.stores.postgres import from_url, pg_stops
 
 SECONDS = 60
 COMMITTED = b"COMMIT\0"  # how the server says that a transaction is kept
@@ -67,14 +67,14 @@ def answers(result):
 
 def test_a_stop_is_accepted_once(cut):
     cut.start("a")
-    result = cut.losing(lambda store: store.request_stop("a", StopIntent()))
+    result = cut.losing(lambda store: store.request_stop(StopRequest(target="a")))
     assert (answers(result), result.answers[0].record) == ({"a": Answer.ACCEPTED}, cut.get())
     assert cut.audit() == [("stop", {"runs": {"a": "accepted"}, "hold": None, "owner": None})]
 
 
 def test_a_stop_with_a_key_is_accepted_once(cut):
     cut.start("a")
-    result = cut.losing(lambda store: store.request_stop("a", StopIntent(), idempotency_key="k"))
+    result = cut.losing(lambda store: store.request_stop(StopRequest(target="a", idempotency_key="k")))
     assert answers(result) == {"a": Answer.ACCEPTED}
     assert len(cut.audit()) == 1
 
@@ -83,24 +83,26 @@ def test_the_stop_of_a_tree_is_accepted_once(cut):
     cut.start("a")
     cut.start("b", parent_id="a")
     # Its first transaction finds out that it takes a second.
-    result = cut.losing(lambda store: store.request_stop("a", StopIntent()), turn=2)
+    result = cut.losing(lambda store: store.request_stop(StopRequest(target="a")), turn=2)
     assert answers(result) == {"a": Answer.ACCEPTED}
     assert len(cut.audit()) == 1
 
 
 def test_a_bulk_stop_places_one_hold(cut):
     cut.start("a", owner="ann")
-    result = cut.losing(lambda store: store.request_stop(Selector(owner="ann"), StopIntent(), hold=True))
+    result = cut.losing(lambda store: store.request_stop(StopRequest(target=Selector(owner="ann"), hold=True)))
     assert (answers(result), cut.holds()) == ({"a": Answer.ACCEPTED}, [result.hold])
     assert len(cut.audit()) == 1
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
 def test_a_bulk_stop_in_parts_places_one_hold_and_accepts_each_once(cut, monkeypatch, turn):
-    monkeypatch.setattr(stops, "PART", 1)
+    monkeypatch.setattr(pg_stops, "PART", 1)
     for run_id in "abc":
         cut.start(run_id, owner="ann")
-    result = cut.losing(lambda store: store.request_stop(Selector(owner="ann"), StopIntent(), hold=True), turn=turn)
+    result = cut.losing(
+        lambda store: store.request_stop(StopRequest(target=Selector(owner="ann"), hold=True)), turn=turn
+    )
     assert (answers(result), cut.holds()) == (dict.fromkeys("abc", Answer.ACCEPTED), [result.hold])
     assert len(cut.audit()) == 1
 

@@ -7,7 +7,7 @@ from tests.waiting import wait_until
 
 from stoppable.records import StopIntent
 from stoppable.stores.postgres import from_url
-from stoppable.stores.sql import holds
+from stoppable.stores.sql import stop_requests
 
 SECONDS = 30
 
@@ -27,7 +27,7 @@ def test_a_reader_that_reads_on_sees_an_entry_that_is_committed_later(url):
     has_number, may_commit = threading.Event(), threading.Event()
 
     def slow(tx):
-        holds.note(tx, "stop", StopIntent(), "first", {})
+        stop_requests.add_audit_entry(tx, "stop", StopIntent(), "first", {})
         tx.all("SELECT 1")  # all of it was sent
         has_number.set()
         may_commit.wait(SECONDS)
@@ -35,7 +35,7 @@ def test_a_reader_that_reads_on_sees_an_entry_that_is_committed_later(url):
     try:
         first = here._write(slow)
         assert has_number.wait(SECONDS)
-        second = there._write(lambda tx: holds.note(tx, "stop", StopIntent(), "second", {}))
+        second = there._write(lambda tx: stop_requests.add_audit_entry(tx, "stop", StopIntent(), "second", {}))
         is_done = threading.Event()
         second.then(lambda _: is_done.set())
         wait_until(lambda: is_done.is_set() or someone_waits(url), SECONDS)

@@ -6,11 +6,11 @@ import uuid
 import psycopg
 import pytest
 
-from stoppable._core.state import Status
-from stoppable.records import Draft, EventType, Filter, OutcomeRecord, RunRecord, Selector, StopIntent
+from stoppable._core.values import Status
+from stoppable.records import Draft, EventType, Filter, OutcomeRecord, RunRecord, Selector, StopRequest
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.postgres import from_url
-from stoppable.stores.postgres.transaction import Session
+from stoppable.stores.postgres.pg_transaction import PgSession
 
 from .filled import LIVE, WORKERS, fill
 
@@ -40,7 +40,7 @@ def filled(database, tmp_path_factory):
 def plans(monkeypatch):
     """The plan of each statement; those that only read are performed for it, so that it says what they touched."""
     found = []
-    ask = Session.ask
+    ask = PgSession.ask
 
     def explained(session, sql, values=()):
         how = "ANALYZE, " if _READS.match(sql) else "" if _WRITES.match(sql) else None
@@ -50,15 +50,15 @@ def plans(monkeypatch):
             found.append((sql, plan[0]["Plan"]))
         return ask(session, sql, values)
 
-    perform = Session.perform
+    perform = PgSession.perform
 
     def performed(session, sql, values):
         ((plan,),) = perform(session, f"EXPLAIN (FORMAT JSON) {sql}", values).fetchall()
         found.append((sql, plan[0]["Plan"]))
         return perform(session, sql, values)
 
-    monkeypatch.setattr(Session, "ask", explained)
-    monkeypatch.setattr(Session, "perform", performed)
+    monkeypatch.setattr(PgSession, "ask", explained)
+    monkeypatch.setattr(PgSession, "perform", performed)
     return found
 
 
@@ -94,8 +94,8 @@ LISTS = {
     "label": Filter(labels={"team": "team 7"}),
     "label that all have": Filter(labels={"env": "live"}),
     "unknown label": Filter(labels={"team": "nobody's"}),
-    "agent": Filter(name="agent 7"),
-    "unknown agent": Filter(name="nobody"),
+    "agent": Filter(agent="agent 7"),
+    "unknown agent": Filter(agent="nobody"),
     "key": Filter(key="key 77"),
     "parent": Filter(parent_id="run 7000"),
     "roots": Filter(roots=True),
@@ -133,9 +133,9 @@ def test_a_run_begins_is_stopped_and_ends(filled, plans):
     filled.register(RunRecord(id="child", name="agent 7", worker="worker 2", parent_id="new"), "r").result(SECONDS)
     status = Draft(type=EventType.STATUS, data={"status": "running"})
     filled.append("new", record.epoch, [status]).result(SECONDS)
-    filled.request_stop("new", StopIntent()).result(SECONDS)
-    filled.request_stop(Selector(key="key"), StopIntent(), idempotency_key="k").result(SECONDS)
-    filled.request_stop("nobody", StopIntent(), if_unknown_hold=True).result(SECONDS)
+    filled.request_stop(StopRequest(target="new")).result(SECONDS)
+    filled.request_stop(StopRequest(target=Selector(key="key"), idempotency_key="k")).result(SECONDS)
+    filled.request_stop(StopRequest(target="nobody", if_unknown="wait")).result(SECONDS)
     filled.finish("child", record.epoch, OutcomeRecord(status=Status.STOPPED), None).result(SECONDS)
     filled.finish("new", record.epoch, OutcomeRecord(status=Status.STOPPED), None).result(SECONDS)
     check(plans)
@@ -148,7 +148,7 @@ def test_a_plan_from_when_there_were_few_runs_finds_a_run_by_its_id_later(databa
     store.open_worker(WorkerInfo(id="worker"), 36_000).result(SECONDS)
     for run in map(str, range(10)):  # after five times a plan may be kept
         store.register(RunRecord(id=run, name="agent", worker="worker"), run).result(SECONDS)
-        store.request_stop(run, StopIntent()).result(SECONDS)
+        store.request_stop(StopRequest(target=run)).result(SECONDS)
     store.close()
     prepared = [plan for sql, plan in plans if sql.startswith("EXECUTE")]
     found = [
@@ -165,10 +165,15 @@ def test_a_plan_from_when_there_were_few_runs_finds_a_run_by_its_id_later(databa
 
 @pytest.mark.parametrize(
     "target",
-    [Selector(owner="owner 9"), Selector(labels={"team": "team 12"}), Selector(name="agent 9"), Selector(key="key 99")],
+    [
+        Selector(owner="owner 9"),
+        Selector(labels={"team": "team 12"}),
+        Selector(agent="agent 9"),
+        Selector(key="key 99"),
+    ],
 )
 def test_a_stop_of_many_reads_the_live_ones_and_those_below_them(filled, plans, target):
-    assert filled.request_stop(target, StopIntent()).result(SECONDS).answers
+    assert filled.request_stop(StopRequest(target=target)).result(SECONDS).answers
     check(plans, most=2 * LIVE)
 
 

@@ -34,7 +34,7 @@ def test_the_runs_of_a_replica_that_was_killed_end(replica, url):
     here.ends()
     records = [there.over(each) for each in (run, stopping)]
     assert [record["status"] for record in records] == ["failed", "stopped"]
-    assert records[0]["outcome"]["error"]["type"] == "WorkerDied"
+    assert records[0]["outcome"]["error"]["type"] == "WorkerLost"
     assert there.status(there.start()) == "running"
     assert "secret" not in here.log.read_text() + there.log.read_text()
 

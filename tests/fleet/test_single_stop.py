@@ -1,16 +1,16 @@
 """A stop of one run takes one round trip; what makes it take the longer way changes nothing of it."""
 
 from stoppable import Reason
-from stoppable.records import Draft, EventType, StopIntent
-from stoppable.stores.postgres import single_stop
+from stoppable.records import Draft, EventType, StopIntent, StopRequest
+from stoppable.stores.postgres import pg_stops
 
-from .test_wakeups import SECONDS, Heard, backends, begin, cut, followed, stores
+from .test_wakeups import SECONDS, Heard, backends, begin, cut, stores
 
 __all__ = ["stores"]
 
 
 def stop(store, run_id="a", **options):
-    (answered,) = store.request_stop(run_id, StopIntent(**options)).result(SECONDS).answers
+    (answered,) = store.request_stop(StopRequest(target=run_id, intent=StopIntent(**options))).result(SECONDS).answers
     return answered
 
 
@@ -20,10 +20,10 @@ def test_the_statement_alone_keeps_and_tells_a_stop(stores, monkeypatch):
     begin(here)
     here.append("a", 1, [Draft(type=EventType.STATUS, data={"status": "running"})]).result(SECONDS)
     heard = Heard(here)
-    followed(here)
+    heard.wait_for_first_look()
     ways = []
-    short = single_stop.stop
-    monkeypatch.setattr(single_stop, "stop", lambda *given: ways.append(short(*given)) or ways[-1])
+    short = pg_stops._stop_leaf
+    monkeypatch.setattr(pg_stops, "_stop_leaf", lambda *given: ways.append(short(*given)) or ways[-1])
     answered = stop(there, reason=Reason(message="enough", actor="ann"))
     assert [way is not None for way in ways] == [True]
     heard.wait_for("a")
@@ -42,7 +42,7 @@ def test_a_stop_whose_reason_is_too_long_for_a_notification_arrives(stores):
     here, there = stores
     begin(here)
     heard = Heard(here)
-    followed(here)
+    heard.wait_for_first_look()
     assert stop(there, reason=Reason(message='"' * 4000)).answer == "accepted"
     heard.wait_for("a")
 

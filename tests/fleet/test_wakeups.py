@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from stoppable import Mode, Reason
-from stoppable.records import Draft, EventType, RunRecord, StopIntent
+from stoppable.records import Draft, EventType, RunRecord, StopIntent, StopRequest
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.postgres import from_url
 
@@ -37,15 +37,25 @@ class Heard:
         self._store, self._worker = store, worker
         self._changed = threading.Condition()
         self._seen = []
+        self._has_looked = False
         self.subscription = store.hints(worker, self._look)
 
-    def _look(self):
-        self._store.intents(self._worker).then(self._looked)
+    def _look(self, intents):
+        if intents is None:
+            self._store.intents(self._worker).then(lambda reply: self._saw(reply.result()))
+        else:
+            self._saw(intents)
 
-    def _looked(self, reply):
+    def _saw(self, intents):
         with self._changed:
-            self._seen += [(intent.run_id, intent.stop.mode) for intent in reply.result()]
+            self._has_looked = True
+            self._seen += [(intent.run_id, intent.stop.mode) for intent in intents]
             self._changed.notify_all()
+
+    def wait_for_first_look(self):
+        """Wait for the look that follows the beginning: it would see a stop that no notification tells."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._has_looked, SECONDS)
 
     def wait_for(self, run_id, mode=Mode.GRACEFUL):
         with self._changed:
@@ -55,7 +65,7 @@ class Heard:
 def followed(store):
     """Wait until the database knows what a store follows."""
     deadline = time.monotonic() + SECONDS
-    while not store._engine.listener._known:
+    while not store._engine.listener._followed:
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -64,8 +74,10 @@ def test_a_stop_of_another_process_arrives_with_its_notification(stores):
     here, there = stores
     begin(here)
     heard = Heard(here)
-    followed(here)
-    there.request_stop("a", StopIntent(mode=Mode.KILL, reason=Reason(message="now"))).result(SECONDS)
+    heard.wait_for_first_look()
+    there.request_stop(StopRequest(target="a", intent=StopIntent(mode=Mode.KILL, reason=Reason(message="now")))).result(
+        SECONDS
+    )
     heard.wait_for("a", Mode.KILL)
 
 
@@ -79,7 +91,7 @@ def test_a_stop_that_nobody_heard_is_seen_after_the_reconnect(url, stores):
     connect, may_connect = listener._connect, threading.Event()
     listener._connect = lambda: may_connect.wait(SECONDS) and connect()
     cut(url, listener.backend)
-    there.request_stop("a", StopIntent()).result(SECONDS)
+    there.request_stop(StopRequest(target="a")).result(SECONDS)
     may_connect.set()
     heard.wait_for("a")
 
@@ -107,7 +119,7 @@ def test_a_stop_right_after_every_connection_was_reset_is_heard(url, stores):
     for number in range(25):
         begin(here, f"run {number}")
         cut(url, *backends(url, here))
-        there.request_stop(f"run {number}", StopIntent()).result(SECONDS)
+        there.request_stop(StopRequest(target=f"run {number}")).result(SECONDS)
         heard.wait_for(f"run {number}")
 
 

@@ -237,7 +237,7 @@ class Stopped:
         assert final is not None
         assert final.final
         assert final.entered_after == ()
-        return [(f"{node.kind}:{node.name}", node.fate) for node in final.nodes if node.kind not in {"run", "thread"}]
+        return [(f"{node.kind}:{node.name}", node.fate) for node in final.entries if node.kind not in {"run", "thread"}]
 
     def was_swallowed(self, error_shown_to_the_model: str) -> None:
         """Assert that the model took the stop for an error of its tool and went on to the end of its script."""

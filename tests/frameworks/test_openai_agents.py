@@ -142,7 +142,7 @@ async def test_a_parallel_tool_call_that_the_runner_cancels_is_listed_as_cancell
     outcome = await trip.end(handle)
     assert isinstance(trip.escaped, AgentStopped)
     assert (outcome.status, outcome.rung) == (Status.STOPPED, Rung.SIGNAL)
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "tool"] == [Fate.FINISHED, Fate.CANCELLED]
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "tool"] == [Fate.FINISHED, Fate.CANCELLED]
     assert (len(trip.prompts), trip.calls, trip.effects) == (1, 2, ["flight"])
 
 

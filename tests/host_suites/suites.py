@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -98,16 +99,31 @@ def _perform(command: Sequence[object], log: Path, *, instrumented: bool, **opti
             start_new_session=True,
             **options,
         )
+        started: list[int] = []
         for seconds in (SUITE_SECONDS, END_SECONDS):
             try:
                 process.wait(seconds)
                 break
             except subprocess.TimeoutExpired:
+                started += _descendants(process.pid)
                 process.send_signal(signal.SIGINT)  # told to end, CPython's runner ends its own processes
         else:
             os.killpg(process.pid, signal.SIGKILL)  # the signal came before the runner was ready for it
         process.wait()
+        for pidfd in started:  # the signal may also have come before the runner had noted what it started
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
     return time.monotonic() - begin
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Yield pidfds of what a process has started, and theirs: those of CPython's runner have their own sessions."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has just ended
+            for child in map(int, children.read_text().split()):
+                yield os.pidfd_open(child)
+                yield from _descendants(child)
 
 
 def _state(case: ET.Element) -> str:

@@ -43,7 +43,7 @@ def test_instrument_is_on_in_the_interpreter_and_in_those_that_it_starts_if_it_i
     probe.write_text(PROBE)
     suites._perform([sys.executable, probe, "and a child"], log, instrumented=instrumented)
     answers = log.read_text().split()
-    assert [answer.endswith("plain/threads.py") for answer in answers] == [instrumented] * 2, answers
+    assert [answer.endswith("instrumentation/threads.py") for answer in answers] == [instrumented] * 2, answers
 
 
 class OwnFolder(CPython):
@@ -106,7 +106,7 @@ def test_the_plugin_is_on():
     assert "some_plugin" in sys.modules, "it is off\\nmore lines"
 
 def test_instrument_is_on():
-    assert threading.Thread.start.__code__.co_filename.endswith("plain/threads.py")
+    assert threading.Thread.start.__code__.co_filename.endswith("instrumentation/threads.py")
 
 def test_needs_a_service():
     raise OSError

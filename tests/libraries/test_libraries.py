@@ -23,7 +23,7 @@ from sentry_sdk.integrations.stdlib import StdlibIntegration
 from sentry_sdk.integrations.threading import ThreadingIntegration
 
 import stoppable
-from stoppable._engine.plain.library import alive_in
+from stoppable._engine.instrumentation.threads import library_threads_in
 
 
 class NoExporter(SpanExporter):
@@ -144,7 +144,7 @@ async def test_an_idle_worker_of_anyio_makes_nothing_lost():
 
     async def agent():
         called.append(await anyio.to_thread.run_sync(lambda: stoppable.current_run() is not None))
-        called.append(alive_in(stoppable.current_run()))
+        called.append(library_threads_in(stoppable.current_run()))
         await asyncio.sleep(60)
 
     handle = await stoppable.spawn(agent)

@@ -121,8 +121,10 @@ class Model:
     def look(self, name: str) -> None:
         """Note that a run met a boundary, check, shield or hook, or started a child: it gets its grace."""
         self.runs[name]["looked_at"] = self.now
-        for stop in self.runs[name]["stops"]:
-            if self.now < stop["at"] + BLIND_GRACE and not self.terminal(stop["target"]):
+        above = [stop for member in self.lineage(name) for stop in self.runs[member]["stops"]]
+        for stop in above:
+            is_told = name in stop["leftovers"] or any(own is stop for own in self.runs[name]["stops"])
+            if is_told and self.now < stop["at"] + BLIND_GRACE and not self.terminal(stop["target"]):
                 stop["is_blind"] = False
 
     def stop(self, name: str, mode: str, reason: tuple[str, str, str | None]) -> None:
@@ -134,7 +136,7 @@ class Model:
         if answer != "already_stopping":
             must, may = self.is_blind(name, mode, surely=True), self.is_blind(name, mode, surely=False)
             stop = {"at": self.now, "mode": mode, "reason": reason, "target": name}
-            stop |= {"is_blind": must, "was_blind": may}
+            stop |= {"is_blind": must, "was_blind": may, "leftovers": ()}
             for member in self.family(name):
                 if not self.terminal(member):
                     self.runs[member]["stops"].append(stop)
@@ -153,9 +155,14 @@ class Model:
         lookers = self.family(name) if surely else live
         return all(self.runs[member]["looked_at"] < self.now - BLIND_GRACE - COARSE for member in lookers)
 
-    def settle_blindness(self, name: str, is_blind: bool) -> None:
-        """Take over what the last stop found: whether it saw what a vanished actor was inside is not known."""
+    def settle_blindness(self, name: str, is_blind: bool, reached: set[str]) -> None:
+        """Take over what the last stop found: whether it saw what a vanished actor was inside is not known.
+
+        Nor is it known which runs that are over it has reached, because something of them was left behind: when their
+        code looks, the code around them does.
+        """
         stop = self.runs[name]["stops"][-1]
+        stop["leftovers"] = {member for member in self.family(name) if self.terminal(member)} & reached
         assert stop["is_blind"] <= is_blind <= stop["was_blind"], "a run is blind if it would not notice the stop"
         stop["is_blind"] = stop["was_blind"] = is_blind
 
@@ -183,8 +190,8 @@ class Model:
             self.runs[name]["ended"] = (result, error)
 
     def record(self, name: str, text: str, *, replaces: bool) -> None:
-        so_far = self.runs[name]["partial"]
-        self.runs[name]["partial"] = text if replaces or so_far is None else so_far + text
+        as_of_stop = self.runs[name]["partial"]
+        self.runs[name]["partial"] = text if replaces or as_of_stop is None else as_of_stop + text
 
     def reason(self, name: str) -> tuple[str, str, str | None] | None:
         stops = self.runs[name]["stops"]

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from stoppable._core.boundary import boundary, check, should_stop
-from stoppable._core.gate import lock
 from stoppable._core.hooks import Moment
-from stoppable._core.partial import append_partial, set_partial
-from stoppable._core.reason import Reason, ReasonKind
+from stoppable._core.participants import lock
+from stoppable._core.run import append_partial, set_partial
 from stoppable._core.shield import shielded
+from stoppable._core.values import Reason, ReasonKind
 from stoppable.errors import AgentStopped, RunEnded
 
 from .model import RUNGS, TERMINAL, describe, may_become
@@ -218,7 +218,7 @@ class TreeMachine(World):
         edge = self.awaited.pop(actor)
         frame = self.model.scope(actor)
         outcome = edge.run.outcome
-        passing = edge._passing is not None and edge._passing.target != edge.run.id
+        passing = edge._propagating is not None and edge._propagating.target != edge.run.id
         try:
             value = self.inside(actor, edge.answer)
         except AgentStopped as stopped:
@@ -275,7 +275,7 @@ class TreeMachine(World):
             receipt = real.stop(mode, Reason.of("why", kind=kind, actor=by))
         assert receipt.answer == expected, "G10"
         if expected in {"accepted", "escalated"}:
-            self.model.settle_blindness(run, real.stops()[-1].is_blind)
+            self.settle_blindness(run)
         self.model.climb(names)
         self._force_reached(crews)
         if expected == "already_stopping" and was_target:
@@ -381,7 +381,7 @@ class TreeMachine(World):
             known["final_receipt"] = known["final_receipt"] or receipt
             assert receipt == known["final_receipt"], "a final receipt changed"
         assert receipt.too_late == (receipt.status in {"completed", "failed"})
-        fates = {f"{node.kind}:{node.name}": node.fate for node in receipt.nodes}
+        fates = {f"{node.kind}:{node.name}": node.fate for node in receipt.entries}
         for label in receipt.in_flight:
             assert (fates[label] == "finished") >= (label in self.model.finished), "G11"
         reached = {member for member in self.model.family(name) if self.model.share_a_stop(member, name)}

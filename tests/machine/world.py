@@ -1,6 +1,7 @@
 """The real runs of the machine, driven as the engine drives them, with actors in place of tasks."""
 
 import contextvars
+import faulthandler
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
 from stoppable._core.shield import shielded
 from stoppable._engine import control
+from stoppable._engine.asyncio_engine import AsyncioEngine
 from stoppable._engine.edge import _Edge
 from stoppable.errors import AgentStopped
 from stoppable.testing import FakeClock
@@ -96,13 +98,15 @@ class World(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        faulthandler.cancel_dump_traceback_later()  # hypothesis shrinks a failure for minutes, and then says how
         logging.getLogger("stoppable").disabled = True  # hooks fail on purpose here
         self.clock = FakeClock()
         self.clock.__enter__()
-        self._ports = participants.participant, participants.join, participants.attend
+        self._engine = participants.engine
         self._executing: Actor | None = None
-        participants.participant = lambda: self._executing
-        participants.join = participants.attend = self._join
+        participants.engine = engine = AsyncioEngine()
+        engine.current = lambda: self._executing
+        engine.join = engine.attend = self._join
         self.model = Model()
         self.runs: dict[str, RunNode] = {}
         self.actors: dict[str, Actor] = {}
@@ -114,7 +118,7 @@ class World(RuleBasedStateMachine):
         self.numbers = iter(range(10**9))
 
     def teardown(self) -> None:
-        participants.participant, participants.join, participants.attend = self._ports
+        participants.engine = self._engine
         self.clock.__exit__(None, None, None)
         logging.getLogger("stoppable").disabled = False
 
@@ -236,12 +240,17 @@ class World(RuleBasedStateMachine):
         self.inside(actor, edge._leave)
         self.inside(actor, edge._close, result, stop, outsider, rest)
         if is_stopped:
-            self.model.settle_blindness(name, self.runs[name].stops()[-1].is_blind)
+            self.settle_blindness(name)
         if self.model.actors[actor]["made_for"] == name:
             self.end_actor(actor)
         else:
             self.awaited[actor] = edge
         self.every_claim_holds()  # a foreign cancel ends several runs in one step
+
+    def settle_blindness(self, name: str) -> None:
+        """Tell the model what the last stop of a run has found."""
+        stop = self.runs[name].stops()[-1]
+        self.model.settle_blindness(name, stop.is_blind, {run.name for run in stop.nodes})
 
     def every_claim_holds(self) -> None:
         raise NotImplementedError

@@ -73,7 +73,7 @@ async def stop_one(make: Callable[..., Any], *, is_async: bool, is_stream: bool)
         await handle.stop()
         providers.released.set()
         outcome = await handle.outcome()
-        nodes = [str(node.fate) for node in handle.run.receipt.nodes if node.kind == "llm"]
+        nodes = [str(node.fate) for node in handle.run.receipt.entries if node.kind == "llm"]
         return {"status": str(outcome.status), "fates": nodes, "calls": len(providers.begun)}
 
 

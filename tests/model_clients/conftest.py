@@ -9,34 +9,34 @@ from typing import Any
 import pytest
 
 import stoppable
-from stoppable.testing.model_server import Gate, ModelServer, Reply
+from stoppable.testing.model_server import ModelServer, Pause, Reply
 
 DEADLINE = 30.0  # of waits that end at once unless a claim is broken
 
 
 class Scene:
-    """One model, and the runs that ask it; each reply has a gate of its own, in the order of the requests."""
+    """One model, and the runs that ask it; each reply has a pause of its own, in the order of the requests."""
 
     def __init__(self, server: ModelServer) -> None:
         self.server = server
-        self.gates: list[Gate] = []
+        self.pauses: list[Pause] = []
         self.received: list[str] = []
 
     def expect(self, *texts: str, **options: Any) -> None:
         """Add replies to the script whose tokens wait to be released."""
         for text in texts:
-            self.gates.append(Gate())
-            self.server.script(Reply(text, gate=self.gates[-1], **options))
+            self.pauses.append(Pause())
+            self.server.script(Reply(text, pause=self.pauses[-1], **options))
 
     def release(self, tokens: int = 1) -> None:
         """Release so many tokens of every reply."""
-        for gate in self.gates:
-            gate.release(tokens)
+        for pause in self.pauses:
+            pause.release(tokens)
 
     def open(self) -> None:
         """Release everything."""
-        for gate in self.gates:
-            gate.open()
+        for pause in self.pauses:
+            pause.end()
 
     def keep(self, token: str | None) -> None:
         """Keep what an agent received, in the run and here; on any thread."""
@@ -74,7 +74,7 @@ def fates() -> Callable[[stoppable.RunHandle[Any]], list[tuple[str, str]]]:
     """Return what became of what was in flight."""
 
     def fates(handle: stoppable.RunHandle[Any]) -> list[tuple[str, str]]:
-        return [(node.name, str(node.fate)) for node in handle.run.receipt.nodes if node.kind == "llm"]
+        return [(node.name, str(node.fate)) for node in handle.run.receipt.entries if node.kind == "llm"]
 
     return fates
 

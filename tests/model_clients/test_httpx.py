@@ -13,7 +13,7 @@ import httpx
 
 import stoppable
 from stoppable._engine.guard import guard
-from stoppable._engine.streaming.stream import stream
+from stoppable._engine.streams import stream
 from stoppable.testing.model_server import Ending
 
 ASK = {"model": "scripted", "messages": [{"role": "user", "content": "count"}]}

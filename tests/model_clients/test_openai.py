@@ -14,7 +14,7 @@ import openai
 
 import stoppable
 from stoppable._engine.guard import guard
-from stoppable._engine.streaming.stream import stream
+from stoppable._engine.streams import stream
 from stoppable.testing.model_server import Ending, Failure, Reply
 
 CREATE = "chat.completions.create"
@@ -211,7 +211,7 @@ async def test_of_fifty_runs_on_one_client_half_are_stopped_and_the_pool_serves_
 
 @pytest.mark.parametrize("rate", [10, 1000])
 async def test_a_stream_that_would_go_on_for_an_hour_is_closed_while_it_runs(scene, chat, rate):
-    """How soon is a matter of the machine; that the next token is the last is shown with gates above."""
+    """How soon is a matter of the machine; that the next token is the last is shown with pauses above."""
     scene.server.script(Reply(["token "] * 3600 * rate, rate=rate))
     handle = await stoppable.spawn(chat.stream)
     await scene.until_received(3)

@@ -19,12 +19,17 @@ from . import unmodified_agents as agents
 # Other people's code, on the newest Pythons.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
 
-CASES = [
-    pytest.param(make, is_async, id=f"{make.__name__}-{'async' if is_async else 'blocking'}")
-    for make in (*agents.BOTH, *agents.BLOCKING_ONLY, *agents.ASYNC_ONLY)
-    for is_async in (False, True)
-    if not (is_async and make in agents.BLOCKING_ONLY) and not (not is_async and make in agents.ASYNC_ONLY)
-]
+
+def cases_of(*clients):
+    return [
+        pytest.param(make, is_async, id=f"{make.__name__}-{'async' if is_async else 'blocking'}")
+        for make in clients
+        for is_async in (False, True)
+        if not (is_async and make in agents.BLOCKING_ONLY) and not (not is_async and make in agents.ASYNC_ONLY)
+    ]
+
+
+CASES = cases_of(*agents.BOTH, *agents.BLOCKING_ONLY, *agents.ASYNC_ONLY)
 every_client = pytest.mark.parametrize(("make", "is_async"), CASES)
 
 
@@ -74,7 +79,7 @@ async def started(agent, providers):
 
 def check(handle, outcome, make, fates):
     assert outcome.status == "stopped", outcome
-    nodes = [node for node in handle.run.receipt.nodes if node.kind == "llm"]
+    nodes = [node for node in handle.run.receipt.entries if node.kind == "llm"]
     assert [str(node.fate) for node in nodes if str(node.fate) in fates] == [str(node.fate) for node in nodes]
     assert len(nodes) == 1
     assert agents.MODEL.get(make.__name__, "gpt-5") in nodes[0].name

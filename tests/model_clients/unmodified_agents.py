@@ -204,6 +204,27 @@ def aiohttp(url: str, **which: bool) -> Callable[[], Any]:
     return agent
 
 
+def grpc(url: str, **which: bool) -> Callable[[], Any]:
+    import grpc
+    import grpc.aio
+
+    def method(channel: Any, stream: bool) -> Any:
+        service = "/llm.Model/Generate"
+        return channel.unary_stream(f"{service}Stream") if stream else channel.unary_unary(service)
+
+    if not which["is_async"]:
+        channel = grpc.insecure_channel(url)
+        return _either(lambda stream: method(channel, stream)(b""), _none, **which)
+
+    async def agent() -> None:
+        async with grpc.aio.insecure_channel(url) as channel:
+            ask = method(channel, which["is_stream"])
+            for _ in range(ROUNDS):
+                await (_read_async(ask(b"")) if which["is_stream"] else ask(b""))
+
+    return agent
+
+
 def _none(_stream: bool) -> Any:
     raise NotImplementedError
 
@@ -218,6 +239,7 @@ MODEL = {
     "mistral": "mistral-small",
     "cohere": "command",
     "ollama": "llama",
+    "grpc": "llm.Model/Generate",
 }
 """What the receipt says of the model."""
 

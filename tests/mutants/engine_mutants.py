@@ -2,11 +2,13 @@
 
 from .mutant import FOUND, GAPS, GENERATORS, PLAIN, SPEC, UNIT, Mutant
 
+_TOLD = SPEC + "test_fates.py::test_a_remote_that_cannot_confirm_its_end_is_told_and_its_run_is_not_lost"
+
 ENGINE_MUTANTS = (
     Mutant(
         name="a branch that meets the stop cuts the call of its sibling",
         breaks="G11",
-        file="_engine/draining.py",
+        file="_engine/waits.py",
         snippet="return run.rung is None and all(",
         replacement="return False and all(",
         caught_by=(UNIT + "test_siblings.py::test_it_waits_no_longer_than_the_grace[False]",),
@@ -14,7 +16,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="the run's own task waits for its branches before it cleans up",
         breaks="G7",
-        file="_engine/draining.py",
+        file="_engine/waits.py",
         snippet="me is not run.main and ",
         replacement="",
         caught_by=(UNIT + "test_siblings.py::test_the_runs_own_task_cleans_up_at_once",),
@@ -22,7 +24,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="a final receipt changes when something looks that the run left behind",
         breaks="G2",
-        file="_core/receipt.py",
+        file="_core/stop.py",
         snippet="for stop in stops) if outcome is None else run.was_blind",
         replacement="for stop in stops)",
         caught_by=(FOUND + "test_the_final_receipt_of_a_child_stays_when_its_parent_turns_out_not_to_be_blind",),
@@ -42,7 +44,7 @@ ENGINE_MUTANTS = (
         name="the time at which runs look stands still",
         breaks="G11",
         file="_engine/control.py",
-        snippet="                clock.coarse.update()\n                self._wakes_at = math.inf",
+        snippet="                clock.coarse.now = clock.now()\n                self._wakes_at = math.inf",
         replacement="                self._wakes_at = math.inf",
         caught_by=(SPEC + "test_g06_bounded.py::test_a_run_that_keeps_looking_is_not_blind_however_long_it_works",),
     ),
@@ -60,8 +62,8 @@ ENGINE_MUTANTS = (
     Mutant(
         name="a handler of any cancelled error passes for clean-up",
         breaks="G5",
-        file="_engine/plain/scopes.py",
-        snippet="return tasks.is_marked_ours(error) or _is_passed_down(run)",
+        file="_engine/instrumentation/scopes.py",
+        snippet="return tasks.is_own(error) or _is_passed_down(run)",
         replacement="return True",
         caught_by=(
             PLAIN
@@ -71,8 +73,8 @@ ENGINE_MUTANTS = (
     Mutant(
         name="an error that a framework made of the stop passes for clean-up",
         breaks="G5",
-        file="_engine/plain/scopes.py",
-        snippet="if error is not replaced and _is_stop_of(run, error) and _is_handled_above(error):",
+        file="_engine/instrumentation/scopes.py",
+        snippet="if error is not replaced_error and _is_stop_of(run, error) and _is_handled_above(error):",
         replacement="if _is_stop_of(run, error):",
         caught_by=(PLAIN + "test_cleanup.py::test_an_error_that_a_framework_made_of_the_stop_is_no_clean_up",),
     ),
@@ -80,7 +82,7 @@ ENGINE_MUTANTS = (
         name="a cancelled error of the body's own is a stop",
         breaks="G8",
         file="_engine/edge.py",
-        snippet="return not is_ours(outsider) and not self._was_cancelled_since_it_opened()",
+        snippet="return not is_own_cancel(outsider) and not self._was_cancelled_since_it_opened()",
         replacement="return False",
         caught_by=(
             SPEC + "test_g08_honest_outcome.py::"
@@ -115,7 +117,7 @@ ENGINE_MUTANTS = (
         name="force misses a sibling once the body has ended",
         breaks="G6",
         file="_engine/tasks.py",
-        snippet="(run.body_end is not None and run not in (self._joined or ()))",
+        snippet="(run.body_end is not None and run not in (self._joined_runs or ()))",
         replacement="run.body_end is not None",
         caught_by=(FOUND + "test_a_sibling_that_outlives_the_body_is_cancelled",),
     ),
@@ -123,7 +125,7 @@ ENGINE_MUTANTS = (
         name="force follows a task into the run around the one that has ended",
         breaks="G13",
         file="_engine/tasks.py",
-        snippet=" or (run.body_end is not None and run not in (self._joined or ()))",
+        snippet=" or (run.body_end is not None and run not in (self._joined_runs or ()))",
         replacement="",
         caught_by=(
             SPEC + "test_g13_no_misdelivery.py::test_a_cancel_for_a_child_that_has_ended_does_not_hit_its_parent",
@@ -132,7 +134,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="a foreign thread passes for the task of the run",
         breaks="G8, G13",
-        file="_engine/tasks.py",
+        file="_engine/asyncio_engine.py",
         snippet="main is not None and main.thread._is_owned() and",
         replacement="main is not None and main.task is not None and",
         caught_by=(
@@ -194,7 +196,7 @@ ENGINE_MUTANTS = (
         name="a process group is dead when its leader is",
         breaks="G8",
         file="_engine/processes/group.py",
-        snippet="return not self._gone",
+        snippet="return not self._is_gone",
         replacement="return self.returncode is None",
         caught_by=(
             SPEC + "test_g08_honest_outcome.py::test_a_process_that_its_group_left_behind_keeps_the_run_stopping",
@@ -213,7 +215,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="a generator agent runs on after the stop of its reader",
         breaks="G5",
-        file="_engine/generators.py",
+        file="_engine/bodies.py",
         snippet="if context.current.get().closed:",
         replacement="if False:",
         caught_by=(GENERATORS + "test_a_stop_of_the_reader_lands_between_two_items_and_closes_it",),
@@ -221,7 +223,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="force on a generator agent hits the task that reads it",
         breaks="G13",
-        file="_engine/generators.py",
+        file="_engine/bodies.py",
         snippet="self._is_over = not self._context.run(self._edge.open, self)",
         replacement="self._is_over = not self._context.run(self._edge.open)",
         caught_by=(GENERATORS + "test_a_stop_of_it_alone_leaves_its_reader_alone_whatever_the_force",),
@@ -230,16 +232,16 @@ ENGINE_MUTANTS = (
         name="a count that a TaskGroup left behind is a cancel",
         breaks="G4, G9",
         file="_engine/edge.py",
-        snippet="count > self.participant.others or (count > self._others and others_cancel(cancel) is not None)",
-        replacement="count > self._others",
+        snippet="return count > self._foreign_at_open and foreign_cancel_in(cancel) is not None",
+        replacement="return count > self._foreign_at_open",
         caught_by=(UNIT + "test_edges.py::test_a_count_that_a_task_group_left_behind_is_nobodys_cancel",),
     ),
     Mutant(
         name="a cancel from before ours is forgotten",
         breaks="G9",
         file="_engine/edge.py",
-        snippet="return others_cancel(error) if self.participant.others_now() > self._others else None",
-        replacement="return None",
+        snippet="foreign_cancel_in(error) if self.participant.foreign_cancels() > self._foreign_at_open else None",
+        replacement="None",
         caught_by=(
             UNIT + "test_edges.py::test_a_stop_that_is_raised_while_an_outside_cancel_unwinds_does_not_hide_it",
         ),
@@ -248,7 +250,7 @@ ENGINE_MUTANTS = (
         name="a KILL that comes while ours arrives is not paid back",
         breaks="G9",
         file="_engine/edge.py",
-        snippet="                participant.pay_back(self._issued)  # a KILL may have come by now\n",
+        snippet="                participant.uncancel_own(self._own_at_open)  # a KILL may have come by now\n",
         replacement="",
         caught_by=(UNIT + "test_edges.py::test_a_kill_that_comes_while_the_edge_lets_our_cancel_in_hits_nobody_else",),
     ),
@@ -256,8 +258,8 @@ ENGINE_MUTANTS = (
         name="any run pays our cancel back",
         breaks="G8",
         file="_engine/tasks.py",
-        snippet="return self.issued > before and self._unwinding is not None and run.is_within(self._unwinding)",
-        replacement="return self.issued > before",
+        snippet="return self.own_cancels > before and self._unwinding is not None and run.is_within(self._unwinding)",
+        replacement="return self.own_cancels > before",
         caught_by=(UNIT + "test_edges.py::test_a_run_that_is_no_part_of_the_stopped_one_passes_its_cancel_on",),
     ),
     Mutant(
@@ -271,7 +273,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="what comes while children end hides the error",
         breaks="G8",
-        file="_engine/body_exits.py",
+        file="_engine/edge.py",
         snippet="return stop or late_stop, outsider or late_outsider, rest or late_rest",
         replacement="return late_stop, late_outsider, late_rest",
         caught_by=(
@@ -334,14 +336,14 @@ ENGINE_MUTANTS = (
         name="the time in which the process was suspended counts",
         breaks="G6, G7",
         file="_engine/ladder.py",
-        snippet="frozen = pulse.covered(starved, began_at)",
+        snippet="frozen = control.covered_seconds(starved, began_at)",
         replacement="frozen, starved = 0.0, []",
         caught_by=(SPEC + "test_g06_busy_loop.py::test_the_time_in_which_the_process_was_suspended_does_not_count",),
     ),
     Mutant(
         name="each ladder pings its loop",
         breaks="G6",
-        file="_engine/pulse.py",
+        file="_engine/control.py",
         snippet="if loop is None or self._sent_at is not None:",
         replacement="if loop is None:",
         caught_by=(SPEC + "test_g06_busy_loop.py::test_many_ladders_share_one_ping_of_their_loop",),
@@ -387,7 +389,7 @@ ENGINE_MUTANTS = (
     Mutant(
         name="the receipt of each run reads the whole tree",
         breaks="G6",
-        file="_core/receipt.py",
+        file="_core/stop.py",
         snippet="stop if stop.target is run else stop.by_run().part(run)",
         replacement="stop",
         caught_by=(UNIT + "test_bounded_control.py::test_the_receipts_of_all_runs_do_not_each_read_the_whole_tree",),
@@ -395,11 +397,27 @@ ENGINE_MUTANTS = (
     Mutant(
         name="the time between two pings of a loop with long turns counts",
         breaks="G6",
-        file="_engine/pulse.py",
+        file="_engine/control.py",
         snippet="if is_late and now < self._wanted_until:",
         replacement="if False:",
         caught_by=(
             SPEC + "test_g06_busy_loop.py::test_a_loop_with_one_long_turn_after_another_is_measured_throughout",
         ),
+    ),
+    Mutant(
+        name="a remote that cannot confirm its end makes the run lost",
+        breaks="fates",
+        file="_engine/remote.py",
+        snippet="_NO_END = (Fate.ABANDONED, Fate.UNREACHABLE)\n",
+        replacement="_NO_END = (Fate.ABANDONED, Fate.UNREACHABLE, Fate.TOLD)\n",
+        caught_by=(_TOLD + "[graceful-False]", _TOLD + "[immediate-True]"),
+    ),
+    Mutant(
+        name="a remote that was told to stop counts as one that came to its own end",
+        breaks="G8",
+        file="_engine/remote.py",
+        snippet="_BY_ITSELF = (Fate.FINISHED, Fate.SKIPPED)\n",
+        replacement="_BY_ITSELF = (Fate.FINISHED, Fate.SKIPPED, Fate.TOLD)\n",
+        caught_by=(_TOLD + "[graceful-True]", _TOLD + "[immediate-True]"),
     ),
 )

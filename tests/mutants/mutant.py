@@ -9,7 +9,7 @@ from dataclasses import dataclass
 SPEC = "tests/spec/"
 UNIT = "tests/unit/"
 PLAIN = "tests/plain/"
-FOUND = "tests/machine/test_found.py::"
+FOUND = "tests/machine/test_regressions.py::"
 GAPS = "tests/mutants/test_gaps.py::"
 GENERATORS = "tests/unit/test_generators.py::TestCalledInARun::"
 

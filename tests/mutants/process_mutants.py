@@ -28,7 +28,7 @@ PROCESS_MUTANTS = (
         name="pids never start again",
         breaks="G8",
         file="_engine/processes/table.py",
-        snippet=" and proc_files.last_pid() >= newest",
+        snippet=" and last_pid() >= newest",
         replacement="",
         caught_by=(_SEARCH + "test_a_search_in_which_the_pids_start_again_is_no_proof",),
     ),
@@ -43,7 +43,7 @@ PROCESS_MUTANTS = (
     Mutant(
         name="a fork bears no mark",
         breaks="G8",
-        file="_engine/plain/processes.py",
+        file="_engine/instrumentation/processes.py",
         snippet="            table.mark_fork(cookie)\n",
         replacement="            pass\n",
         caught_by=(_ORPHAN + "[double_fork-kill]", _ORPHAN + "[without_files-kill]"),

@@ -7,10 +7,9 @@ from functools import partial
 
 from .mutant import Mutant
 
-MEMORY = "stores/memory/store.py"
+MEMORY = "stores/memory.py"
 RULES = "stores/rules.py"
-TOMBSTONES = "stores/memory/tombstones.py"
-WRITER = "stores/sqlite/writer.py"
+WRITER = "stores/sqlite/lite_engine.py"
 DURABILITY = "tests/stores/test_sqlite_durability.py::"
 LEASE = "supervisor/lease.py"
 LEASES = "tests/supervisor/test_lease.py::"
@@ -23,7 +22,7 @@ STORE_MUTANTS = (
         name="an end is written without a comparison",
         breaks="I1, G2",
         file=MEMORY,
-        snippet="if kept.record.over or kept.record.epoch != epoch:",
+        snippet="if run.record.over or run.record.epoch != epoch:",
         replacement="if False:",
         caught_by=(
             CONTRACT + "test_the_second_end_changes_nothing_and_becomes_a_late_event",
@@ -35,10 +34,10 @@ STORE_MUTANTS = (
         name="a late report overwrites the end",
         breaks="I1, G2",
         file=MEMORY,
-        snippet="            self._add(kept, [rules.late_event(outcome)])\n",
+        snippet="            self._add(run, [rules.late_event(outcome)])\n",
         replacement="""\
-            self._add(kept, [rules.late_event(outcome)])
-            kept.record = replace(kept.record, status=outcome.status, outcome=outcome)
+            self._add(run, [rules.late_event(outcome)])
+            run.record = replace(run.record, status=outcome.status, outcome=outcome)
 """,
         caught_by=(CONTRACT + "test_a_reaped_worker_is_fenced_and_so_is_all_that_it_writes",),
         the_machine_sees_it=True,
@@ -47,7 +46,7 @@ STORE_MUTANTS = (
         name="nothing is fenced",
         breaks="I4, G15",
         file=MEMORY,
-        snippet="if kept.record.epoch != epoch or kept.record.over:",
+        snippet="if run.record.epoch != epoch or run.record.over:",
         replacement="if False:",
         caught_by=(
             CONTRACT + "test_an_old_epoch_adds_nothing",
@@ -95,8 +94,8 @@ STORE_MUTANTS = (
         name="a stop forgets the subtree",
         breaks="I5, G4",
         file=MEMORY,
-        snippet="for node in kept.subtree():\n                    self._stop(",
-        replacement="for node in [kept]:\n                    self._stop(",
+        snippet="for node in run.subtree():\n                    self._stop(",
+        replacement="for node in [run]:\n                    self._stop(",
         caught_by=(CONTRACT + "test_a_stop_marks_the_whole_subtree_and_nothing_else",),
         the_machine_sees_it=True,
     ),
@@ -158,17 +157,17 @@ STORE_MUTANTS = (
         breaks="G14",
         file=MEMORY,
         snippet="""\
-        placed = None if held is None else self._place(held, intent, dry_run=dry_run)
-        chosen = self._chosen(target, owner)
+        hold = None if on_hold is None else self._place(on_hold, intent, dry_run=request.dry_run)
+        targets = self._select(target, owner)
 """,
         # With the moment between the two that two statements of a database have.
         replacement="""\
-        chosen = self._chosen(target, owner)
-        if held is not None:
+        targets = self._select(target, owner)
+        if on_hold is not None:
             self._lock.release()
             threading.Event().wait(0.02)
             self._lock.acquire()
-        placed = None if held is None else self._place(held, intent, dry_run=dry_run)
+        hold = None if on_hold is None else self._place(on_hold, intent, dry_run=request.dry_run)
 """,
         caught_by=(CONTRACT + "test_a_run_that_starts_while_all_are_stopped_and_held_does_not_slip_through",),
     ),
@@ -206,7 +205,7 @@ STORE_MUTANTS = (
         name="a key is forgotten",
         breaks="I8, G10",
         file=MEMORY,
-        snippet="if idempotency_key is not None and (owner, idempotency_key) in self._answered:",
+        snippet="if request.idempotency_key is not None and (owner, request.idempotency_key) in self._earlier_answers:",
         replacement="if False:",
         caught_by=(CONTRACT + "test_the_same_key_again_returns_the_first_answer_and_changes_nothing",),
         the_machine_sees_it=True,
@@ -215,8 +214,8 @@ STORE_MUTANTS = (
         name="a stop reaches the runs of another owner",
         breaks="I6",
         file=MEMORY,
-        snippet="return None if kept is None or owner not in {None, kept.record.owner} else [kept]",
-        replacement="return None if kept is None else [kept]",
+        snippet="return None if run is None or owner not in {None, run.record.owner} else [run]",
+        replacement="return None if run is None else [run]",
         caught_by=(CONTRACT + "test_a_run_of_another_owner_is_not_found",),
         the_machine_sees_it=True,
     ),
@@ -224,9 +223,9 @@ STORE_MUTANTS = (
         name="a stop of a key looks for runs and waits for one in two steps",
         breaks="G14",
         file=MEMORY,
-        snippet="            if not chosen and if_unknown_hold is not False and isinstance(target, Selector):\n",
+        snippet='            if not targets and request.if_unknown != "ignore" and isinstance(target, Selector):\n',
         replacement="""\
-            if not chosen and if_unknown_hold is not False and isinstance(target, Selector):
+            if not targets and request.if_unknown != "ignore" and isinstance(target, Selector):
                 self._lock.release()
                 threading.Event().wait(0.02)
                 self._lock.acquire()
@@ -254,9 +253,9 @@ STORE_MUTANTS = (
     StoreMutant(
         name="a stop that met a run goes on waiting",
         breaks="G4",
-        file=TOMBSTONES,
-        snippet="self._waiting.pop((address, meant), (now, None))",
-        replacement="self._waiting.get((address, meant), (now, None))",
+        file=MEMORY,
+        snippet="self._waiting.pop((address, stop_owner), (now, None))",
+        replacement="self._waiting.get((address, stop_owner), (now, None))",
         caught_by=(CONTRACT + "test_a_stop_that_comes_first_stops_the_next_run_of_its_key_and_no_other",),
         the_machine_sees_it=True,
     ),
@@ -264,8 +263,8 @@ STORE_MUTANTS = (
         name="a stop of a key that found a run waits for another",
         breaks="G4",
         file=MEMORY,
-        snippet="if not chosen and if_unknown_hold is not False and isinstance(target, Selector):",
-        replacement="if if_unknown_hold is not False and isinstance(target, Selector):",
+        snippet='if not targets and request.if_unknown != "ignore" and isinstance(target, Selector):',
+        replacement='if request.if_unknown != "ignore" and isinstance(target, Selector):',
         caught_by=(CONTRACT + "test_a_stop_of_a_key_means_its_live_runs_with_their_subtrees",),
         the_machine_sees_it=True,
     ),
@@ -291,10 +290,12 @@ STORE_MUTANTS = (
         name="a stop of a key that is repeated meets the next turn",
         breaks="G10",
         file=MEMORY,
-        snippet="                self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)\n",
+        snippet="""\
+                self._earlier_answers[owner, request.idempotency_key] = (self.now(), by_id, hold, until)
+""",
         replacement="""\
-                if answers:
-                    self._answered[owner, idempotency_key] = (self.now(), answers, placed, until)
+                if by_id:
+                    self._earlier_answers[owner, request.idempotency_key] = (self.now(), by_id, hold, until)
 """,
         caught_by=(CONTRACT + "test_a_stop_that_waited_is_not_placed_again_by_its_idempotency_key",),
     ),
@@ -302,8 +303,8 @@ STORE_MUTANTS = (
         name="a bulk stop names the runs below those that it names",
         breaks="I8",
         file=MEMORY,
-        snippet="return [kept for kept in found.values() if found.keys().isdisjoint(kept.above())]",
-        replacement="return list(found.values())",
+        snippet="return [run for run in matches.values() if matches.keys().isdisjoint(run.above())]",
+        replacement="return list(matches.values())",
         caught_by=(
             CONTRACT + "test_a_selector_answers_for_the_topmost_of_the_runs_that_it_means_and_marks_their_subtrees",
         ),
@@ -374,9 +375,20 @@ STORE_MUTANTS = (
     Mutant(
         name="a run that cannot be kept is tried again with every event",
         breaks="I7",
-        file="supervisor/recorder.py",
+        file="supervisor/log_writer.py",
         snippet="log.is_failing = log.is_held_up = True",
         replacement="log.is_failing = True",
         caught_by=(LEASES + "test_a_run_that_cannot_be_kept_is_tried_again_with_the_next_heartbeat_and_told_of_once",),
+    ),
+    StoreMutant(
+        name="a run whose start failed is not looked for in the store",
+        breaks="G14",
+        file="supervisor/core.py",
+        snippet="                self._unconfirmed[log.run.id] = clock.now() + _UNCONFIRMED_SECONDS\n",
+        replacement="                pass\n",
+        caught_by=(
+            LEASES
+            + "test_a_start_that_failed_although_the_store_has_the_run_leaves_no_run_that_nobody_executes[memory-True]",
+        ),
     ),
 )

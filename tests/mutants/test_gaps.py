@@ -8,10 +8,9 @@ import pytest
 
 import stoppable
 from stoppable._core import context
-from stoppable._core.gate import lock
 from stoppable._core.hooks import Callback, Moment
 from stoppable._core.node import RunNode
-from stoppable._core.participants import Participant
+from stoppable._core.participants import Participant, lock
 
 
 class StopsWhilePublishing(dict):

@@ -22,7 +22,7 @@ PATHS = [
 
 
 def text_of(*chunks):
-    answer = answers.Answer()
+    answer = answers.ModelAnswer()
     for chunk in chunks:
         answer.add(chunk)
     return answer.text()
@@ -69,35 +69,35 @@ def test_what_is_no_answer_is_no_text(data):
 
 def test_a_long_answer_is_read_as_it_comes_so_that_little_is_kept(monkeypatch):
     monkeypatch.setattr(answers, "_MOST_RAW", 300)
-    answer = answers.Answer()
+    answer = answers.ModelAnswer()
     for chunk in answer_to("/v1/chat/completions", is_stream=True):
         answer.add(chunk)
         assert sum(map(len, answer._raw)) <= 600
     assert answer.text() == TEXT
-    picture = answers.Answer()
+    picture = answers.ModelAnswer()
     picture.add(b"x" * 1000)
     assert not picture._raw
 
 
 def test_the_partial_of_a_run_is_the_text_of_its_model_calls_in_order_until_the_agent_sets_its_own():
     run = RunNode("agent")
-    first, second = answers.note(run), answers.note(run)
+    first, second = answers.note_answer(run), answers.note_answer(run)
     assert run.partial is None
     second.add(b'{"choices": [{"text": "second"}]}')
     first.add(b'{"choices": [{"text": "first"}]}')
     assert run.partial == "first\n\nsecond"
     with stoppable.open_run("own") as own:
-        answers.note(own).add(b'{"choices": [{"text": "model"}]}')
+        answers.note_answer(own).add(b'{"choices": [{"text": "model"}]}')
         stoppable.append_partial("mine")
         assert own.partial == "mine"
-        assert answers.note(own) is None
+        assert answers.note_answer(own) is None
 
 
 def test_of_a_run_with_very_many_model_calls_the_oldest_are_dropped(monkeypatch):
     monkeypatch.setattr(answers, "_MOST_TEXT", 100)
     run = RunNode("agent")
     for number in range(128):
-        answers.note(run).add(b'{"choices": [{"text": "word %d"}]}' % number)
+        answers.note_answer(run).add(b'{"choices": [{"text": "word %d"}]}' % number)
     texts = run.partial.split("\n\n")
     assert texts[-1] == "word 127"
     assert len(texts) < 80
@@ -106,6 +106,6 @@ def test_of_a_run_with_very_many_model_calls_the_oldest_are_dropped(monkeypatch)
 def test_large_answers_without_text_are_not_kept():
     run = RunNode("agent")
     for _ in range(100):
-        answers.note(run).add(b'{"data": [' + b"0," * 100_000 + b"0]}")
+        answers.note_answer(run).add(b'{"data": [' + b"0," * 100_000 + b"0]}")
     kept = sum(len(piece) for answer in (*run.recorded._complete, *run.recorded._newest) for piece in answer._raw)
     assert kept <= 32 * 200_100

@@ -1,62 +1,20 @@
 """Calls of gRPC as boundaries, with threads and with asyncio."""
 
 import asyncio
-import threading
-from concurrent import futures
 
 import grpc
 import grpc.aio
 import pytest
+from tests.grpc_model import MANY, ONE, GrpcModel
 from tests.waiting import until
 
 import stoppable
 
-ONE, MANY = "/llm.Model/Generate", "/llm.Model/GenerateStream"
-
-
-class Service(grpc.GenericRpcHandler):
-    """Answers when it is released; a stream sends one answer before."""
-
-    def __init__(self):
-        self.begun = []
-        self.ended = threading.Semaphore(0)
-        self.released = threading.Event()
-
-    def service(self, details):
-        if details.method == MANY:
-            return grpc.unary_stream_rpc_method_handler(self._stream)
-        return grpc.unary_unary_rpc_method_handler(self._answer)
-
-    def _answer(self, _request, context):
-        self._begin(context)
-        return b"done"
-
-    def _stream(self, _request, context):
-        yield b"first"
-        self._begin(context)
-        yield b"last"
-
-    def _ended(self):
-        self.ended.release()
-        self.released.set()
-
-    def _begin(self, context):
-        context.add_callback(self._ended)
-        self.begun.append(1)
-        self.released.wait(60)
-
 
 @pytest.fixture
 def service():
-    service = Service()
-    with futures.ThreadPoolExecutor(4) as pool:
-        server = grpc.server(pool)
-        server.add_generic_rpc_handlers((service,))
-        service.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        server.start()
+    with GrpcModel() as service:
         yield service
-        service.released.set()
-        server.stop(0).wait()
 
 
 def call_once(target):
@@ -157,8 +115,8 @@ async def test_force_ends_a_call_also_at_the_server(service, call, mode):
     await handle.stop(mode)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.error, len(service.begun)) == ("stopped", None, 1)
-    assert "abandoned" not in [str(node.fate) for node in handle.run.receipt.nodes]
-    await until(lambda: service.ended.acquire(blocking=False))
+    assert "abandoned" not in [str(node.fate) for node in handle.run.receipt.entries]
+    await until(lambda: service.closed.acquire(blocking=False))
 
 
 async def test_an_error_of_a_call_is_that_of_grpc(service):

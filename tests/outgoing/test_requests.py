@@ -64,7 +64,7 @@ async def _call(send, *args):
 
 
 def nodes(run, kind="llm"):
-    return [(node.name, str(node.fate)) for node in run.receipt.nodes if node.kind == kind]
+    return [(node.name, str(node.fate)) for node in run.receipt.entries if node.kind == kind]
 
 
 def agent_of(send, *args):
@@ -105,6 +105,27 @@ async def test_a_request_is_in_flight_until_its_body_was_read_and_its_answer_is_
     assert (outcome.status, outcome.rung, outcome.partial) == ("stopped", "signal", TEXT)
     assert nodes(handle.run) == [(f"{host}{PATH} gpt-5", "finished")]
     assert len(providers.begun) == 1
+
+
+async def test_a_request_that_was_sent_is_in_flight_although_nobody_waits_for_its_answer_yet(providers):
+    sent, go = threading.Event(), threading.Event()
+
+    def agent():
+        connection = http.client.HTTPConnection(providers.url.removeprefix("http://"), timeout=60)
+        connection.request("POST", PATH, json.dumps(BODY))
+        sent.set()
+        go.wait()
+        with contextlib.closing(connection):
+            return connection.getresponse().read()
+
+    handle = await stoppable.spawn(agent)
+    await until(sent.is_set)
+    receipt = await handle.stop()
+    go.set()
+    providers.released.set()
+    outcome = await handle.outcome()
+    assert len(receipt.in_flight) == 1
+    assert (outcome.status, outcome.partial) == ("completed", TEXT), "it met the stop nowhere"
 
 
 @every_client
@@ -347,6 +368,58 @@ async def test_stoppables_own_client_is_no_boundary():
     assert outcome.error is None
 
 
+@contextlib.contextmanager
+def _serving(handler):
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Halves(BaseHTTPRequestHandler):
+    """Sends a JSON answer in two halves."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-type", "application/json; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(b'{"one": 1, ')
+        self.server.half.set()
+        self.server.go.wait(60)
+        self.wfile.write(b'"two": 2}')
+
+    def log_message(self, *_args):
+        pass
+
+
+def _read_as_stream(url):
+    with httpx.Client(timeout=60) as client, client.stream("GET", url) as response:
+        return json.loads(response.read())
+
+
+async def _read_as_stream_async(url):
+    async with httpx.AsyncClient(timeout=60) as client, client.stream("GET", url) as response:
+        return json.loads(await response.aread())
+
+
+@pytest.mark.parametrize("read", [_read_as_stream, _read_as_stream_async])
+async def test_an_answer_in_json_that_is_read_as_a_stream_is_read_to_its_end(read):
+    """huggingface_hub reads every answer so."""
+    with _serving(_Halves) as server:
+        server.half, server.go = threading.Event(), threading.Event()
+        handle = await stoppable.spawn(read, f"http://127.0.0.1:{server.server_port}/x")
+        await until(server.half.is_set)
+        await handle.stop()
+        server.go.set()
+        assert (await handle.outcome()).result == {"one": 1, "two": 2}
+        assert [fate for _, fate in nodes(handle.run, "http")] == ["finished"]
+
+
 class _Download(BaseHTTPRequestHandler):
     """Sends a file in pieces, for as long as somebody reads it."""
 
@@ -365,14 +438,9 @@ class _Download(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def download():
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Download) as server:
-        server.daemon_threads = True
+    with _serving(_Download) as server:
         server.closed = threading.Event()
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 async def test_what_requests_reads_piece_by_piece_ends_between_two_pieces_whatever_its_type(download):

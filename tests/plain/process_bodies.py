@@ -1,11 +1,14 @@
 """What processes of the tests execute; in a module, because multiprocessing imports it there."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
 
-def touch_and_sleep(path, seconds=60):
+def touch_and_sleep(path, seconds=60, *, ignores_term=False):
+    if ignores_term:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Path(path).touch()
     time.sleep(seconds)
     return path

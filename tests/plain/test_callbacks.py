@@ -6,12 +6,13 @@ import logging
 import multiprocessing.pool
 import subprocess
 import threading
+import weakref
 
 import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._engine.plain import whose
+from stoppable._engine.instrumentation import user_code
 
 from .process_bodies import double
 
@@ -266,8 +267,8 @@ async def test_a_pool_whose_thread_cannot_be_started_leaves_no_initializer_open(
 async def test_a_callback_of_a_library_is_called_after_the_stop_and_what_it_submits_is_skipped(pool, monkeypatch):
     """As joblib's callbacks, which submit the next call: those who wait for that are told."""
     began, release, results, effects = threading.Event(), threading.Event(), [], []
-    is_users = whose.is_users
-    monkeypatch.setattr(whose, "is_users", lambda function: function is not dispatch and is_users(function))
+    is_users = user_code.is_users
+    monkeypatch.setattr(user_code, "is_users", lambda function: function is not dispatch and is_users(function))
 
     def work():
         began.set()
@@ -296,7 +297,7 @@ async def test_a_callback_of_a_library_is_called_after_the_stop_and_what_it_subm
 
 
 async def test_a_callback_of_a_library_fails_as_ever(pool, monkeypatch, caplog):
-    monkeypatch.setattr(whose, "is_users", lambda _: False)
+    monkeypatch.setattr(user_code, "is_users", lambda _: False)
     called = threading.Event()
 
     def fails(_future):
@@ -325,7 +326,7 @@ class TestACallThatTheStopSkipped:
             stoppable.uninstrument()
             made = stoppable.ThreadPoolExecutor(1)
             if request.param == "executor of the loop":
-                made = stoppable._engine.plain.executors.LoopExecutor(1)
+                made = stoppable._engine.executors.LoopExecutor(1)
         with made:
             yield made
 
@@ -361,6 +362,63 @@ class TestACallThatTheStopSkipped:
         for ask in (futures[0].result, futures[0].exception):
             with pytest.raises(concurrent.futures.CancelledError):
                 ask(30)
+
+    @pytest.mark.parametrize("wait", [asyncio.wrap_future, lambda future: asyncio.to_thread(future.result, 30)])
+    async def test_is_executed_for_another_run_that_waits_for_it(self, wait):
+        """Run A fills a cache of futures, run B reads it (G4)."""
+        release, futures = threading.Event(), []
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            executor.submit(release.wait, 30)
+
+            async def prefetch():
+                futures.append(executor.submit(lambda: stoppable.current_run().id))
+                await asyncio.sleep(60)
+
+            async def reader():
+                return await wait(futures[0])
+
+            one = await stoppable.spawn(prefetch)
+            await until(lambda: futures)
+            other = await stoppable.spawn(reader)
+            await until(lambda: futures[0].call()._waiter is not None)
+            await one.stop("immediate")
+            release.set()
+            assert (await one.outcome()).status == "stopped"
+            assert await other.result() == other.id
+
+    async def test_a_future_does_not_keep_the_arguments_of_its_call(self, pool):
+        class Large:
+            pass
+
+        async def agent():
+            large = Large()
+            return pool.submit(lambda _: None, large), weakref.ref(large)
+
+        future, large = await (await stoppable.spawn(agent)).result()
+        future.result(30)
+        await until(lambda: large() is None)
+
+    async def test_is_skipped_if_the_other_run_is_stopped_too(self):
+        release, futures, began = threading.Event(), [], []
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            executor.submit(release.wait, 30)
+
+            async def prefetch():
+                futures.append(executor.submit(began.append, 1))
+                await asyncio.sleep(60)
+
+            async def reader():
+                await asyncio.wrap_future(futures[0])
+
+            one = await stoppable.spawn(prefetch)
+            await until(lambda: futures)
+            other = await stoppable.spawn(reader)
+            await until(lambda: futures[0].call()._waiter is not None)
+            for handle in (one, other):
+                await handle.stop("immediate")
+            release.set()
+            assert [(await handle.outcome()).status for handle in (one, other)] == ["stopped"] * 2
+        assert began == []
 
     async def test_is_the_own_stop_of_another_run_that_was_stopped(self, executor):
         release, futures, seen = threading.Event(), [], []

@@ -61,14 +61,15 @@ async def _awaited_an_exit(work):
 @pytest.mark.parametrize("mode", ["graceful", "immediate"])
 @pytest.mark.parametrize("handler", [_timed_out, _cancelled_a_child, _awaited_an_exit])
 async def test_a_handler_of_another_exception_is_ordinary_work(commands, handler, mode):
-    here, stopped = asyncio.Event(), asyncio.Event()
+    here, stopped, cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work():
         here.set()
         try:
             await stopped.wait()
-        except asyncio.CancelledError:
-            await asyncio.sleep(0)  # a library that swallows a cancel
+        except asyncio.CancelledError:  # a library that swallows a cancel
+            cancelled.set()
+            await asyncio.sleep(0)
         commands.start()
 
     async def agent():
@@ -77,6 +78,8 @@ async def test_a_handler_of_another_exception_is_ordinary_work(commands, handler
     handle = await stoppable.spawn(agent)
     await here.wait()
     await handle.stop(mode)
+    if mode == "immediate":
+        await cancelled.wait()
     stopped.set()
     assert (await handle.outcome()).status == "stopped"
     assert (commands.run, commands.refused) == (0, 1)
@@ -223,4 +226,4 @@ async def test_a_call_that_timed_out_by_itself_has_finished_and_was_not_cancelle
     await handle.stop()
     stopped.set()
     await handle.outcome()
-    assert [str(node.fate) for node in (await handle.receipt()).nodes if node.kind == "llm"] == ["finished"]
+    assert [str(node.fate) for node in (await handle.receipt()).entries if node.kind == "llm"] == ["finished"]

@@ -88,7 +88,7 @@ async def _start(way, path):
     handle = await stoppable.spawn(agent)
     await until(path.exists, 30)
     pid = int(path.read_text())
-    return handle, pid, table.started(pid)
+    return handle, pid, table.start_time(pid)
 
 
 @pytest.mark.parametrize("mode", ["kill", "immediate", "graceful"])
@@ -120,7 +120,7 @@ async def test_a_stop_of_the_parent_run_ends_the_forks_that_a_completed_child_ha
     handle = await stoppable.spawn(parent)
     await until((tmp_path / "there").exists, 30)
     pid = int((tmp_path / "there").read_text())
-    since = table.started(pid)
+    since = table.start_time(pid)
     await until(lambda: all(run.outcome is not None for run in handle.run.list_children()))
     assert table.is_running(pid, since)
     await handle.stop("immediate")

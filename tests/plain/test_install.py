@@ -17,7 +17,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._engine.plain import patches, processes, whose
+from stoppable._engine.instrumentation import patches, processes, user_code
 
 PLACES = [(threading.Thread, "start"), (concurrent.futures.ThreadPoolExecutor, "submit")]
 
@@ -96,25 +96,25 @@ def test_a_package_without_a_file_is_imported_as_ever(tmp_path, monkeypatch):
 
 def test_whose_code_a_function_is():
     made = types.FunctionType(compile("def f(): pass", "<string>", "exec").co_consts[0], {})
-    assert whose.is_users(made)  # an agent that comes as text
-    assert whose.is_users(lambda: None)
-    assert not whose.is_users(subprocess.run)
-    assert not whose.is_users(pytest.raises)
-    assert not whose.is_users(stoppable.spawn)
-    assert not whose.is_users(len)
-    assert whose.is_users(importlib.import_module("stoppable.demo.agents").research)
+    assert user_code.is_users(made)  # an agent that comes as text
+    assert user_code.is_users(lambda: None)
+    assert not user_code.is_users(subprocess.run)
+    assert not user_code.is_users(pytest.raises)
+    assert not user_code.is_users(stoppable.spawn)
+    assert not user_code.is_users(len)
+    assert user_code.is_users(importlib.import_module("stoppable.demo.agents").research)
 
 
 def test_what_wraps_itself_for_ever_is_nobodys():
     endless = functools.partial(lambda: None)
     for _ in range(30):
         endless = types.SimpleNamespace(__wrapped__=endless)
-    assert not whose.is_users(endless)
-    assert whose.name_of(endless) is None
+    assert not user_code.is_users(endless)
+    assert user_code.name_of(endless) is None
 
 
 def test_a_thread_without_a_target_is_nobodys():
-    assert not whose.is_users_thread(threading.Thread())
+    assert not user_code.is_users_thread(threading.Thread())
 
 
 class OneLoaderForAll(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -176,10 +176,10 @@ def test_a_second_call_adds_to_what_is_included_and_spared_and_undoing_forgets_b
     stoppable.instrument(include=["logging"], spare=["gpg-agent"])
     stoppable.instrument(include=["queue"], spare=["tmux: server"])
     stoppable.instrument()
-    assert whose.is_users(logging.handlers.QueueListener.start)
-    assert whose.is_users(queue.Queue.put)
-    assert processes._spared == ("gpg-agent", "tmux: server")
+    assert user_code.is_users(logging.handlers.QueueListener.start)
+    assert user_code.is_users(queue.Queue.put)
+    assert processes._spared_programs == ("gpg-agent", "tmux: server")
     stoppable.uninstrument()
     stoppable.instrument()
-    assert not whose.is_users(logging.handlers.QueueListener.start)
-    assert processes._spared == ()
+    assert not user_code.is_users(logging.handlers.QueueListener.start)
+    assert processes._spared_programs == ()

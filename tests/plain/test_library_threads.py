@@ -14,7 +14,7 @@ from tests.waiting import until
 
 import stoppable
 from stoppable import _json
-from stoppable._engine.plain import library
+from stoppable._engine.instrumentation import threads
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ async def test_a_long_name_is_cut(listeners):
     thread = threading.Thread(target=threading.Event().wait, args=(0.01,), name="n" * 1000)
 
     async def body():
-        library.note(thread, stoppable.current_run())
-        assert [len(origin.label) for origin in library._origins.values() if "nnn" in origin.label] == [120]
+        threads.note_library_thread(thread, stoppable.current_run())
+        assert [len(origin.label) for origin in threads._origins.values() if "nnn" in origin.label] == [120]
 
     await _stopped(body)
 
@@ -144,25 +144,25 @@ async def test_those_of_a_child_in_a_worker_process_are_told(tmp_path):
 
 
 async def test_threads_that_start_while_the_list_is_made_do_no_harm(monkeypatch):
-    monkeypatch.setattr(library, "_origins", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(threads, "_origins", weakref.WeakKeyDictionary())
     is_over = threading.Event()
 
     def start_more():
         while not is_over.is_set():
             made = [threading.Thread() for _ in range(100)]
-            library._origins.update(dict.fromkeys(made, origin))
+            threads._origins.update(dict.fromkeys(made, origin))
 
     async with stoppable.open_run("busy") as run:
-        origin = library._Origin(weakref.ref(run), frozenset(), "x", keeps_pool=False)
+        origin = threads._Origin(weakref.ref(run), frozenset(), "x", keeps_pool=False)
         kept = [threading.Thread() for _ in range(500)]
-        library._origins.update(dict.fromkeys(kept, origin))
+        threads._origins.update(dict.fromkeys(kept, origin))
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         other = threading.Thread(target=start_more)
         other.start()
         try:
             for _ in range(200):
-                assert library.alive_in(run) == ()
+                assert threads.library_threads_in(run) == ()
         finally:
             sys.setswitchinterval(interval)
             is_over.set()

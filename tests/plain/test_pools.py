@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._engine.plain.library import alive_in
+from stoppable._engine.instrumentation.threads import library_threads_in
 
 from .process_bodies import double, touch_and_die, touch_and_sleep, touch_and_sleep_of
 
@@ -93,14 +93,17 @@ async def test_a_call_that_dies_with_its_process_was_cut_and_one_that_had_not_be
 
     async def agent():
         with _pool() as pool:
-            calls = [pool.submit(touch_and_sleep, str(there)), *(pool.submit(double, number) for number in range(5))]
+            first = pool.submit(touch_and_sleep, str(there), ignores_term=mode == "kill")
+            calls = [first, *(pool.submit(double, number) for number in range(5))]
             await asyncio.gather(*map(asyncio.wrap_future, calls))
 
     handle = await stoppable.spawn(agent)
     await until(there.exists, 30)
     await handle.stop(mode)
     assert (await handle.outcome()).status == "stopped"
-    fates = [(node.name, node.fate) for node in handle.run.receipt.nodes if node.name in {"touch_and_sleep", "double"}]
+    fates = [
+        (node.name, node.fate) for node in handle.run.receipt.entries if node.name in {"touch_and_sleep", "double"}
+    ]
     assert fates == [("touch_and_sleep", fate), *[("double", "skipped")] * 5]
 
 
@@ -133,7 +136,7 @@ async def test_a_pool_that_breaks_by_itself_has_finished_its_calls(tmp_path):
     await handle.stop()
     (tmp_path / "go").touch()
     assert (await handle.outcome()).status == "failed"  # before the stop was delivered
-    assert [node.fate for node in handle.run.receipt.nodes if node.name == "touch_and_die"] == ["finished"]
+    assert [node.fate for node in handle.run.receipt.entries if node.name == "touch_and_die"] == ["finished"]
 
 
 async def test_after_the_stop_nothing_is_submitted_to_a_pool():
@@ -306,7 +309,7 @@ async def test_the_calls_of_a_thread_pool_take_part():
     def agent():
         with multiprocessing.pool.ThreadPool(1) as pool:
             results = [pool.apply_async(work, (0,)), pool.map_async(work, range(1, 9), chunksize=1)]
-            listed.extend(alive_in(stoppable.current_run()))
+            listed.extend(library_threads_in(stoppable.current_run()))
             while not began.wait(30):
                 pass
             for result in results:

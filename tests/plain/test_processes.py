@@ -14,9 +14,10 @@ import time
 
 import pytest
 import uvloop
-from tests.waiting import until
+from tests.waiting import until, until_its_loop_knows
 
 import stoppable
+from stoppable._engine.instrumentation.processes import Processes
 from stoppable._engine.processes import table
 
 from .process_bodies import touch_and_sleep
@@ -99,7 +100,7 @@ async def test_a_process_is_ended_by_the_stop(way, tmp_path):
         assert receipt.in_flight[0].startswith("spawn:")
         outcome = await handle.outcome()
         assert (outcome.status, outcome.rung) == ("stopped", "cancel")
-        assert [node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"] == ["cancelled"]
+        assert [node.fate for node in handle.run.receipt.entries if node.kind == "spawn"] == ["cancelled"]
 
 
 @contextlib.contextmanager
@@ -112,31 +113,56 @@ def _nothing_left():
     assert all(name.startswith("python") for name in left.values()), left
 
 
-async def _exec(there):
+async def _exec(there, started):
     process = await asyncio.create_subprocess_exec(*_command(there))
+    started.append(process)
     await process.wait()
 
 
-async def _async_shell(there):
+async def _async_shell(there, started):
     process = await asyncio.create_subprocess_shell(f"touch '{there}'; exec sleep 60")
+    started.append(process)
     await process.wait()
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("way", [_exec, _async_shell], ids=["exec", "shell"])
 def test_a_process_of_an_event_loop_is_ended_by_the_stop(way, new_loop, tmp_path):
-    there = tmp_path / "there"
+    there, started = tmp_path / "there", []
 
     async def main():
-        handle = await stoppable.spawn(way, there)
-        await until(there.exists, 30)
+        handle = await stoppable.spawn(way, there, started)
+        await until(lambda: there.exists() and started, 30)
         receipt = await handle.stop("immediate")
-        return receipt, await handle.outcome()
+        outcome = await handle.outcome()
+        await until_its_loop_knows(started[0])
+        return receipt, outcome
 
     with _nothing_left(), asyncio.Runner(loop_factory=new_loop) as runner:
         receipt, outcome = runner.run(main())
     assert outcome.status == "stopped"
     assert len(receipt.in_flight) == 1
+
+
+@FORKS
+async def test_a_process_that_the_stop_ended_before_its_starter_went_on_was_cancelled(tmp_path, monkeypatch):
+    """Busy threads keep the one that forked from going on, while the child works already."""
+    there, goes_on = tmp_path / "there", threading.Event()
+    follow = Processes.follow
+
+    def follow_late(self, effect, pid):
+        goes_on.wait(30)
+        follow(self, effect, pid)
+
+    monkeypatch.setattr(Processes, "follow", follow_late)
+    before = set(table.children())
+    handle = await stoppable.spawn(_fork, there)
+    await until(there.exists, 30)
+    await handle.stop("immediate")
+    await until(lambda: set(table.children()) <= before)
+    goes_on.set()
+    assert (await handle.outcome()).status == "stopped"
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "spawn"] == ["cancelled"]
 
 
 async def test_what_ignores_term_is_killed(tmp_path, clock):
@@ -168,7 +194,7 @@ async def test_what_escaped_to_a_session_of_its_own_is_found_and_holds_stopped_b
     handle = await stoppable.spawn(agent)
     await until(there.exists)
     pid = int(there.read_text())
-    since = table.started(pid)
+    since = table.start_time(pid)
     await until(lambda: not handle.run.in_flight)
     await handle.stop("graceful", grace=0.2)
     assert (await handle.outcome()).status == "stopped"
@@ -193,7 +219,7 @@ async def test_a_run_that_completes_leaves_its_processes_alone_and_a_later_stop_
     handle = await stoppable.spawn(parent)
     await until(lambda: len(pids) == 2)
     await until(lambda: all(run.outcome is not None for run in handle.run.list_children()))
-    since = [table.started(pid) for pid in pids]
+    since = [table.start_time(pid) for pid in pids]
     assert all(map(table.is_running, pids, since))
     await handle.stop("immediate")
     assert (await handle.outcome()).status == "stopped"
@@ -290,24 +316,23 @@ async def test_a_command_that_does_not_exist_is_no_process():
 
 
 async def test_a_sibling_keeps_its_process():
-    process = []
+    processes = {}
 
-    async def sibling():
-        process.append(await asyncio.create_subprocess_exec("sleep", "60"))
-        await process[0].wait()
-
-    async def child():
-        await (await asyncio.create_subprocess_exec("sleep", "60")).wait()
+    async def child(name):
+        processes[name] = await asyncio.create_subprocess_exec("sleep", "60")
+        await processes[name].wait()
 
     async def parent():
-        one, other = await stoppable.spawn(child), await stoppable.spawn(sibling)
-        await until(lambda: process and one.run.in_flight)
+        one, other = await stoppable.spawn(child, "one"), await stoppable.spawn(child, "other")
+        await until(lambda: len(processes) == 2)
         await one.stop("immediate")
         assert (await one.outcome()).status == "stopped"
-        assert process[0].returncode is None
+        assert processes["other"].returncode is None
         await other.stop("immediate")
         await other.outcome()
-        return await process[0].wait()
+        for process in processes.values():
+            await until_its_loop_knows(process)
+        return processes["other"].returncode
 
     assert await (await stoppable.spawn(parent)).result() == -signal.SIGTERM
 
@@ -329,7 +354,7 @@ async def test_a_program_that_serves_everybody_can_be_spared(tmp_path):
     await until(lambda: pids)
     await handle.stop("graceful", grace=0.1)
     assert (await handle.outcome()).status == "stopped"
-    since = table.started(pids[0])
+    since = table.start_time(pids[0])
     assert table.is_running(pids[0], since)
     os.kill(pids[0], signal.SIGKILL)
 
@@ -343,11 +368,12 @@ async def test_a_process_that_cannot_be_ended_makes_the_run_lost_and_is_named(cl
         processes[0].wait()
 
     handle = await stoppable.spawn(agent)
-    await until(lambda: processes)
+    # For a moment after the start, the system names it as the program that started it.
+    await until(lambda: processes and table.name(processes[0].pid) == "sleep")
     await handle.stop("kill")
     clock.advance(2)
     assert (await handle.outcome()).status == "lost"
-    told = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
+    told = [node.name for node in handle.run.receipt.entries if node.kind == "participant"]
     assert any(f"processes {processes[0].pid} (sleep)" in name for name in told), (told, processes[0])
     processes[0].kill()
     await until(lambda: handle.run.main is None)
@@ -416,3 +442,65 @@ def test_uvloop_is_as_ever_outside_a_run_and_where_a_program_is_missing():
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(main()) == ()
+
+
+def _interrupted(tmp_path):
+    """Run a command that dies of Ctrl-C once a file is there, as commands in a terminal do."""
+    script = f"until test -e {tmp_path}/press; do sleep 0.01; done; kill -INT $$; sleep 60"
+    try:
+        subprocess.run(["sh", "-c", script], check=True)
+    finally:
+        (tmp_path / "died").touch()
+
+
+async def _interrupted_async(tmp_path):
+    await asyncio.to_thread(_interrupted, tmp_path)
+
+
+def _interrupted_and_hidden(tmp_path):
+    try:
+        _interrupted(tmp_path)
+    except subprocess.CalledProcessError as error:
+        raise RuntimeError("the backup failed") from error
+
+
+@pytest.fixture
+def _ctrl_c():
+    """Let commands die of it: they ignore it where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def on_ctrl_c(test):
+    bodies = [_interrupted, _interrupted_async, _interrupted_and_hidden]
+    return pytest.mark.usefixtures("_ctrl_c")(pytest.mark.parametrize("body", bodies)(test))
+
+
+@on_ctrl_c
+async def test_a_run_whose_command_dies_of_the_ctrl_c_that_stops_it_is_stopped(body, tmp_path):
+    """A terminal sends Ctrl-C to commands too."""
+    handle = await stoppable.spawn(body, tmp_path)
+    await until(lambda: "spawn:sh" in handle.run.in_flight)
+    await handle.stop()
+    (tmp_path / "press").touch()
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.rung, outcome.error, outcome.clean) == ("stopped", "signal", None, True)
+    assert [str(entry.fate) for entry in handle.run.receipt.entries if entry.kind == "spawn"] == ["finished"]
+
+
+@on_ctrl_c
+async def test_so_it_is_if_the_command_dies_before_the_ctrl_c_is_handled(body, tmp_path, monkeypatch):
+    monkeypatch.setattr("stoppable._engine.edge._CTRL_C_SECONDS", 30)
+    (tmp_path / "press").touch()
+    handle = await stoppable.spawn(body, tmp_path)
+    await until((tmp_path / "died").exists)
+    await handle.stop()
+    assert (await handle.outcome()).status == "stopped"
+
+
+@on_ctrl_c
+async def test_without_a_stop_a_run_whose_command_was_interrupted_has_failed(body, tmp_path):
+    (tmp_path / "press").touch()
+    outcome = await (await stoppable.spawn(body, tmp_path)).outcome()
+    assert outcome.status == "failed"

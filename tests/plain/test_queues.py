@@ -36,6 +36,8 @@ class Service:
                 continue
             if function is None:
                 return
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 future.set_result(function())
             except Exception as error:
@@ -85,14 +87,15 @@ async def test_a_worker_that_one_run_started_and_another_uses_outlives_the_first
 
 
 async def test_a_worker_that_waits_when_its_run_is_stopped_serves_whoever_comes_later():
-    service = Service()
+    service, served = Service(), threading.Event()
 
     async def first():
         assert await service.submit(command) == 0
+        served.set()
         await asyncio.sleep(60)
 
     one = await stoppable.spawn(first)
-    await until(lambda: service.thread is not None and "thread:service" not in one.run.in_flight)
+    await until(lambda: served.is_set() and "thread:service" not in one.run.in_flight)
     await one.stop("immediate")
     assert (await one.outcome()).status == "stopped"
     assert await service.submit(command) == 0

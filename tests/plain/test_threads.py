@@ -15,8 +15,8 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._engine.plain import whose
-from stoppable._engine.plain.library import alive_in
+from stoppable._engine.instrumentation import user_code
+from stoppable._engine.instrumentation.threads import library_threads_in
 
 
 class Tool:
@@ -31,7 +31,7 @@ class Tool:
         self.ended.set()
 
 
-class Keeper(Tool):
+class GroupThread(Tool):
     """A tool that also keeps what must be closed."""
 
     def keep(self, resource):
@@ -98,7 +98,7 @@ async def test_a_thread_that_cannot_be_ended_makes_the_run_lost_and_is_named(clo
     await until(lambda: handle.run.body_end is not None)
     clock.advance(7)
     assert (await handle.outcome()).status == "lost"
-    abandoned = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
+    abandoned = [node.name for node in handle.run.receipt.entries if node.kind == "participant"]
     assert len(abandoned) == 1
     assert "thread deaf" in abandoned[0]
     assert "test_threads.py" in abandoned[0]
@@ -269,7 +269,7 @@ async def test_library_threads_start_and_are_only_listed():
     async def agent():
         listener = logging.handlers.QueueListener(queue.Queue(), logging.NullHandler())
         listener.start()
-        records.append((listener, alive_in(stoppable.current_run())))
+        records.append((listener, library_threads_in(stoppable.current_run())))
         await asyncio.sleep(60)
 
     handle = await stoppable.spawn(agent)
@@ -365,8 +365,8 @@ def installed(tmp_path, monkeypatch):
     """A module that counts as installed."""
     (tmp_path / "an_installed_module.py").write_text(_INSTALLED)
     monkeypatch.syspath_prepend(tmp_path)
-    folders = whose._library_folders()
-    monkeypatch.setattr(whose, "_library_folders", lambda: (*folders, str(tmp_path)))
+    folders = user_code._library_folders()
+    monkeypatch.setattr(user_code, "_library_folders", lambda: (*folders, str(tmp_path)))
     yield importlib.import_module("an_installed_module")
     del sys.modules["an_installed_module"]
 
@@ -398,7 +398,7 @@ LIBRARY_TARGETS = {
 
 @pytest.mark.parametrize("make", LIBRARY_TARGETS.values(), ids=LIBRARY_TARGETS)
 async def test_a_thread_that_the_runs_code_starts_takes_part_whatever_it_executes(make):
-    tool, made = Keeper(), []
+    tool, made = GroupThread(), []
 
     async def agent():
         made.append(make(tool))

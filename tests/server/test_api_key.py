@@ -86,7 +86,7 @@ def test_a_key_file_without_a_key_is_refused_and_named(text, tmp_path, monkeypat
 def test_the_key_is_gone_from_what_the_system_shows_of_a_process():
     code = (
         "import os, stoppable._secrets as keys\n"
-        "with keys.taken() as key:\n"
+        "with keys.hide() as key:\n"
         "    assert key == os.environ['WANTED']\n"
         "    print(open('/proc/self/environ').read())"
     )

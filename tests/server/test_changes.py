@@ -13,12 +13,11 @@ import stoppable
 from stoppable import Mode, Status
 from stoppable._core.stop import Receipt
 from stoppable.errors import StoreError
-from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, StopIntent
+from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, StopRequest
 from stoppable.server import Principal, ServerLimits
 from stoppable.server.sse import run_changes
-from stoppable.server.sse.feed import message
-from stoppable.stores.base import WorkerInfo
-from stoppable.stores.future import StoreFuture
+from stoppable.server.sse.feeds import message
+from stoppable.stores.base import StoreFuture, WorkerInfo
 
 from .serving import DEADLINE, RawStream, asked_for, client_of, ended, over, parsed, served, started
 
@@ -205,7 +204,7 @@ async def test_a_worker_elsewhere_that_answers_a_stop_late_is_told_of():
         await store.register(RunRecord(id="theirs", name="agent", worker="elsewhere"), "request")
         await store.append("theirs", 1, [Draft(type=EventType.STATUS, data={"status": "running"})])
         await store.append("theirs", 1, [Draft(type=EventType.ENTERED, data={"kind": "llm", "name": "ask"})])
-        await store.request_stop("theirs", StopIntent())
+        await store.request_stop(StopRequest(target="theirs"))
         async with changed(service) as stream:
             assert stream.flights == {"theirs": ["llm:ask"]}
             answer = Receipt(run_id="theirs", answer="accepted", status="stopping", acknowledged_at=5.0)
@@ -265,7 +264,7 @@ def flooded(service, count, size=100_000):
 
     def flood():
         for _ in range(count):
-            feed._keep(run_changes.Batch(0, [(None, message("run", {"padding": "x" * size}))]))
+            feed._append(run_changes.Batch(0, [(None, message("run", {"padding": "x" * size}))]))
         for reader in feed.readers:
             reader.wake()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stoppable.testing import Failure, Gate, ModelServer, Reply
+from stoppable.testing import Failure, ModelServer, Pause, Reply
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/fastapi.md").read_text()
@@ -59,13 +59,13 @@ def serving(code, folder):
             yield found[1], model
             process.terminate()
             process.wait(30)
-            reader.join(5)
+            reader.join(60)
             assert "Traceback" not in lines[0], lines[0]
         finally:
             process.kill()
-            process.wait(5)
+            process.wait(60)
             killer.cancel()
-            killer.join(5)
+            killer.join(60)
             process.stderr.close()
 
 
@@ -130,21 +130,21 @@ async def test_the_chat_answers_before_and_after_the_change(http, model, tmp_pat
 
 
 async def test_stop_ends_the_stream_and_the_call_of_the_model_and_the_next_turn_works(http, model):
-    gate = Gate()
-    model.script(Reply(WORDS, gate=gate), Reply("again"))
+    pause = Pause()
+    model.script(Reply(WORDS, pause=pause), Reply("again"))
     before, seen = model.tokens_sent, []
     async with http.stream("POST", "/chat", json=turn("stopped", "why?")) as response:
         events = events_of(response)
-        gate.release(2)
+        pause.release(2)
         while "two " not in [data for _, data in seen]:
             seen.append(await anext(events))
         stopping = asyncio.create_task(http.post("/agents/runs/stopped/stop?wait=30", json={"reason": "typo"}))
         await stop_is_known(http, "stopped")
-        gate.release(1)  # the token that the stop waits for; there are more, and nobody asks for them
+        pause.release(1)  # the token that the stop waits for; there are more, and nobody asks for them
         seen += [event async for event in events]
     assert seen[-1] == ("stopped", "typo (ann)")
     assert (await stopping).json()["status"] == "stopped"
-    gate.open()
+    pause.end()
     await model.wait_for_closed_async()
     assert model.tokens_sent <= before + len(WORDS)
     said = "".join(data for name, data in seen if name == "token")
@@ -164,30 +164,30 @@ async def stop_is_known(http, run_id, *also):
 
 async def test_stop_before_the_request_arrives_means_that_the_model_is_not_called(http, model):
     before = len(model.requests)
-    await http.post("/agents/runs/early/stop?ifUnknown=hold", json={"reason": "typo"})
+    await http.post("/agents/runs/early/stop?ifUnknown=wait", json={"reason": "typo"})
     assert await asked(http, "early", "why?") == [("stopped", "typo (ann)")]
     assert len(model.requests) == before
 
 
 async def test_a_browser_that_goes_away_stops_its_run(http, model):
-    gate = Gate()
-    model.script(Reply(WORDS, gate=gate))
+    pause = Pause()
+    model.script(Reply(WORDS, pause=pause))
     async with http.stream("POST", "/chat", json=turn("left", "why?")) as response:
-        gate.release(1)
+        pause.release(1)
         assert await anext(events_of(response)) is not None
     await stop_is_known(http, "left")
-    gate.open()
+    pause.end()
     record = await stop_is_known(http, "left", "stopping")
     assert (record["status"], record["stop"]["reason"]["kind"]) == ("stopped", "disconnect")
 
 
 async def test_only_the_user_who_asked_can_stop_the_answer(http, model, served):
-    gate = Gate()
-    model.script(Reply(WORDS, gate=gate))
+    pause = Pause()
+    model.script(Reply(WORDS, pause=pause))
     async with http.stream("POST", "/chat", json=turn("mine", "why?")) as response:
         async with httpx.AsyncClient(base_url=served[0], cookies={"user": "bob"}, timeout=60) as bob:
             assert (await bob.post("/agents/runs/mine/stop", json={})).status_code == 404
-        gate.open()
+        pause.end()
         assert [name async for name, _ in events_of(response)][-1] == "done"
 
 

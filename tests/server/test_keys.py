@@ -55,7 +55,7 @@ async def test_a_stop_that_comes_after_a_turn_meets_the_next_one_only_if_it_says
             await client.post("/stops", json={"selector": {"key": KEY}}, params={"wait": 30})
             late = (await client.post("/stops", json={"selector": {"key": KEY}})).json()
             assert (late["receipts"], late["waitsUntil"]) == ([], None)
-            asked = (await client.post("/stops", json={"selector": {"key": KEY}, "ifUnknown": "hold"})).json()
+            asked = (await client.post("/stops", json={"selector": {"key": KEY}, "ifUnknown": "wait"})).json()
             assert asked["waitsUntil"] is not None
 
 

@@ -4,7 +4,7 @@ import threading
 
 import stoppable
 from stoppable import sync
-from stoppable.cli import show
+from stoppable.cli import formatting
 from stoppable.client import Client
 from stoppable.records import EventType, RunSummary
 
@@ -28,7 +28,7 @@ async def test_the_late_end_of_a_lost_run_is_in_its_record_its_receipt_lists_and
             await event(client, run_id, "entered")
             await client.post(f"/runs/{run_id}/stop", json={"mode": "kill"}, params={"wait": 30})
             record = await over(client, run_id)
-            assert (record["status"], record["endedLate"]) == ("lost", None)
+            assert (record["status"], record["endedLate"]) == ("lost", None), record
             LET_GO.set()
             while (record := (await client.get(f"/runs/{run_id}")).json())["endedLate"] is None:
                 pass  # the store is told from another thread
@@ -40,7 +40,7 @@ async def test_the_late_end_of_a_lost_run_is_in_its_record_its_receipt_lists_and
             assert told[-2:] == ["done", "late"]
             with Client(service.url) as typed:
                 found = typed.get(run_id)
-                assert "ended later" in show.status(found.status, RunSummary.of(found).ended_late).plain
+                assert "ended later" in formatting.render_status(found.status, RunSummary.of(found).ended_late).plain
 
 
 async def test_a_record_and_its_receipt_tell_the_same_times(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from stoppable import agent, sleep
 from stoppable.server import ServerLimits
-from stoppable.server.http_protocol import Connections
+from stoppable.server.limits import IdleConnections
 
 from ..served import DEADLINE, HERE, Server
 from .serving import served
@@ -161,14 +161,14 @@ class Cuttable:
 
 
 def test_an_address_that_holds_more_than_its_share_loses_its_own_oldest_connection():
-    connections = Connections(100, per_address=2)
+    connections = IdleConnections(100, per_address=2)
     other, first, second, third = (Cuttable() for _ in range(4))
-    connections.owes(other, "10.0.0.1")
+    connections.add_idle(other, "10.0.0.1")
     for one in (first, second, third):
-        connections.owes(one, "10.0.0.2")
+        connections.add_idle(one, "10.0.0.2")
     assert [one.is_cut for one in (other, first, second, third)] == [False, True, False, False]
-    connections.paid(other)
-    connections.paid(second)
+    connections.remove(other)
+    connections.remove(second)
     assert connections.make_room(100)
     assert third.is_cut
     assert not connections.make_room(100), "nobody is left who waits"
@@ -176,11 +176,11 @@ def test_an_address_that_holds_more_than_its_share_loses_its_own_oldest_connecti
 
 @pytest.mark.parametrize("files", [300, 1024, 4096, 65_536])
 def test_what_is_set_aside_for_stops_is_within_the_open_files_too(files, monkeypatch):
-    monkeypatch.setattr("stoppable.server.http_protocol.open_file_limit", lambda: files)
-    connections = Connections(8192, per_address=2)
+    monkeypatch.setattr("stoppable.server.limits.open_file_limit", lambda: files)
+    connections = IdleConnections(8192, per_address=2)
     backlog = connections.fit_into_open_files()
-    assert connections.most + connections.for_stops + backlog < files
-    assert connections.most >= min(8192, files // 8)
+    assert connections.limit + connections.reserved_for_stops + backlog < files
+    assert connections.limit >= min(8192, files // 8)
 
 
 def test_the_limit_of_open_files_is_raised_for_a_server():

@@ -12,7 +12,7 @@ from stoppable.errors import RunNotFound, StoreError
 from stoppable.server import Principal, ServerLimits
 from stoppable.server.access import Scope
 from stoppable.server.responses import Problem
-from stoppable.stores.future import StoreFuture
+from stoppable.stores.base import StoreFuture
 
 from .serving import RawStream, client_of, over, served, started
 
@@ -56,7 +56,7 @@ async def test_a_run_of_another_owner_is_not_found(service):
         assert [run["id"] for run in (await ada.get("/runs")).json()["runs"]] == [run_id]
         assert (await ada.get(f"/runs/{run_id}")).json()["status"] == "running"
         # a tombstone of another owner stops nobody's run
-        response = await eve.post("/runs/later/stop", params={"ifUnknown": "hold"})
+        response = await eve.post("/runs/later/stop", params={"ifUnknown": "wait"})
         assert response.status_code == 202
         await started(ada, "sleeper", runId="later")
         assert (await ada.get("/runs/later")).json()["status"] == "running"
@@ -120,6 +120,7 @@ SCOPES = [
     ("start stop hold audit", "GET", "/runs", None),
     ("start stop hold audit", "GET", "/runs/x/events", None),
     ("start stop hold audit", "GET", "/agents", None),
+    ("start stop hold audit", "GET", "/whoami", None),
     ("read stop hold audit", "POST", "/runs", {"agent": "sleeper"}),
     ("read start hold audit", "POST", "/runs/x/stop", {}),
     ("read start hold audit", "POST", "/stops", {"selector": {"all": True}}),
@@ -148,6 +149,17 @@ async def test_a_missing_scope_is_403(service):
             assert (response.status_code, response.json()["error"]["code"]) == (403, "missing_scope"), (method, path)
 
 
+async def test_a_caller_learns_what_it_may_do(service):
+    async with (
+        client_of(service, **as_user("ada", **{"X-Scopes": "stop read other"})) as ada,
+        client_of(service, **as_user("root", **{"X-Scopes": "read"})) as root,
+    ):
+        hers = (await ada.get("/whoami")).json()
+        everybody = (await root.get("/whoami")).json()
+    assert hers == {"owner": "ada", "seesAll": False, "actor": "ada@example", "scopes": ["read", "stop"]}
+    assert everybody == {"owner": None, "seesAll": True, "actor": "root@example", "scopes": ["read"]}
+
+
 async def test_a_stop_that_waited_for_a_run_of_its_owner_is_not_told_to_another(service):
     """The id is the same, the run that it means is not."""
     async with (
@@ -156,7 +168,7 @@ async def test_a_stop_that_waited_for_a_run_of_its_owner_is_not_told_to_another(
         client_of(service, **as_user("root")) as root,
     ):
         for client, reason in ((eve, "of eve"), (ada, "of ada"), (root, "of root")):
-            response = await client.post("/runs/same/stop", params={"ifUnknown": "hold"}, json={"reason": reason})
+            response = await client.post("/runs/same/stop", params={"ifUnknown": "wait"}, json={"reason": reason})
             assert response.status_code == 202
         assert (await ada.post("/runs", json={"agent": "sleeper", "runId": "same"})).json()["status"] == "stopped"
         seen = {  # a stop of an owner waits for the id with and without the owner's tag, and has an entry for each

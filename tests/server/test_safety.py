@@ -88,6 +88,12 @@ def test_the_key_may_come_from_the_environment(monkeypatch):
     Service([sleeper], host="0.0.0.0")
 
 
+async def test_the_key_may_come_in_the_header_of_clients_that_send_no_bearer_token():
+    with served([sleeper], api_key=KEY) as service:
+        async with client_of(service, headers={"X-Api-Key": KEY}) as known:
+            assert (await known.get("/runs")).status_code == 200
+
+
 async def test_without_the_key_nothing_is_told_or_stopped():
     with served([sleeper], api_key=KEY) as service:
         async with client_of(service, headers={"Authorization": f"Bearer {KEY}"}) as known:
@@ -99,7 +105,8 @@ async def test_without_the_key_nothing_is_told_or_stopped():
                 {"Authorization": KEY},
                 {"Authorization": f"Bearer {KEY}x"},
                 {"Authorization": "Bearer \xe4\xf6".encode("latin-1")},
-                {"X-Api-Key": KEY},
+                {"X-Api-Key": f"{KEY}x"},
+                {"X-Api-Key": KEY, "Authorization": "Bearer wrong"},
             ):
                 async with client_of(service, headers=headers) as stranger:
                     for request in (
@@ -385,6 +392,7 @@ async def test_the_openapi_document_names_every_route_and_error():
         "/agents",
         "/healthz",
         "/readyz",
+        "/whoami",
     }
     start = document["paths"]["/runs"]["post"]["responses"]
     assert {"200", "201", "400", "401", "403", "409", "413", "415", "422", "423", "431", "503"} <= set(start)
@@ -413,7 +421,7 @@ def test_two_agents_of_one_name_are_refused():
 
 async def test_readyz_tells_when_the_store_does_not_answer(service):
     from stoppable.errors import StoreError
-    from stoppable.stores.future import StoreFuture
+    from stoppable.stores.base import StoreFuture
 
     def refuse(*_, **__):
         def fail():

@@ -12,6 +12,7 @@ from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable.server import Principal, ServerLimits
+from stoppable.server.limits import is_stop
 
 from .serving import DEADLINE, served
 
@@ -86,7 +87,7 @@ def waiting_stop(opened, service, user, run_id):
 
 def reserve(service, count):
     """Set so many connections aside for stops, to fill a server with fewer sockets."""
-    service._waiting.for_stops = count
+    service._idle.reserved_for_stops = count
 
 
 def start(service, user, agent, run_id):
@@ -179,6 +180,13 @@ async def test_beyond_the_requests_of_one_owner_only_its_stops_are_taken():
             assert ask(service, "bob", "POST", "/runs/of-bob/stop")[0] in {200, 202}
         await until(lambda: not shares(service)._requests)
         assert ask(service, "bob", "GET", "/runs")[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/runs/of-bob/stop", "/stops", "/v1/responses/resp_1/cancel", "/a2a/tasks/1:cancel"])
+def test_a_stop_of_every_protocol_is_known_by_its_path(path):
+    assert is_stop({"method": "POST", "path": path})
+    assert not is_stop({"method": "GET", "path": path})
+    assert not is_stop({"method": "POST", "path": f"{path}/more"})
 
 
 async def test_a_refused_connection_is_logged(caplog):

@@ -12,7 +12,7 @@ from pydantic import Field
 
 import stoppable
 from stoppable import InvalidArgument
-from stoppable.server.agents import Signature
+from stoppable.server.hosted_agents import Signature
 
 from .serving import client_of, over, served
 

@@ -9,7 +9,7 @@ import pytest
 
 import stoppable
 from stoppable.testing import ModelServer
-from stoppable.testing.model_server import Gate, Reply
+from stoppable.testing.model_server import Pause, Reply
 
 from .serving import DEADLINE, asked_for, client_of, ended, event, in_process, served, started
 
@@ -43,8 +43,8 @@ def door():
 
 
 async def test_a_stop_during_an_llm_call_halts_at_the_next_boundary_and_keeps_the_partial():
-    gate = Gate()
-    with ModelServer(Reply("first"), Reply("second", gate=gate), Reply("never")) as model:
+    pause = Pause()
+    with ModelServer(Reply("first"), Reply("second", pause=pause), Reply("never")) as model:
 
         async def research(questions):
             async with httpx.AsyncClient(base_url=model.url, timeout=30) as llm:
@@ -68,14 +68,14 @@ async def test_a_stop_during_an_llm_call_halts_at_the_next_boundary_and_keeps_th
                 assert told["receipt"]["inFlight"] == ["llm:ask"]
                 assert told["receipt"]["reason"]["message"] == "wrong question"
 
-                gate.open()
+                pause.end()
                 record = await ended(client, run_id)
                 assert record["status"] == "stopped"
                 assert record["outcome"]["partial"] == "firstsecond", "the paid answer is kept"
                 assert len(model.requests) == 2, "nothing was asked after the stop"
                 receipt = (await client.get(f"/runs/{run_id}/receipt")).json()
                 assert receipt["enteredAfter"] == []
-                assert {(node["kind"], node["fate"]) for node in receipt["nodes"]} == {
+                assert {(node["kind"], node["fate"]) for node in receipt["entries"]} == {
                     ("run", "stopped"),
                     ("llm", "finished"),
                 }
@@ -104,7 +104,7 @@ async def test_the_same_stop_again_changes_nothing_and_a_harder_mode_escalates(d
             assert (code, first["answer"]) == (202, "accepted")
             code, again = await stop("graceful", "two")
             assert (code, again["answer"]) == (202, "already_stopping")
-            for name in ("mode", "status", "inFlight", "nodes", "enteredAfter"):
+            for name in ("mode", "status", "inFlight", "entries", "enteredAfter"):
                 assert again[name] == first[name], "the same receipt"
             assert again["reason"]["message"] == "one", "the first reason stays"
             assert again["requestedAt"] == pytest.approx(first["requestedAt"], abs=1e-5)
@@ -128,7 +128,7 @@ async def test_a_stop_may_arrive_before_its_start():
 
     with served([agent]) as service:
         async with client_of(service) as client:
-            stop = await client.post("/runs/made-by-the-browser/stop", params={"ifUnknown": "hold"})
+            stop = await client.post("/runs/made-by-the-browser/stop", params={"ifUnknown": "wait"})
             assert stop.status_code == 202
             assert stop.json()["receipt"]["status"] == "pending"
             start = await client.post("/runs", json={"agent": "agent", "runId": "made-by-the-browser"})

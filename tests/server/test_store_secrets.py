@@ -9,7 +9,7 @@ import pytest
 from stoppable import _secrets
 from stoppable.client import Client
 from stoppable.errors import InvalidArgument
-from stoppable.stores.postgres.store import PostgresStore
+from stoppable.stores.postgres import PostgresStore
 from stoppable.stores.urls import store_of, url_in_environment
 
 from ..served import HERE, server_process
@@ -91,7 +91,7 @@ def test_a_postgres_store_keeps_the_password_that_is_removed_from_the_environmen
     monkeypatch.setenv("PGPASSFILE", "/etc/passwords")
     url = "postgresql://u@h/d"
     before = PostgresStore(url)
-    with _secrets.taken(url):
+    with _secrets.hide(url):
         assert not {"PGPASSWORD", "PGPASSFILE"} & set(os.environ)
         after = PostgresStore(url)
     assert os.environ["PGPASSWORD"] == PASSWORD

@@ -14,7 +14,7 @@ import stoppable
 from stoppable._core import clock
 from stoppable.errors import StoreError
 from stoppable.server import ServerLimits
-from stoppable.stores.future import StoreFuture, settle
+from stoppable.stores.base import StoreFuture, settle
 from stoppable.stores.memory import MemoryStore
 
 from .serving import DEADLINE, RawStream, client_of, ended, event, events, in_process, over, served, started
@@ -299,7 +299,7 @@ class Late(MemoryStore):
 
 
 async def test_an_event_that_comes_while_the_log_is_read_is_not_missed(serve, steps, monkeypatch):
-    monkeypatch.setattr("stoppable.server.sse.streams._LOOK_SECONDS", 3600)  # being told is all there is
+    monkeypatch.setattr("stoppable.server.sse.streams._CHECK_SECONDS", 3600)  # being told is all there is
     store = Late()
     limits = ServerLimits(heartbeat=3600, slow_seconds=3600)
     with serve({"steps": steps.agent}, store=store, limits=limits) as service:

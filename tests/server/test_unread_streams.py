@@ -9,7 +9,7 @@ from tests.waiting import until
 
 import stoppable
 from stoppable.server import Principal, ServerLimits
-from stoppable.server.sse.views import SEND_BYTES
+from stoppable.server.sse.feeds import SEND_BYTES
 
 from .serving import RawStream, client_of, events, served, started
 
@@ -120,16 +120,17 @@ async def test_the_unread_events_of_one_owner_cost_no_other_owner_a_reader():
 
 
 @pytest.mark.parametrize("agent", ["large", "small"])
-async def test_a_client_that_is_dropped_in_the_middle_resumes_without_gap_or_duplicate(agent):
+async def test_a_client_that_is_dropped_in_the_middle_resumes_without_gap_or_duplicate(agent, monkeypatch):
     with served([large, small], limits=ServerLimits(slow_seconds=0.3)) as service:
         async with client_of(service) as client:
             run_id = await started(client, agent)
             count = EVENTS if agent == "large" else 2000
             await emitted(client, run_id, count)
-            streams = service.app.state.backend.streams
+            streams, dropped = service.app.state.backend.streams, []
+            leave = streams.leave
+            monkeypatch.setattr(streams, "leave", lambda view, reader: dropped.append(leave(view, reader)))
             stream = await RawStream.open(service, run_id, receive_buffer=4096)
-            await until(lambda: len(streams) == 1)
-            await until(lambda: not len(streams))
+            await until(lambda: dropped)
             found = [one async for one in stream.events() if one["event"] != "dropped"]
             await stream.close()
             seen = [int(one["id"]) for one in found]

@@ -4,23 +4,15 @@ import sys
 import threading
 
 import pytest
+from tests.participant_kinds import AgentProcesses, Groups, PlainCalls, PlainProcesses, PlainThreads, Tasks, Threads
 
 import stoppable
-from stoppable.testing import (
-    Groups,
-    ParticipantContract,
-    PlainCalls,
-    PlainProcesses,
-    PlainThreads,
-    Tasks,
-    Threads,
-    Workers,
-)
+from stoppable.testing import ParticipantContract
 
 pytest.register_assert_rewrite("stoppable.testing.participant_suite")
 
 PLAIN = [PlainThreads(), PlainCalls(), PlainProcesses()]
-KINDS: list[ParticipantContract] = [Tasks(), Threads(), Groups(), Workers(), *PLAIN]
+KINDS: list[ParticipantContract] = [Tasks(), Threads(), Groups(), AgentProcesses(), *PLAIN]
 
 
 @pytest.fixture(params=KINDS, ids=repr)

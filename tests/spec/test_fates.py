@@ -7,11 +7,12 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._core.sink import Sink
+from stoppable._core.node import Sink
+from stoppable.records import to_json
 
 
 def fates(handle, kind):
-    return [node.fate for node in handle.run.receipt.nodes if node.kind == kind]
+    return [node.fate for node in handle.run.receipt.entries if node.kind == kind]
 
 
 async def words(arrived):
@@ -318,3 +319,52 @@ async def test_an_effect_that_only_kill_ends_is_killed(clock):
     clock.advance(5)
     assert (await handle.outcome()).rung == "kill"
     assert fates(handle, "tool") == ["killed"]
+
+
+class Silent:
+    """A call to a service that takes the cancel, and never says whether the work has ended."""
+
+    def __init__(self, *, returns):
+        self.returns, self.delivered, self.begun = returns, asyncio.Event(), asyncio.Event()
+
+    async def tell(self, stop):
+        self.delivered.set()
+        return "told"
+
+    async def call(self):
+        async with stoppable.remote("tool", tell=self.tell, ref={}) as node:
+            self.node = node
+            self.begun.set()
+            await self.delivered.wait()
+            if not self.returns:
+                await stoppable.sleep(60)
+            return "what had come"
+
+    async def agent(self):
+        return await self.call()
+
+
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize("mode", ["graceful", "immediate"])
+async def test_a_remote_that_cannot_confirm_its_end_is_told_and_its_run_is_not_lost(clock, mode, returns):
+    silent = Silent(returns=returns)
+    handle = await stoppable.spawn(silent.agent)
+    await silent.begun.wait()
+    await handle.stop(mode)
+    outcome = await handle.outcome()  # the clock stands still: no rung is waited for
+    assert (outcome.status, silent.node.run.status) == ("stopped", "stopped")
+    assert outcome.rung in {"signal", "cancel"}
+    assert fates(handle, "remote") == ["told"]
+    assert handle.run.receipt.in_flight == ("remote:tool",)
+    assert [entry["fate"] for entry in to_json(handle.run.receipt)["entries"] if entry["kind"] == "remote"] == ["told"]
+
+
+async def test_a_remote_that_is_told_stays_told_whatever_it_says_later(clock):
+    silent = Silent(returns=False)
+    handle = await stoppable.spawn(silent.agent)
+    await silent.begun.wait()
+    await handle.stop()
+    await handle.outcome()
+    final = handle.run.receipt
+    silent.node.ended("finished")
+    assert (silent.node.fate, handle.run.receipt) == ("told", final)

@@ -51,7 +51,7 @@ def _gate_trial() -> int:
 
     def enter_boundaries(number: int) -> None:
         context.current.set(run)
-        started.wait(5)
+        started.wait(60)
         try:
             for turn in itertools.count():
                 name = f"{number}-{turn}"
@@ -63,13 +63,13 @@ def _gate_trial() -> int:
     threads = [threading.Thread(target=enter_boundaries, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
-    started.wait(5)
+    started.wait(60)
     while not effects:
         pass
     receipt = run.stop("cooperative")
     before = len(effects)
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     return len(set(effects[before:]) - set(receipt.in_flight))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import stoppable
 from stoppable._core.node import RunNode
-from stoppable._core.state import Status
+from stoppable._core.values import Status
 from stoppable.testing.participant_suite import (
     test_a_stop_after_the_end_changes_nothing,
 )

@@ -5,12 +5,12 @@ import math
 import threading
 
 import pytest
+from tests.participant_kinds import Groups
 from tests.waiting import until as wait
 from tests.waiting import wait_until
 
 import stoppable
 from stoppable import Policy
-from stoppable.testing import Groups
 from stoppable.testing.scripts import Check, Effect, Stubborn
 
 
@@ -44,7 +44,7 @@ async def test_what_cannot_be_ended_is_lost_within_the_total(kind, probe, clock)
     clock.advance(2)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("lost", "lost", False)
-    abandoned = [node for node in handle.run.receipt.nodes if node.kind == "participant"]
+    abandoned = [node for node in handle.run.receipt.entries if node.kind == "participant"]
     assert {node.fate for node in abandoned} == {"abandoned"}
     assert kind.described in abandoned[0].name
     with pytest.raises(stoppable.RunLost):
@@ -100,7 +100,7 @@ async def test_a_blocked_event_loop_holds_up_neither_the_answer_nor_the_ladder()
     thread = threading.Thread(target=press, args=(handle.run,))
     thread.start()
     outcome = await handle.outcome()
-    thread.join(5)
+    thread.join(60)
     assert seen == ["accepted", "stopping", True]
     assert (outcome.status, outcome.rung) == ("stopped", "cancel")
 
@@ -117,7 +117,9 @@ async def test_cancel_is_term_to_a_process_group(clock, tmp_path):
     clock.advance(0.1)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "cancel", True)
-    assert {node.name: node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"} == {"work": "cancelled"}
+    assert {node.name: node.fate for node in handle.run.receipt.entries if node.kind == "spawn"} == {
+        "work": "cancelled"
+    }
     assert probe.notes == ["enter work"]
 
 
@@ -353,7 +355,7 @@ async def test_a_call_in_an_executor_is_waited_for_and_then_the_run_is_blind(clo
     clock.advance(2)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung) == ("stopped", "cancel")
-    assert [str(node.fate) for node in handle.run.receipt.nodes if node.kind == "thread"] == ["finished"]
+    assert [str(node.fate) for node in handle.run.receipt.entries if node.kind == "thread"] == ["finished"]
 
 
 async def test_a_run_that_looks_after_its_call_in_an_executor_keeps_its_grace(clock):

@@ -16,9 +16,11 @@ from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable import Policy
-from stoppable._engine import control, ladder, pulse
-from stoppable._engine.control import Control
-from stoppable._engine.processes.watch import Family
+from stoppable._engine import control, ladder
+from stoppable._engine.control import ControlThread
+from stoppable._engine.processes.adopted import Family
+from stoppable._engine.processes.group import Force, GroupThread
+from stoppable.testing import FakeClock
 
 SHORT = Policy(grace=0.2, interrupt=0.1, cancel=0.3, kill=0.3, blind_grace=0.2)
 BLOCKED_SECONDS = 1.5  # longer than all rungs of that policy
@@ -217,7 +219,7 @@ async def test_while_a_rung_is_postponed_the_receipt_says_when_it_will_be(aside)
 
 def test_what_was_about_to_end_when_the_time_was_over_has_ended(aside, monkeypatch):
     """No stall counts in this test: only the last look is left."""
-    monkeypatch.setattr(pulse, "LATE_SECONDS", 60.0)
+    monkeypatch.setattr(control, "LATE_SECONDS", 60.0)
     handle = aside.run(stoppable.spawn(asyncio.sleep, 60, policy=Policy(kill=0.3)))
     aside.run(asyncio.sleep(0))
     aside.block()
@@ -227,38 +229,70 @@ def test_what_was_about_to_end_when_the_time_was_over_has_ended(aside, monkeypat
     assert wait_until(lambda: handle.run.outcome).status == "stopped"
 
 
-async def test_processes_are_searched_once_more_before_they_are_given_up(monkeypatch):
-    """Busy threads make a search take seconds; the process was dead long before."""
-    stoppable.instrument()
-    searching, may_search, started = threading.Event(), threading.Event(), []
-    strike = Family.strike
-
-    def slow_strike(self, signum):
-        struck = strike(self, signum)
-        searching.set()
-        may_search.wait(60)
-        return struck
-
-    async def agent():
-        started.append(subprocess.Popen(["sleep", "60"]))
+async def _plain():
+    with subprocess.Popen(["sleep", "60"]):
         await asyncio.sleep(60)
+
+
+async def _adopted():
+    with stoppable.detached():
+        process = subprocess.Popen(["sleep", "60"])
+    with process:
+        stoppable.adopt_process(pid=process.pid, name="sleep")
+        await asyncio.sleep(60)
+
+
+async def _command():
+    await stoppable.run_process(["sleep", "60"])
+
+
+@pytest.fixture
+def deaf_to_term():
+    """Let what a test starts ignore TERM, so that it is KILL that ends it, however long after TERM that comes."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("slow_search", [1, 2], ids=["that-kills", "that-finds-none"])
+@pytest.mark.parametrize("agent", [_plain, _adopted, _command])
+@pytest.mark.usefixtures("deaf_to_term")
+async def test_processes_are_searched_once_more_before_they_are_given_up(monkeypatch, agent, slow_search):
+    """Busy threads make a search take seconds, and what follows from it; the process was dead long before."""
+    stoppable.instrument()
+    searching, may_search, kills = threading.Event(), threading.Event(), []
+
+    def slow(search, kills_now):
+        def searched(self, *args):
+            is_kill = kills_now(self, *args)
+            result = search(self, *args)
+            if is_kill:
+                kills.append(result)
+                if len(kills) == slow_search:
+                    searching.set()
+                    may_search.wait(60)
+            return result
+
+        return searched
 
     handle = await stoppable.spawn(agent, policy=Policy(kill=0.1))
     await until(lambda: handle.run.in_flight)
-    monkeypatch.setattr(Family, "strike", slow_strike)
+    monkeypatch.setattr(Family, "strike", slow(Family.strike, lambda _, signum: signum is signal.SIGKILL))
+    send_pending = slow(GroupThread._send_pending, lambda thread: thread._group.force is Force.KILL)
+    monkeypatch.setattr(GroupThread, "_send_pending", send_pending)
     await handle.stop("kill")
     assert await asyncio.to_thread(searching.wait, 30)
-    await until(lambda: handle.run.first_stop.is_delayed)
+    time_of_lost = handle.run.receipt.ladder[-1].after
+    await until(lambda: handle.run.outcome or handle.run.receipt.ladder[-1].after > time_of_lost + 0.2)
     may_search.set()
     assert (await handle.outcome()).status == "stopped"
-    assert {node.name: node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"} == {"sleep": "killed"}
-    started[0].wait(30)
+    assert {node.name: node.fate for node in handle.run.receipt.entries if node.kind == "spawn"} == {"sleep": "killed"}
 
 
 def test_many_ladders_share_one_ping_of_their_loop(aside, monkeypatch):
     answers = []
-    answer = pulse.Pulse._answer
-    monkeypatch.setattr(pulse.Pulse, "_answer", lambda self: (answers.append(self), answer(self)))
+    answer = control.Pulse._answer
+    monkeypatch.setattr(control.Pulse, "_answer", lambda self: (answers.append(self), answer(self)))
     handles = [aside.run(stoppable.spawn(asyncio.sleep, 60, policy=Policy(kill=0.5))) for _ in range(200)]
     aside.run(asyncio.sleep(0))
     aside.block()
@@ -281,22 +315,22 @@ async def test_the_loop_of_a_run_that_has_obeyed_is_left_alone():
 
 class Sluggish:
     def wait(self, seconds):
-        time.sleep(seconds + 2 * pulse.LATE_SECONDS)
+        time.sleep(seconds + 2 * control.LATE_SECONDS)
 
 
 def test_a_control_thread_that_is_woken_late_remembers_for_how_long():
-    made = Control()
+    made = ControlThread()
     made._bell = Sluggish()
     made._sleep(time.monotonic() + 0.01)
-    assert pulse.covered(made.starved, 0) >= pulse.LATE_SECONDS
+    assert control.covered_seconds(made.starved, 0) >= control.LATE_SECONDS
 
 
 def test_a_control_thread_that_is_kept_from_working_between_two_timers_remembers_for_how_long():
-    made = Control()
-    made._noted = time.monotonic(), time.thread_time()
-    time.sleep(2 * pulse.LATE_SECONDS)
-    made._note_time()
-    assert pulse.covered(made.starved, 0) >= pulse.LATE_SECONDS
+    made = ControlThread()
+    made._last_note = time.monotonic(), time.thread_time()
+    time.sleep(2 * control.LATE_SECONDS)
+    made._note_delay()
+    assert control.covered_seconds(made.starved, 0) >= control.LATE_SECONDS
 
 
 FROZEN = """
@@ -320,6 +354,23 @@ FROZEN = """
 
     asyncio.run(main())
 """
+
+
+def test_a_fake_clock_that_is_ahead_leaves_no_time_in_which_the_process_could_not_run():
+    """Later stops would wait for that time, and their runs would not be lost before it."""
+    control.ensure_started()
+    thread = control.get()
+
+    def has_turned():
+        steps = thread._steps
+        wait_until(lambda: thread._steps > steps + 1)
+
+    has_turned()
+    with FakeClock() as fake:
+        fake.advance(time.monotonic() + 3600)
+        has_turned()
+    has_turned()
+    assert control.covered_seconds(thread.starved, time.monotonic()) == 0
 
 
 def test_the_time_in_which_the_process_was_suspended_does_not_count():
@@ -358,34 +409,34 @@ async def test_a_machine_that_is_always_too_busy_does_not_hold_a_stop_for_ever(m
 async def test_a_loop_with_one_long_turn_after_another_is_measured_throughout():
     """Each of them is shorter than the pause between two pings of the control thread."""
     loop = asyncio.get_running_loop()
-    pulse.follow(loop)
-    found = pulse.of(loop)
+    control.follow_loop(loop)
+    found = control.pulse_of(loop)
     began = time.monotonic()
     await until(lambda: found.beat(3600) or found.turned_at >= began)
     first = time.monotonic()
     found.ping()
     for _ in range(6):
-        time.sleep(2 * pulse.LATE_SECONDS)
+        time.sleep(2 * control.LATE_SECONDS)
         await asyncio.sleep(0)
-    assert pulse.covered(found.stalls(), first) >= 11 * pulse.LATE_SECONDS
+    assert control.covered_seconds(found.stalls(), first) >= 11 * control.LATE_SECONDS
     await until(lambda: found._sent_at is None)
 
 
 def test_times_that_overlap_count_once():
-    assert pulse.covered([(1, 4), (2, 3), (3, 6), (8, 9)], 0) == 6
-    assert pulse.covered([(1, 4), (2, 3), (3, 6), (8, 9)], 3.5) == 3.5
-    assert pulse.covered([], 0) == 0
+    assert control.covered_seconds([(1, 4), (2, 3), (3, 6), (8, 9)], 0) == 6
+    assert control.covered_seconds([(1, 4), (2, 3), (3, 6), (8, 9)], 3.5) == 3.5
+    assert control.covered_seconds([], 0) == 0
 
 
 def test_a_closed_loop_is_waited_for_no_longer():
     loop = asyncio.new_event_loop()
-    pulse.follow(loop)
-    pulse.follow(loop)
-    found = pulse.of(loop)
+    control.follow_loop(loop)
+    control.follow_loop(loop)
+    found = control.pulse_of(loop)
     loop.close()
     found.ping()
     assert found.is_steady(time.monotonic())
     key = id(loop)
     del loop
-    wait_until(lambda: key not in pulse._pulses)
+    wait_until(lambda: key not in control._pulses)
     found.ping()

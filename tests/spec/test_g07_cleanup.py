@@ -89,7 +89,7 @@ async def test_a_cancel_that_a_task_group_passes_on_does_not_cut_the_clean_up_of
     assert sorted(cleaned) == [0, 1, 2]
     assert sorted(receipt.in_flight) == ["tool:0", "tool:1", "tool:2"]
     assert (outcome.status, outcome.rung) == ("stopped", "cancel")
-    fates = {node.name: node.fate for node in handle.run.receipt.nodes if node.kind == "tool"}
+    fates = {node.name: node.fate for node in handle.run.receipt.entries if node.kind == "tool"}
     assert fates == {"0": "cancelled", "1": "cancelled", "2": "cancelled"}
 
 

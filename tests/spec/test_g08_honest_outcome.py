@@ -51,7 +51,7 @@ async def test_a_stop_before_the_start_never_runs_the_body(kind, probe):
         outcome = await handle.outcome()
     assert (outcome.status, outcome.clean) == ("stopped", True)
     assert not ran
-    assert [node.fate for node in handle.run.receipt.nodes] == ["stopped"]
+    assert [node.fate for node in handle.run.receipt.entries] == ["stopped"]
 
 
 async def test_with_gather_a_sibling_that_runs_on_keeps_the_run_stopping():
@@ -156,7 +156,7 @@ async def test_a_stopping_ancestor_of_a_lost_node_is_lost(clock):
     clock.advance(2)
     outcome = await handle.outcome()
     assert outcome.status == "lost"
-    assert {node.fate for node in handle.run.receipt.nodes if node.kind == "run"} == {"lost"}
+    assert {node.fate for node in handle.run.receipt.entries if node.kind == "run"} == {"lost"}
     release.set()
     await asyncio.sleep(0.01)
     assert handle.status == "lost"
@@ -198,7 +198,7 @@ async def test_a_boundary_open_on_somebody_elses_thread_keeps_the_run_stopping(m
     def tool():
         with stoppable.boundary("tool", "flight"):
             entered.set()
-            release.wait(5)
+            release.wait(60)
             effects.append("flight")
 
     async def agent():
@@ -229,7 +229,7 @@ async def test_a_thread_that_stays_inside_a_boundary_makes_the_run_lost_and_a_fi
     def tool():
         with stoppable.boundary("tool", "stuck"):
             entered.set()
-            release.wait(5)
+            release.wait(60)
 
     async def agent():
         await asyncio.to_thread(tool)
@@ -243,13 +243,13 @@ async def test_a_thread_that_stays_inside_a_boundary_makes_the_run_lost_and_a_fi
     clock.advance(2)
     assert (await handle.outcome()).status == "lost"
     final = handle.run.receipt
-    assert [(node.kind, node.fate) for node in final.nodes] == [
+    assert [(node.kind, node.fate) for node in final.entries] == [
         ("run", "lost"),
         ("participant", "abandoned"),
         ("thread", "abandoned"),
         ("tool", "abandoned"),
     ]
-    assert "thread stoppable-pool" in final.nodes[1].name
+    assert "thread stoppable-pool" in final.entries[1].name
     release.set()
     await asyncio.get_running_loop().shutdown_default_executor()
     assert handle.run.receipt == final

@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable._engine.processes.group import live
@@ -406,6 +406,7 @@ async def test_two_cancels_of_one_stop_that_meet_a_wait_that_is_over_are_not_tak
     await is_open.wait()
     await asyncio.sleep(0)  # it waits now
     runs[0].stop("kill")
+    wait_until(lambda: runs[0].rung == "kill")
     threading.Event().wait(0.3)  # both cancels wait for the loop
     ready.set_result(None)
     with pytest.raises(stoppable.RunStopped):

@@ -1,9 +1,9 @@
 """G10: a stop never fails because of a race; the same request returns the same receipt."""
 
 import pytest
+from tests.participant_kinds import Groups, Tasks, Threads
 
 import stoppable
-from stoppable.testing import Groups, Tasks, Threads
 from stoppable.testing.participant_suite import (
     test_the_same_stop_again_returns_the_same_receipt,
     test_twenty_threads_that_stop_at_once_agree,
@@ -27,7 +27,7 @@ async def test_a_stop_of_a_child_whose_parent_was_stopped_says_what_is_in_flight
     assert (receipt.answer, receipt.in_flight, receipt.run_id) == ("already_stopping", in_flight, child.id)
     probe.release()
     await handle.outcome()
-    assert {node.run_id for node in child.receipt.nodes} == {child.id}
+    assert {node.run_id for node in child.receipt.entries} == {child.id}
 
 
 @pytest.mark.parametrize(

@@ -99,14 +99,14 @@ async def test_a_hook_that_hangs_holds_up_neither_the_stop_nor_another_ladder():
         stoppable.on_interrupt(hook)
         await asyncio.sleep(60)
 
-    first = await stoppable.spawn(agent, lambda: hanging.wait(10))
+    first = await stoppable.spawn(agent, lambda: hanging.wait(120))
     second = await stoppable.spawn(agent, called.set)
     await asyncio.sleep(0.01)
     await first.stop("immediate")
     await second.stop("immediate")
     assert (await first.outcome()).status == "stopped"
     assert (await second.outcome()).status == "stopped"
-    assert called.wait(5)
+    assert called.wait(60)
     hanging.set()
 
 
@@ -118,7 +118,7 @@ async def test_a_hook_that_hangs_holds_up_no_other_hook_of_the_same_stop(moment,
 
     async def agent():
         for event in called:
-            moment(lambda: hanging.wait(10))
+            moment(lambda: hanging.wait(120))
             moment(event.set)
         await asyncio.sleep(60)
 
@@ -126,7 +126,7 @@ async def test_a_hook_that_hangs_holds_up_no_other_hook_of_the_same_stop(moment,
     await until(lambda: len(handle.run.members or ()) == 2 * pairs)
     await handle.stop("immediate")
     try:
-        assert all(event.wait(5) for event in called)
+        assert all(event.wait(60) for event in called)
     finally:
         hanging.set()
     assert (await handle.outcome()).status == "stopped"
@@ -138,12 +138,12 @@ async def test_a_hook_registered_after_the_stop_holds_up_nobody_either():
 
     def hook():
         threads.append(threading.current_thread())
-        hanging.wait(10)
+        hanging.wait(120)
 
     async def agent():
         stoppable.on_interrupt(interrupted.set)
         stoppable.current_run().stop("immediate")
-        assert interrupted.wait(5)  # blocks the loop: the rung comes before the run ends
+        assert interrupted.wait(60)  # blocks the loop: the rung comes before the run ends
         stoppable.on_stop(hook)
         stoppable.on_interrupt(hook)
         registered.set()

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
+from tests.participant_kinds import Groups
 
 import stoppable
-from stoppable.testing import Groups
 from stoppable.testing.scripts import Effect, Return
 
 

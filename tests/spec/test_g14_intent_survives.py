@@ -8,8 +8,8 @@ from tests.waiting import until
 import stoppable
 from stoppable import Supervisor
 from stoppable.errors import StoreError
-from stoppable.stores.future import StoreFuture
-from stoppable.stores.listeners import Listeners
+from stoppable.records import StopRequest
+from stoppable.stores.base import Listeners, StoreFuture
 from stoppable.stores.sqlite import SqliteStore
 from stoppable.stores.sqlite.wakeups import Wakeups
 
@@ -66,10 +66,10 @@ async def test_a_stop_that_another_process_took_reaches_the_run_wherever_it_is_e
 async def test_a_stop_through_another_process_is_answered_when_its_gate_is_closed_and_not_at_the_next_look(
     path, monkeypatch
 ):
-    monkeypatch.setattr("stoppable.stores.sqlite.writer.LOOK_SECONDS", 3600)
+    monkeypatch.setattr("stoppable.stores.sqlite.lite_engine.LOOK_SECONDS", 3600)
     async with Supervisor(SqliteStore(path)) as there, Supervisor(SqliteStore(path)) as here:
         monkeypatch.setattr("stoppable.supervisor.core._ACKNOWLEDGE_SECONDS", DEADLINE)
-        monkeypatch.setattr("stoppable.supervisor.waiting.LOOK_SECONDS", 0.1)
+        monkeypatch.setattr("stoppable.supervisor.core.LOOK_SECONDS", 0.1)
         handle = await there.start(forever)
         await until(lambda: handle.run.in_flight)
         receipt = await here.stop(handle.id)
@@ -86,7 +86,7 @@ async def test_it_takes_effect_though_nobody_is_told_and_whoever_took_it_is_gone
         taker = SqliteStore(path)
         taker.open()
         intent = there._core.intent("graceful", "its taker is gone", None, None)
-        taker.request_stop(handle.id, intent).result(DEADLINE)
+        taker.request_stop(StopRequest(target=handle.id, intent=intent)).result(DEADLINE)
         taker.close()
         async with asyncio.timeout(DEADLINE):
             outcome = await handle.outcome()
@@ -95,7 +95,7 @@ async def test_it_takes_effect_though_nobody_is_told_and_whoever_took_it_is_gone
 
 async def test_a_stop_that_came_before_its_run_waits_for_it_over_a_restart(path):
     async with Supervisor(SqliteStore(path)) as before:
-        await before.stop("later", reason="too early", if_unknown_hold=True)
+        await before.stop("later", reason="too early", if_unknown="wait")
     ran = []
 
     async def agent():

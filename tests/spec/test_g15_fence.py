@@ -6,9 +6,9 @@ import pytest
 
 import stoppable
 from stoppable import Supervisor
-from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
-from stoppable._engine.boot import boot_clock
+from stoppable._core.values import Mode, Status
+from stoppable._engine.processes.table import boot_clock
 from stoppable.errors import Fenced
 from stoppable.records import Draft, EventType, OutcomeRecord
 from stoppable.stores.memory import MemoryStore

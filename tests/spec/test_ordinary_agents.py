@@ -281,6 +281,26 @@ async def test_a_fork_has_no_run_and_says_so(instrumented):
     assert handle.run.partial is None
 
 
+def checks_in_a_fork(_):
+    boundaries._warned = False
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answers = [stoppable.should_stop() for _ in range(3)]
+    return answers, [str(warning.message) for warning in caught]
+
+
+async def test_a_fork_that_asks_whether_to_stop_is_told_that_it_has_no_run():
+    async def agent():
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+            return await asyncio.wrap_future(pool.submit(checks_in_a_fork, None))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 on: a fork beside threads
+        answers, [told] = await (await stoppable.spawn(agent)).result()
+    assert answers == [False, False, False]
+    assert told.startswith("should_stop() was called in a process that was forked inside a run")
+
+
 @pytest.mark.parametrize("instrumented", [False, True])
 def test_so_does_a_bare_fork(may_warn_again, instrumented):
     (stoppable.instrument if instrumented else stoppable.uninstrument)()
@@ -431,10 +451,11 @@ async def test_a_timeout_around_a_body_that_took_our_cancel_back_is_a_timeout(bl
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             asyncio.current_task().uncancel()
+        deadline.reschedule(asyncio.get_running_loop().time() + 0.05)  # not before our cancel has come
         await asyncio.sleep(60)
 
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+        async with asyncio.timeout(None) as deadline:
             if blocking:
                 with stoppable.open_run("r") as run:
                     await body(run)

@@ -223,7 +223,7 @@ async def test_a_decorated_generator_is_listed_in_the_run_that_reads_it(asynchro
     await read.wait()
     assert (await handle.stop()).in_flight == ("llm:tokens",)
     assert (await handle.outcome()).status == "stopped"
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["closed"]
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "llm"] == ["closed"]
 
 
 async def test_a_decorated_generator_that_was_begun_outside_a_run_is_listed_in_the_run_that_reads_it():
@@ -242,7 +242,7 @@ async def test_a_decorated_generator_that_was_begun_outside_a_run_is_listed_in_t
             run.stop()
             stream.close()
             next(other)
-    assert [(node.kind, node.fate) for node in run.receipt.nodes] == [("run", "stopped"), ("llm", "closed")]
+    assert [(node.kind, node.fate) for node in run.receipt.entries] == [("run", "stopped"), ("llm", "closed")]
 
 
 async def test_a_def_that_returns_a_coroutine_may_be_called_outside_a_run_and_in_a_shield():

@@ -3,7 +3,7 @@
 import asyncio
 
 import stoppable
-from stoppable._engine import draining
+from stoppable._engine import waits
 from stoppable._engine.tasks import TaskParticipant
 
 
@@ -38,14 +38,12 @@ async def _looks_of_a_stop(count, monkeypatch):
         await all_begun.wait()
         patched.setattr(TaskParticipant, "alive", counted(TaskParticipant.alive))
         patched.setattr(TaskParticipant, "started_by", counted(TaskParticipant.started_by))
-        patched.setattr(
-            draining, "_LOOK_SECONDS", 3600
-        )  # so that time adds none; the look that ends it is the answer's
+        patched.setattr(waits, "_LOOK_SECONDS", 3600)  # so that time adds none; the look that ends it is the answer's
         await handle.stop()
-        while len(draining._waiting) < count - 1:
+        while len(waits._waiting) < count - 1:
             await asyncio.sleep(0)
         waiting = looks
-        patched.setattr(draining, "_LOOK_SECONDS", 0.01)
+        patched.setattr(waits, "_LOOK_SECONDS", 0.01)
         answer.set()
         await handle.stop("immediate")
         assert (await handle.outcome()).status == "stopped"

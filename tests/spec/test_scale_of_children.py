@@ -39,7 +39,7 @@ async def _stopped_tree(count, stop):
     outcome = await handle.outcome()
     took = time.process_time() - before
     assert outcome.status == "stopped"
-    assert {node.fate for node in handle.run.receipt.nodes} == {"stopped"}
+    assert {node.fate for node in handle.run.receipt.entries} == {"stopped"}
     while len(hooked) < count:  # they are called elsewhere
         await asyncio.sleep(0.001)
     return took

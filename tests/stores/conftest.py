@@ -12,8 +12,8 @@ from stoppable.stores.sqlite import SqliteStore
 def _locks():
     """Let go of the locks of workers that did not say goodbye: this process outlives them."""
     yield
-    while worker_locks._held:
-        os.close(worker_locks._held.popitem()[1])
+    while worker_locks._descriptors:
+        os.close(worker_locks._descriptors.popitem()[1])
 
 
 @pytest.fixture

@@ -19,11 +19,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
+from stoppable._core.values import Mode, Reason, ReasonKind, Status
 from stoppable.errors import Fenced, HoldNotFound, RunConflict, RunHeld, RunNotFound
-from stoppable.records import Draft, EventType, Filter, OutcomeRecord, RunRecord, RunSummary, Selector, StopIntent
+from stoppable.records import (
+    Draft,
+    EventType,
+    Filter,
+    OutcomeRecord,
+    RunRecord,
+    RunSummary,
+    Selector,
+    StopIntent,
+    StopRequest,
+)
 from stoppable.stores.base import NEXT_TURN_SECONDS, TOMBSTONE_SECONDS, WorkerInfo
 from stoppable.testing import StoreClock
 
@@ -319,14 +328,19 @@ class StoreMachine(RuleBasedStateMachine):
         intent = self.intent(mode)
         if owner is not None and self.model.runs[name]["owner"] != owner:
             assert isinstance(
-                self.call(self.store.request_stop, name, intent, idempotency_key=key, owner=owner), RunNotFound
+                self.call(
+                    self.store.request_stop, StopRequest(target=name, intent=intent, idempotency_key=key, owner=owner)
+                ),
+                RunNotFound,
             )
             self.see()
             return
         expected = self.model.answered.get(key) or self.model.answer(name, mode)
         changed = set() if key in self.model.answered else self.model.stop(name, mode, intent.reason.message)
         for again in (False, True):
-            answers = self.call(self.store.request_stop, name, intent, idempotency_key=key, owner=owner).answers
+            answers = self.call(
+                self.store.request_stop, StopRequest(target=name, intent=intent, idempotency_key=key, owner=owner)
+            ).answers
             assert [answer.record.id for answer in answers] == [name]
             if not again or keyed:
                 assert answers[0].answer == expected, "I8"
@@ -339,7 +353,10 @@ class StoreMachine(RuleBasedStateMachine):
         intent = self.intent(mode)
         chosen = self.model.topmost([name for name in self.model.live() if self.model.runs[name]["owner"] == owner])
         expected = {name: self.model.answer(name, mode) for name in chosen}
-        found = self.call(self.store.request_stop, Selector(owner=owner), intent, hold=hold, dry_run=dry_run)
+        found = self.call(
+            self.store.request_stop,
+            StopRequest(target=Selector(owner=owner), intent=intent, hold=hold, dry_run=dry_run),
+        )
         assert {answer.record.id: answer.answer.value for answer in found.answers} == expected
         assert (found.hold is not None) == hold
         changed = set()
@@ -362,7 +379,10 @@ class StoreMachine(RuleBasedStateMachine):
     def stop_what_will_come(self, mode, may_wait):
         name = f"r{len(self.model.runs)}"
         intent = self.intent(mode)
-        found = self.call(self.store.request_stop, name, intent, if_unknown_hold=may_wait)
+        found = self.call(
+            self.store.request_stop,
+            StopRequest(target=name, intent=intent, if_unknown="wait" if may_wait else "ignore"),
+        )
         if not may_wait:
             assert isinstance(found, RunNotFound)
             return
@@ -370,19 +390,20 @@ class StoreMachine(RuleBasedStateMachine):
         until = self.model.wait(name, mode, intent.reason.message, TOMBSTONE_SECONDS)
         assert found.waits_until - self.began == until
 
-    @rule(key=st.sampled_from(["k", "l"]), mode=A_MODE, may_wait=st.sampled_from([True, None, False]))
-    def stop_key(self, key, mode, may_wait):
+    @rule(key=st.sampled_from(["k", "l"]), mode=A_MODE, if_unknown=st.sampled_from(["wait", None, "ignore"]))
+    def stop_key(self, key, mode, if_unknown):
         """The live runs of a conversation, or the next one."""
         intent = self.intent(mode)
         runs = [name for name, run in self.model.runs.items() if run["key"] == key]
         chosen = self.model.topmost([name for name in runs if not self.model.over(name)])
         expected = {name: self.model.answer(name, mode) for name in chosen}
-        found = self.call(self.store.request_stop, Selector(key=key), intent, if_unknown_hold=may_wait)
+        request = StopRequest(target=Selector(key=key), intent=intent, if_unknown=if_unknown)
+        found = self.call(self.store.request_stop, request)
         assert {answer.record.id: answer.answer.value for answer in found.answers} == expected
         changed = set()
         for name in chosen:
             changed |= self.model.stop(name, mode, intent.reason.message)
-        waits = not runs if may_wait is None else may_wait
+        waits = not runs if if_unknown is None else if_unknown == "wait"
         assert (found.waits_until is not None) == (waits and not chosen)
         if found.waits_until is not None:
             seconds = NEXT_TURN_SECONDS if runs else TOMBSTONE_SECONDS

@@ -9,15 +9,15 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from stoppable._core.state import Status
+from stoppable._core.values import Status
 from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord
 from stoppable.stores.base import Subscription, WorkerInfo
 from stoppable.stores.sqlite import SqliteStore
 
 PRELUDE = """
 import os, sys, subprocess, threading
-from stoppable._core.state import Mode, Status
-from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, Selector, StopIntent
+from stoppable._core.values import Mode, Status
+from stoppable.records import Draft, EventType, OutcomeRecord, RunRecord, Selector, StopRequest
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.sqlite import SqliteStore
 
@@ -35,10 +35,10 @@ store.open()
 def listens(store: SqliteStore, worker: str) -> tuple[threading.Event, Subscription]:
     """Return what tells that a worker was hinted at, once the look that every new listener gets is over."""
     looked, heard = threading.Event(), threading.Event()
-    first = store.hints(worker, looked.set)
-    assert looked.wait(10)
+    first = store.hints(worker, lambda _: looked.set())
+    assert looked.wait(60)
     first.close()
-    return heard, store.hints(worker, heard.set)
+    return heard, store.hints(worker, lambda _: heard.set())
 
 
 class Gate:
@@ -47,11 +47,11 @@ class Gate:
     def __init__(self, store: SqliteStore) -> None:
         self._is_busy, self._may_go_on = threading.Event(), threading.Event()
         self._reply = store._write(self._stay)
-        assert self._is_busy.wait(10)
+        assert self._is_busy.wait(60)
 
     def _stay(self, _: object) -> bool:
         self._is_busy.set()
-        return self._may_go_on.wait(10)
+        return self._may_go_on.wait(60)
 
     def release(self) -> None:
         """Let the calls be made."""
@@ -88,7 +88,7 @@ class Script:
     def kill(self) -> None:
         """End it as the kernel does."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def ends(self) -> int:
         """Wait for its end."""

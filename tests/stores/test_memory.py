@@ -1,7 +1,7 @@
 """The store in memory keeps the contract of stores."""
 
 from stoppable import Mode
-from stoppable.records import Draft, EventType, RunRecord, StopIntent
+from stoppable.records import Draft, EventType, RunRecord, StopIntent, StopRequest
 from stoppable.stores.base import KEYS_KEPT, TOMBSTONE_SECONDS, WorkerInfo, wall_clock
 from stoppable.stores.memory import MemoryStore
 from stoppable.testing import DurableStoreContract, StoreClock
@@ -31,9 +31,9 @@ def test_the_first_moment_of_a_clock_is_a_time_like_any_other():
     answered(store.open_worker(WorkerInfo(id="w"), 100))
     answered(store.register(RunRecord(id="a", name="agent", worker="w"), "r"))
     answered(store.append("a", 1, [Draft(type=EventType.STATUS, data={"status": "running"})]))
-    answered(store.request_stop("a", StopIntent(mode=Mode.GRACEFUL)))
+    answered(store.request_stop(StopRequest(target="a", intent=StopIntent(mode=Mode.GRACEFUL))))
     clock.advance(5)
-    answered(store.request_stop("a", StopIntent(mode=Mode.KILL)))
+    answered(store.request_stop(StopRequest(target="a", intent=StopIntent(mode=Mode.KILL))))
     record = answered(store.get("a"))
     assert (record.started_at, record.stop_requested_at) == (0.0, 0.0)
 
@@ -42,7 +42,7 @@ def test_stops_that_waited_in_vain_are_forgotten():
     clock = StoreClock()
     store = MemoryStore(clock)
     for number in range(100):
-        answered(store.request_stop(f"never {number}", StopIntent(), if_unknown_hold=True))
+        answered(store.request_stop(StopRequest(target=f"never {number}", if_unknown="wait")))
         clock.advance(TOMBSTONE_SECONDS / 4)
     assert len(store._tombstones._waiting) < 10
 
@@ -52,17 +52,21 @@ def test_the_keys_of_stops_are_forgotten_with_the_runs_and_a_day_later():
     store = MemoryStore(clock)
     answered(store.open_worker(WorkerInfo(id="w"), 100))
     answered(store.register(RunRecord(id="a", name="agent", worker="w"), "r"))
-    answered(store.request_stop("a", StopIntent(), idempotency_key="k"))
+    answered(store.request_stop(StopRequest(target="a", idempotency_key="k")))
     clock.advance(KEYS_KEPT - 1)
     answered(store.purge(store.now()))
     assert (
-        answered(store.request_stop("a", StopIntent(mode=Mode.KILL), idempotency_key="k")).answers[0].answer
+        answered(store.request_stop(StopRequest(target="a", intent=StopIntent(mode=Mode.KILL), idempotency_key="k")))
+        .answers[0]
+        .answer
         == "accepted"
     )
     clock.advance(2)
     answered(store.purge(store.now()))
     assert (
-        answered(store.request_stop("a", StopIntent(mode=Mode.KILL), idempotency_key="k")).answers[0].answer
+        answered(store.request_stop(StopRequest(target="a", intent=StopIntent(mode=Mode.KILL), idempotency_key="k")))
+        .answers[0]
+        .answer
         == "escalated"
     )
 

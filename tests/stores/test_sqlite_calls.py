@@ -6,15 +6,13 @@ import threading
 import apsw
 import pytest
 
-from stoppable._core.reason import Reason
-from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Answer, Receipt
+from stoppable._core.values import Mode, Reason, Status
 from stoppable.errors import Fenced, InvalidArgument, RunNotFound, StoreError
-from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent
-from stoppable.stores.base import WorkerInfo
-from stoppable.stores.future import StoreFuture
-from stoppable.stores.sql.batch import BatchThread
-from stoppable.stores.sqlite import SqliteStore, engine, transaction
+from stoppable.records import Draft, EventType, RunRecord, Selector, StopIntent, StopRequest
+from stoppable.stores.base import StoreFuture, WorkerInfo
+from stoppable.stores.sql.sql_engine import BatchThread
+from stoppable.stores.sqlite import SqliteStore, lite_engine, lite_transaction
 
 from .sqlite_tools import Gate, Script, done, progress, reaped, started
 
@@ -62,7 +60,7 @@ def test_a_log_goes_on_where_it_ends_whatever_else_is_called_between(store):
         store.append("a", 1, progress()),  # 2
         store.append("b", 1, progress()),
         store.append("a", 1, progress() * 3),  # 5
-        store.request_stop("a", StopIntent()),  # 6
+        store.request_stop(StopRequest(target="a")),  # 6
         store.append("a", 1, progress()),  # 7
         store.acknowledge("a", 1, Mode.GRACEFUL, Receipt(run_id="a", answer=Answer.ACCEPTED, status=Status.STOPPING)),
         store.append("a", 2, progress()),
@@ -125,7 +123,7 @@ def test_a_log_that_fills_up_among_other_calls_is_truncated_once(open_store):
 
 def test_more_logs_than_are_remembered_go_on_where_they_end(store, monkeypatch):
     # The real limit, made small: to reach it takes four thousand runs.
-    monkeypatch.setattr(transaction, "_TAILS", 3)
+    monkeypatch.setattr(lite_transaction, "_TAILS", 3)
     for run_id in "abcde":
         started(store, run_id)
     for last in range(2, 5):
@@ -146,12 +144,12 @@ def test_nobody_is_told_of_what_was_rolled_back(store):
     started(store)
 
     def breaks(tx):
-        tx.touched.add("a")
-        tx.woken.add("w")
+        tx.touched_runs.add("a")
+        tx.wake("w")
         raise ZeroDivisionError
 
     told = []
-    subscriptions = [store.watch("a", lambda: told.append("a")), store.hints("w", lambda: told.append("w"))]
+    subscriptions = [store.watch("a", lambda: told.append("a")), store.hints("w", lambda _: told.append("w"))]
     store.append("a", 1, progress()).result(10)
     Gate(store).open()
     told.clear()
@@ -213,7 +211,7 @@ def test_a_lane_that_is_closed_is_waited_for_as_long_as_it_makes_progress():
 
 
 def test_close_leaves_to_itself_what_waits_for_another_process(open_store, path, monkeypatch, caplog):
-    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(lite_engine, "PATIENCE_SECONDS", 0.2)
     store = open_store()
     started(store)
     holder = apsw.Connection(str(path))
@@ -295,15 +293,15 @@ def test_labels_of_any_text_select(store):
     labels = {'a"b': "c'd", "x.y": "[1]", "$": ""}
     store.register(RunRecord(id="b", name="agent", worker="w", labels=labels), "r").result(10)
     for key, value in labels.items():
-        result = store.request_stop(Selector(labels={key: value}), StopIntent(), dry_run=True).result(10)
+        result = store.request_stop(StopRequest(target=Selector(labels={key: value}), dry_run=True)).result(10)
         assert [answer.record.id for answer in result.answers] == ["b"]
-    assert not store.request_stop(Selector(labels={"x": "[1]"}), StopIntent()).result(10).answers
+    assert not store.request_stop(StopRequest(target=Selector(labels={"x": "[1]"}))).result(10).answers
 
 
 def test_a_stop_is_kept_whatever_its_reason_says(store):
     started(store)
     reason = Reason(message="a\ud800b\0c", actor="\udfff")
-    store.request_stop("a", StopIntent(reason=reason), idempotency_key="k").result(10)
+    store.request_stop(StopRequest(target="a", intent=StopIntent(reason=reason), idempotency_key="k")).result(10)
     assert store.get("a").result(10).stop.reason == reason
     assert store.read("a", 1).result(10)[0].data["reason"] == reason.message
     assert store.audit().result(10)[0].actor == reason.actor
@@ -312,9 +310,11 @@ def test_a_stop_is_kept_whatever_its_reason_says(store):
 def test_a_harder_stop_of_a_run_that_was_stopped_before_it_ran_tells_the_first_reason(store):
     store.open_worker(WorkerInfo(id="w"), 30).result(10)
     store.register(RunRecord(id="a", name="agent", worker="w"), "r").result(10)
-    store.request_stop("a", StopIntent(reason=Reason(message="first"))).result(10)
+    store.request_stop(StopRequest(target="a", intent=StopIntent(reason=Reason(message="first")))).result(10)
     store.append("a", 1, [Draft(type=EventType.STATUS, data={"status": "running"})]).result(10)
-    store.request_stop("a", StopIntent(mode=Mode.KILL, reason=Reason(message="second"))).result(10)
+    store.request_stop(
+        StopRequest(target="a", intent=StopIntent(mode=Mode.KILL, reason=Reason(message="second")))
+    ).result(10)
     assert store.read("a").result(10)[-1].data == {
         "status": "stopping",
         "mode": "kill",
@@ -331,7 +331,7 @@ def test_a_bulk_stop_reaches_thousands_and_nobody_else(open_store):
         for number in range(2000)
     ]
     assert all(reply.result(15).created for reply in replies)
-    result = store.request_stop(Selector(owner="ann"), StopIntent()).result(15)
+    result = store.request_stop(StopRequest(target=Selector(owner="ann"))).result(15)
     assert len(result.answers) == 2000
     assert len(store.heartbeat("w", 30).result(10)) == 2000
     assert store.finish("a", 1, done(), None).result(10).stop is None

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from stoppable._core.state import Mode
+from stoppable._core.values import Mode
 from stoppable.errors import RunNotFound, StoreError
-from stoppable.records import StopIntent
-from stoppable.stores.sqlite import writer
+from stoppable.records import StopIntent, StopRequest
+from stoppable.stores.sqlite import lite_engine
 
 from .sqlite_tools import Gate, done, listens, progress, started
 
@@ -31,7 +31,7 @@ class Disk:
     def sync(self):
         self.asked += 1
         self.is_at_work.set()
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(60)
         if self.error is not None:
             raise self.error
         self._sync()
@@ -43,7 +43,7 @@ class Disk:
 
 def test_a_stop_is_heard_while_the_disk_is_at_work_and_answered_after(open_store, monkeypatch):
     """Who waits for the answer waits for the disk (G14); the worker, which a power cut would end too, does not."""
-    monkeypatch.setattr(writer, "LOOK_SECONDS", 600.0)
+    monkeypatch.setattr(lite_engine, "LOOK_SECONDS", 600.0)
     worker, other = open_store(), open_store()
     started(worker)
     heard, subscription = listens(worker, "w")
@@ -51,10 +51,10 @@ def test_a_stop_is_heard_while_the_disk_is_at_work_and_answered_after(open_store
     heard.clear()
     disk = Disk(other)
     disk.may_end.clear()
-    reply = other.request_stop("a", StopIntent())
-    assert heard.wait(10)
+    reply = other.request_stop(StopRequest(target="a"))
+    assert heard.wait(60)
     assert [each.run_id for each in worker.intents("w").result(10)] == ["a"]
-    assert disk.is_at_work.wait(10)
+    assert disk.is_at_work.wait(60)
     with pytest.raises(StoreError, match="did not answer"):
         reply.result(0.01)
     disk.may_end.set()
@@ -73,7 +73,7 @@ def test_an_end_is_durable_before_anybody_sees_it(store):
     started(store, "b")
     disk = Disk(store)
     gate = Gate(store)
-    together = [store.request_stop("a", StopIntent()), store.finish("b", 1, done(), None), store.get("b")]
+    together = [store.request_stop(StopRequest(target="a")), store.finish("b", 1, done(), None), store.get("b")]
     gate.open()
     assert [reply.result(10) for reply in together][2].over
     assert (disk.asked, disk.level) == (0, BY_SQLITE)
@@ -82,11 +82,11 @@ def test_an_end_is_durable_before_anybody_sees_it(store):
 def test_every_call_after_a_stop_is_durable_by_itself_again(store):
     started(store)
     disk = Disk(store)
-    store.request_stop("a", StopIntent()).result(10)
+    store.request_stop(StopRequest(target="a")).result(10)
     assert (disk.asked, disk.level) == (1, BY_US)
     store.append("a", 1, progress()).result(10)
     assert (disk.asked, disk.level) == (1, BY_SQLITE)
-    store.request_stop("a", StopIntent(mode=Mode.KILL)).result(10)
+    store.request_stop(StopRequest(target="a", intent=StopIntent(mode=Mode.KILL))).result(10)
     assert (disk.asked, disk.level) == (2, BY_US)
 
 
@@ -95,7 +95,7 @@ def test_a_stop_that_the_disk_does_not_confirm_is_passed_on_and_said_to_be_unsur
     disk = Disk(store)
     disk.error = OSError(5, "Input/output error")
     gate = Gate(store)
-    unknown, stop = store.request_stop("x", StopIntent()), store.request_stop("a", StopIntent())
+    unknown, stop = store.request_stop(StopRequest(target="x")), store.request_stop(StopRequest(target="a"))
     gate.open()
     with pytest.raises(RunNotFound):
         unknown.result(10)
@@ -103,12 +103,12 @@ def test_a_stop_that_the_disk_does_not_confirm_is_passed_on_and_said_to_be_unsur
         stop.result(10)
     assert [each.run_id for each in store.heartbeat("w", 30).result(10)] == ["a"]
     disk.error = None
-    assert store.request_stop("a", StopIntent()).result(10).answers[0].answer == "already_stopping"
+    assert store.request_stop(StopRequest(target="a")).result(10).answers[0].answer == "already_stopping"
 
 
 def test_a_store_that_need_not_survive_a_power_cut_syncs_nothing(open_store):
     store = open_store(synchronous="normal")
     started(store)
     assert store._engine._writer._sync is None
-    store.request_stop("a", StopIntent()).result(10)
+    store.request_stop(StopRequest(target="a")).result(10)
     assert store._engine._writes.pragma("synchronous") == BY_US

@@ -1,6 +1,7 @@
 """The file: how it is made and brought up to date, what is refused, and what a full disk does."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -9,8 +10,8 @@ import pytest
 from stoppable._extras import pip_install
 from stoppable.errors import StoppableError, StoreError
 from stoppable.records import Draft, EventType
-from stoppable.stores.sqlite import SqliteStore, connection
-from stoppable.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
+from stoppable.stores.sqlite import SqliteStore, lite_connection
+from stoppable.stores.sqlite.lite_connection import APPLICATION_ID, MIGRATIONS
 
 from .sqlite_tools import Script, progress, started
 
@@ -69,7 +70,7 @@ def test_a_file_that_another_process_makes_meanwhile_is_ours(path, open_store, m
     def make_it_first(_cursor, sql, _bindings):
         executed.append(sql)
         if len(executed) == statement + 1:
-            connection.open_writer(path, "full").close()
+            lite_connection.open_writer(path, "full").close()
         return True
 
     def trace(opened):
@@ -77,7 +78,7 @@ def test_a_file_that_another_process_makes_meanwhile_is_ours(path, open_store, m
             opened.set_exec_trace(make_it_first)
 
     monkeypatch.setattr(apsw, "connection_hooks", [trace])
-    connection.open_writer(path, "full").close()
+    lite_connection.open_writer(path, "full").close()
     assert len(executed) > statement
     open_store()
 
@@ -96,9 +97,12 @@ def test_a_damaged_file_is_said_to_be_damaged_and_the_store_goes_on(path, open_s
     for step in range(50):
         store.append("a", 1, progress(text="x" * 1000, step=step))
     store.close()
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(os.urandom(path.stat().st_size - 4096))
+    with closing(apsw.Connection(str(path))) as database:
+        roots = [page for (page,) in database.execute("SELECT rootpage FROM sqlite_schema WHERE rootpage > 0")]
+    with path.open("r+b") as file:  # all tables; the schema is whole, so that the file can be opened
+        for page in roots:
+            file.seek(4096 * (page - 1))
+            file.write(os.urandom(4096))
     store = open_store()
     with pytest.raises(StoreError, match="damaged"):
         store.get("a").result(10)
@@ -162,7 +166,7 @@ def test_an_older_file_is_brought_up_to_date_with_its_runs(path, open_store, mon
     started(store)
     store.close()
     added = "ALTER TABLE runs ADD COLUMN colour TEXT; UPDATE runs SET colour = 'red';"
-    monkeypatch.setattr(connection, "MIGRATIONS", (*MIGRATIONS, added))
+    monkeypatch.setattr(lite_connection, "MIGRATIONS", (*MIGRATIONS, added))
     store = open_store()
     assert store.get("a").result(10).name == "agent"
     store.close()
@@ -176,7 +180,7 @@ def test_a_migration_that_fails_changes_nothing(path, open_store, monkeypatch):
     store = open_store()
     started(store)
     store.close()
-    monkeypatch.setattr(connection, "MIGRATIONS", (*MIGRATIONS, "DROP TABLE audit; SELECT nothing FROM nowhere"))
+    monkeypatch.setattr(lite_connection, "MIGRATIONS", (*MIGRATIONS, "DROP TABLE audit; SELECT nothing FROM nowhere"))
     refused(path)
     monkeypatch.undo()
     store = open_store()

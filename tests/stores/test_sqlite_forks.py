@@ -63,8 +63,8 @@ store.close()
 
 def test_a_child_that_is_forked_while_its_parent_writes_gets_the_file(path):
     code = """
-from stoppable.stores.sqlite import connection
-connection.BUSY_SECONDS = 3.0
+from stoppable.stores.sqlite import lite_connection
+lite_connection.BUSY_SECONDS = 3.0
 store.open_worker(WorkerInfo(id="w"), 30).result(10)
 store.register(RunRecord(id="a", name="agent", worker="w"), "r").result(10)
 end = threading.Event()
@@ -92,7 +92,7 @@ for number in range(20):
     codes.append(os.waitpid(child, 0)[1])
 end.set()
 for thread in threads:
-    thread.join(10)
+    thread.join(60)
 say(sum(codes))
 store.close()
 store.open()
@@ -114,7 +114,7 @@ def stay(tx):
     go_on.wait(30)
 
 reply = store._write(stay)
-busy.wait(10)
+busy.wait(60)
 child = os.fork()
 if child == 0:
     try:

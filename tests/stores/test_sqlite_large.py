@@ -6,9 +6,9 @@ import tracemalloc
 import apsw
 import pytest
 
-from stoppable._core.state import Status
+from stoppable._core.values import Status
 from stoppable.records import Draft, EventType, Filter, OutcomeRecord
-from stoppable.stores.sqlite.schema import APPLICATION_ID, MIGRATIONS
+from stoppable.stores.sqlite.lite_connection import APPLICATION_ID, MIGRATIONS
 
 from .sqlite_tools import started
 
@@ -69,8 +69,15 @@ def test_a_file_of_the_first_schema_is_brought_up_to_date_with_its_large_outcome
     for number, text in enumerate((json.dumps(outcome), json.dumps({"status": "completed", "result": 7}))):
         file.execute(
             "INSERT INTO runs (id, request, root_id, name, labels, spec, created_at, worker, status, epoch, ended_at,"
-            " outcome) VALUES (?, '', ?, 'agent', '{}', ?, 1, 'w', ?, 2, 5, ?)",
-            (str(number), str(number), spec, ("failed", "completed")[number], text),
+            " outcome) VALUES (?, '', ?, 'agent', ?, ?, 1, 'w', ?, 2, 5, ?)",
+            (
+                str(number),
+                str(number),
+                ("{}", '{"team": "a\u00e9"}')[number],
+                spec,
+                ("failed", "completed")[number],
+                text,
+            ),
         )
     file.pragma("application_id", APPLICATION_ID)
     file.pragma("user_version", 1)
@@ -81,8 +88,10 @@ def test_a_file_of_the_first_schema_is_brought_up_to_date_with_its_large_outcome
     assert store.get("1").result().outcome.result == 7
     first, second = store.query(Filter()).result().runs
     assert (first.status, second.status, second.error) == ("completed", "failed", f"E: {'m' * 497}")
+    assert [run.id for run in store.query(Filter(labels={"team": "aé"})).result().runs] == ["1"]
     assert store.purge(10).result() == 2
     store.close()
     file = apsw.Connection(str(path))
-    assert file.execute("SELECT count(*) FROM outcomes").get == 0
+    for table in ("outcomes", "run_labels"):
+        assert file.execute(f"SELECT count(*) FROM {table}").get == 0
     file.close()

@@ -5,17 +5,18 @@ from contextlib import closing
 import apsw
 import pytest
 
-from stoppable._core.state import Status
+from stoppable._core.values import Status
 from stoppable.records import Filter, RunRecord
 from stoppable.stores.base import WorkerInfo
 from stoppable.stores.sql import queries
-from stoppable.stores.sqlite.transaction import Session
+from stoppable.stores.sqlite.lite_transaction import LiteSession
 
 CALLS = {
     "tree": lambda session: queries.tree(session, "a"),
     "get": lambda session: queries.get(session, "a"),
     "children": lambda session: queries.query(session, Filter(parent_id="a"), None, 10),
     "owner": lambda session: queries.query(session, Filter(owner="ann"), None, 10),
+    "label": lambda session: queries.query(session, Filter(labels={"team": "a"}), None, 10),
     "status": lambda session: queries.query(session, Filter(status=(Status.RUNNING,)), None, 10),
     "intents": lambda session: queries.intents(session, "w"),
     "log": lambda session: queries.read(session, "a", 0, 10),
@@ -23,7 +24,7 @@ CALLS = {
 }
 
 
-class Explained(Session):
+class Explained(LiteSession):
     """Notes the plan of each statement, and answers it."""
 
     def __init__(self, connection):

@@ -1,14 +1,18 @@
 """Several processes on one file: they see each other, wait for each other, and lose nothing when one is killed."""
 
 import os
+import queue
 import signal
 import threading
 
+import pytest
 from tests.waiting import wait_until
 
-from stoppable._core.state import Mode, Status
-from stoppable.records import StopIntent
-from stoppable.stores.sqlite import writer
+from stoppable._core.values import Mode, Reason, Status
+from stoppable.records import StopIntent, StopRequest
+from stoppable.stores.base import Intent
+from stoppable.stores.sql import rows
+from stoppable.stores.sqlite import lite_engine
 from stoppable.stores.sqlite.wakeups import Wakeups
 
 from .sqlite_tools import Script, listens, progress, reaped, started
@@ -24,7 +28,7 @@ def test_what_one_process_writes_the_other_reads(store, path):
     with Script(WORKER + "say('up'); told(); say(store.heartbeat('w', 30).result(10)[0].stop.mode)", path) as other:
         assert other.hears() == "up"
         assert store.get("a").result(10).status is Status.RUNNING
-        store.request_stop("a", StopIntent(mode=Mode.IMMEDIATE)).result(10)
+        store.request_stop(StopRequest(target="a", intent=StopIntent(mode=Mode.IMMEDIATE))).result(10)
         other.says()
         assert other.hears() == "immediate"
 
@@ -115,12 +119,12 @@ def test_many_processes_make_the_file_at_once(path):
 
 
 def test_a_stop_in_another_process_wakes_the_worker(store, path, monkeypatch):
-    monkeypatch.setattr(writer, "LOOK_SECONDS", 600.0)
+    monkeypatch.setattr(lite_engine, "LOOK_SECONDS", 600.0)
     _woken_by_another_process(store, path)
 
 
 def test_a_worker_is_woken_where_the_path_is_too_long_for_a_socket(open_store, tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "LOOK_SECONDS", 600.0)
+    monkeypatch.setattr(lite_engine, "LOOK_SECONDS", 600.0)
     directory = tmp_path / ("long" * 30) / ("path" * 30)
     directory.mkdir(parents=True)
     _woken_by_another_process(open_store(path=directory / "runs.db"), directory / "runs.db")
@@ -133,7 +137,7 @@ def test_a_stop_whose_wakeup_is_lost_is_seen_by_looking(store, path):
 def test_a_stop_that_nobody_was_told_of_comes_with_the_next_heartbeat(store, path):
     """G14."""
     started(store)
-    with Script("store.request_stop('a', StopIntent()).result(10)", path) as other:
+    with Script("store.request_stop(StopRequest(target='a')).result(10)", path) as other:
         assert other.ends() == 0
     assert [each.run_id for each in store.heartbeat("w", 30).result(10)] == ["a"]
 
@@ -143,37 +147,66 @@ def _woken_by_another_process(store, path, *, deaf=False):
     woken, subscription = listens(store, "w")
     if deaf:
         (path.with_name(path.name + "-workers") / "w.sock").unlink()
-    with Script("told(); store.request_stop('a', StopIntent()).result(10); say('stopped')", path) as other:
+    with Script("told(); store.request_stop(StopRequest(target='a')).result(10); say('stopped')", path) as other:
         store.get("a").result(10)
         woken.clear()
         other.says()
         assert other.hears() == "stopped"
-        assert woken.wait(10)
+        assert woken.wait(60)
     assert [each.run_id for each in store.heartbeat("w", 30).result(10)] == ["a"]
     subscription.close()
+
+
+STOP = ("a", Mode.KILL.rank, None, rows.encode(Reason(message="now")))
+INTENTS = [Intent(run_id="a", stop=StopIntent(mode=Mode.KILL, reason=Reason(message="now")))]
+
+
+def test_a_wakeup_brings_the_stops_unless_they_are_too_many_for_a_datagram(tmp_path):
+    woken = queue.SimpleQueue()
+    wakeups = Wakeups(tmp_path, lambda *news: woken.put(news))
+    long = ("a", Mode.KILL.rank, None, rows.encode(Reason(message="now" * 1000)))
+    try:
+        cases = (([STOP], INTENTS), ([STOP] * 2, INTENTS * 2), ([STOP] * 51, None), ([long], None))
+        for worker, (stops, intents) in zip("abcd", cases, strict=True):  # the second for one worker may find it busy
+            wakeups.listen(worker)
+            wakeups.wake({worker: stops})
+            assert woken.get(timeout=60) == (worker, intents)
+    finally:
+        wakeups.close()
+
+
+def test_a_worker_that_comes_after_the_end_is_not_listened_for(tmp_path):
+    """A store that waits for the file of a process that holds it is closed; then the file is free, and calls go on."""
+    wakeups = Wakeups(tmp_path, pytest.fail)
+    wakeups.listen("a")
+    wakeups.close()
+    wakeups.listen("b")
+    for worker in "ab":
+        wakeups.unlisten(worker)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wakeup_that_comes_while_one_is_answered_is_answered_too(tmp_path):
     """A look that is under way may be too early for the second stop; many rings that came meanwhile need one more."""
     looks, looking, go = [], threading.Event(), threading.Event()
 
-    def look(worker):
-        looks.append(worker)
+    def look(worker, intents):
+        looks.append((worker, intents))
         looking.set()
-        assert go.wait(10)
+        assert go.wait(60)
 
-    wakeups, others = Wakeups(tmp_path, look), Wakeups(tmp_path, looks.append)
+    wakeups, others = Wakeups(tmp_path, look), Wakeups(tmp_path, look)
     try:
         wakeups.listen("w")
-        others.wake(["w", "nobody"])
-        assert looking.wait(10)
+        others.wake({"w": [STOP], "nobody": [STOP]})
+        assert looking.wait(60)
         for _ in range(5):
-            others.wake(["w"])
+            others.wake({"w": [STOP]})
         go.set()
         wait_until(lambda: len(looks) == 2)
-        others.wake(["w"])
+        others.wake({"w": [STOP]})
         wait_until(lambda: len(looks) == 3)
-        assert looks == ["w"] * 3
+        assert looks == [("w", INTENTS), ("w", None), ("w", INTENTS)]
     finally:
         go.set()
         wakeups.close()
@@ -188,7 +221,7 @@ def test_whoever_watches_a_run_is_woken_by_another_process(store, path):
         woken.clear()
         other.says()
         assert other.hears() == "ok"
-        assert woken.wait(10)
+        assert woken.wait(60)
     subscription.close()
 
 
@@ -202,14 +235,14 @@ def test_a_killed_worker_is_proven_dead_before_its_lease_ends(store, path):
         other.kill()
         assert reaped(store) == {"a": "failed"}
     record = store.get("a").result(10)
-    assert record.outcome.error.type == "WorkerDied"
+    assert record.outcome.error.type == "WorkerLost"
     assert list(path.with_name("runs.db-workers").iterdir()) == []
 
 
 def test_a_killed_worker_that_had_a_stop_leaves_its_runs_stopped(store, path):
     with Script(WORKER + "say('up'); told()", path) as other:
         assert other.hears() == "up"
-        store.request_stop("a", StopIntent()).result(10)
+        store.request_stop(StopRequest(target="a")).result(10)
         other.kill()
         assert reaped(store) == {"a": "stopped"}
 

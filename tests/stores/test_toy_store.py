@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoppable.testing import DurableStoreContract
-from stoppable.testing.store_contract.shared import Shared
+from stoppable.testing.store_contract.shared_data import SharedDataContract
 
 from .toy_store import ToyStore
 
@@ -40,7 +40,7 @@ class Unlocked(DurableStoreContract):
     another_store = make_store
 
 
-RACES = [name for name in vars(Shared) if name.startswith("test_")]
+RACES = [name for name in vars(SharedDataContract) if name.startswith("test_")]
 
 
 @pytest.mark.parametrize("race", RACES)

@@ -62,7 +62,7 @@ class State:
 
 
 def is_matched(selector: Selector, record: RunRecord) -> bool:
-    return selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key)
+    return selector.matches(owner=record.owner, labels=record.labels, agent=record.name, key=record.key)
 
 
 def chosen_runs(state: State, target: str | Selector, owner: str | None) -> list[RunRecord]:

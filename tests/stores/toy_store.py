@@ -29,9 +29,10 @@ from stoppable.records import (
     RunSummary,
     Selector,
     StopIntent,
+    StopRequest,
     StopResult,
     Summaries,
-    changed,
+    replace_fields,
     to_json,
 )
 from stoppable.stores import rules
@@ -40,14 +41,15 @@ from stoppable.stores.base import (
     KEYS_KEPT,
     TOMBSTONE_SECONDS,
     Intent,
-    Registered,
+    Listeners,
+    Registration,
+    StoreFuture,
     Subscription,
     Tail,
+    Wake,
     WorkerInfo,
     wall_clock,
 )
-from stoppable.stores.future import StoreFuture
-from stoppable.stores.listeners import Listeners
 from stoppable.stores.rules import open_boundaries
 
 from .toy_state import News, State, answered_again, chosen_runs, is_matched, result_of
@@ -87,7 +89,7 @@ class ToyStore:
         while not closing.wait(LOOK_SECONDS):
             if seen != (seen := self._stamp()):
                 self._watchers.tell(self._watchers.names())
-                self._hints.tell(self._hints.names())
+                self._hints.tell(self._hints.names(), None)
 
     def _stamp(self) -> object:
         try:
@@ -125,7 +127,7 @@ class ToyStore:
 
         reply = StoreFuture.of(made)
         self._watchers.tell(news.runs)
-        self._hints.tell(news.workers)
+        self._hints.tell(news.workers, None)
         return reply
 
     # Workers
@@ -165,7 +167,7 @@ class ToyStore:
 
         return self._call(work)
 
-    def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
+    def hints(self, worker: str, wake: Wake) -> Subscription:
         return self._hints.add(worker, wake)
 
     def reap(self, limit: int = 100, *, expired: bool = True) -> StoreFuture[Sequence[RunRecord]]:
@@ -180,20 +182,20 @@ class ToyStore:
             for record in found:
                 proven = record.worker in state.closed
                 partials = [event.data for event in state.log(record.id) if event.type is EventType.PARTIAL]
-                self._end(state, rules.given_up(record, self.now(), proven_dead=proven, partials=partials))
+                self._end(state, rules.reap_record(record, self.now(), proven_dead=proven, partials=partials))
             return [state.runs[record.id] for record in found]
 
         return self._call(work)
 
     # Runs
 
-    def register(self, record: RunRecord, request: str) -> StoreFuture[Registered]:
-        def work(state: State) -> Registered:
+    def register(self, record: RunRecord, request: str) -> StoreFuture[Registration]:
+        def work(state: State) -> Registration:
             known = state.runs.get(record.id)
             if known is not None:
                 if state.requests[record.id] != request or known.owner != record.owner:
                     raise RunConflict(record.id)
-                return Registered(record=known, created=False)
+                return Registration(record=known, created=False)
             if record.worker not in state.leases:
                 raise Fenced(record.worker)
             parent = state.runs.get(record.parent_id or "")
@@ -202,9 +204,9 @@ class ToyStore:
                     if is_matched(hold.selector, record):
                         raise RunHeld(hold.id, hold.reason.message)
             now = self.now()
-            made = changed(record, created_at=now, root_id=parent.root_id if parent else record.root_id)
+            made = replace_fields(record, created_at=now, root_id=parent.root_id if parent else record.root_id)
             if record.status is Status.RUNNING:
-                made = rules.begun(made, parent, now)
+                made = rules.start_child_record(made, parent, now)
             state.numbers[record.id], state.requests[record.id] = state.number(), request
             state.runs[record.id] = made
             state.news.runs.add(record.id)
@@ -212,8 +214,8 @@ class ToyStore:
                 self._add(state, record.id, [rules.status_event(made.status, made)])
                 state.news.workers.add(record.worker)
             elif (stop := self._first_stop(state, made, parent)) is not None:
-                self._end(state, rules.born_stopped(made, stop, now))
-            return Registered(record=state.runs[record.id], created=True)
+                self._end(state, rules.never_started_record(made, stop, now))
+            return Registration(record=state.runs[record.id], created=True)
 
         return self._call(work)
 
@@ -226,49 +228,40 @@ class ToyStore:
             for owner in dict.fromkeys((None, record.owner)):
                 until, stop = state.tombstones.pop((kind, address, owner), (0.0, None))
                 if stop is not None and until > self.now():
-                    first = rules.raised(first, stop)
+                    first = rules.escalate(first, stop)
         return first
 
-    def request_stop(
-        self,
-        target: str | Selector,
-        intent: StopIntent,
-        *,
-        idempotency_key: str | None = None,
-        hold: bool = False,
-        dry_run: bool = False,
-        owner: str | None = None,
-        if_unknown_hold: bool | None = False,
-        asked_at: float | None = None,
-    ) -> StoreFuture[StopResult]:
+    def request_stop(self, request: StopRequest) -> StoreFuture[StopResult]:
+        target, intent, owner = request.target, request.intent, request.owner
+
         def work(state: State) -> StopResult:
-            if idempotency_key is not None and (owner, idempotency_key) in state.answered:
-                return answered_again(state, target, state.answered[owner, idempotency_key][1])
-            rules.check_waiting(target, if_unknown_hold=if_unknown_hold)
-            held = rules.held_by(target, owner) if hold else None
+            if request.idempotency_key is not None and (owner, request.idempotency_key) in state.answered:
+                return answered_again(state, target, state.answered[owner, request.idempotency_key][1])
+            rules.check_waiting(request)
+            held = rules.hold_selector(target, owner) if request.hold else None
             chosen = chosen_runs(state, target, owner)
             if not chosen and isinstance(target, str):
-                if not if_unknown_hold:
+                if request.if_unknown != "wait":
                     raise RunNotFound(target)
-                if dry_run:
+                if request.dry_run:
                     return StopResult()
                 self._note(state, "stop", intent, target, {"runs": {}, "hold": None, "owner": owner})
                 return StopResult(waits_until=self._wait(state, "run", target, owner, intent, TOMBSTONE_SECONDS))
             answers = {record.id: rules.answer_of(record, intent) for record in chosen}
             placed = None if held is None else self._make_hold(state, held, intent)
-            if dry_run:
+            if request.dry_run:
                 return result_of(state, answers, placed)
             until = None
-            if not chosen and if_unknown_hold is not False and isinstance(target, Selector):
-                until = self._wait_for_key(state, target, owner, intent, if_unknown_hold)
+            if not chosen and request.if_unknown != "ignore" and isinstance(target, Selector):
+                until = self._wait_for_key(state, target, request)
             if placed is not None:
                 state.holds[placed.id] = placed
             for record in chosen:
                 for node in state.tree(record.id):
-                    self._stop(state, node, intent, rules.asked(asked_at, self.now()))
+                    self._stop(state, node, intent, rules.request_time(request.asked_at, self.now()))
             result = result_of(state, answers, placed, until)
-            if idempotency_key is not None:
-                state.answered[owner, idempotency_key] = (self.now(), result)
+            if request.idempotency_key is not None:
+                state.answered[owner, request.idempotency_key] = (self.now(), result)
             told: dict[str, Any] = {"runs": answers, "hold": placed and placed.id}
             if isinstance(target, str):
                 told["owner"] = chosen[0].owner
@@ -277,15 +270,13 @@ class ToyStore:
 
         return self._call(work)
 
-    def _wait_for_key(
-        self, state: State, target: Selector, owner: str | None, intent: StopIntent, if_unknown_hold: bool | None
-    ) -> float | None:
-        if not rules.waits_for_key(target, owner):
+    def _wait_for_key(self, state: State, target: Selector, request: StopRequest) -> float | None:
+        if not rules.waits_for_key(target, request.owner):
             return None
-        meant = target.owner if owner is None else owner
+        meant = target.owner if request.owner is None else request.owner
         has_run = any(Filter(key=target.key, owner=meant).matches(record) for record in state.runs.values())
-        seconds = rules.waiting_seconds(has_run=has_run, if_unknown_hold=if_unknown_hold)
-        return None if seconds is None else self._wait(state, "key", target.key or "", meant, intent, seconds)
+        seconds = rules.waiting_seconds(has_run=has_run, if_unknown=request.if_unknown)
+        return None if seconds is None else self._wait(state, "key", target.key or "", meant, request.intent, seconds)
 
     def _wait(
         self, state: State, kind: str, address: str, owner: str | None, intent: StopIntent, seconds: float
@@ -294,15 +285,15 @@ class ToyStore:
         if known <= self.now():
             earlier = None
         until = max(known, self.now() + seconds)
-        state.tombstones[kind, address, owner] = (until, rules.raised(earlier, intent))
+        state.tombstones[kind, address, owner] = (until, rules.escalate(earlier, intent))
         return until
 
     def _stop(self, state: State, record: RunRecord, intent: StopIntent, at: float) -> None:
-        stop = rules.raised(record.stop, intent)
+        stop = rules.escalate(record.stop, intent)
         if record.over or stop is record.stop:
             return
         requested = at if record.stop_requested_at is None else record.stop_requested_at
-        state.runs[record.id] = changed(record, stop=stop, stop_requested_at=requested)
+        state.runs[record.id] = replace_fields(record, stop=stop, stop_requested_at=requested)
         if record.status is not Status.PENDING:
             told = rules.status_of_stop(Status.STOPPING, stop)
             self._add(state, record.id, [Draft(type=told.type, data=told.data, at=at)])
@@ -312,12 +303,14 @@ class ToyStore:
     def acknowledge(self, run_id: str, epoch: int, mode: Mode, receipt: Receipt) -> StoreFuture[None]:
         def work(state: State) -> None:
             record = state.live(run_id, epoch)
-            top = state.runs[run_id] = changed(record, receipt=rules.timed(receipt, record.stop_requested_at))
+            top = state.runs[run_id] = replace_fields(
+                record, receipt=rules.with_request_time(receipt, record.stop_requested_at)
+            )
             state.news.runs.add(run_id)
             for node in state.tree(run_id):
                 if node.id == run_id or rules.is_closed_with(node, top):
                     known = node.acknowledged
-                    state.runs[node.id] = changed(node, acknowledged=mode if known is None else max(known, mode))
+                    state.runs[node.id] = replace_fields(node, acknowledged=mode if known is None else max(known, mode))
 
         return self._call(work)
 
@@ -333,11 +326,11 @@ class ToyStore:
             record = state.run(run_id)
             rules.check_end(outcome, events)
             if record.over or record.epoch != epoch:
-                state.runs[run_id] = rules.late(record, outcome, self.now())
+                state.runs[run_id] = rules.note_late_end(record, outcome, self.now())
                 self._add(state, run_id, [rules.late_event(outcome)])
             else:
                 self._add(state, run_id, events)
-                self._end(state, rules.over(state.runs[run_id], outcome, receipt, self.now()))
+                self._end(state, rules.finish_record(state.runs[run_id], outcome, receipt, self.now()))
             return state.runs[run_id]
 
         return self._call(work)
@@ -363,7 +356,7 @@ class ToyStore:
         for draft in drafts:
             record = state.runs[run_id]
             if draft.type in rules.MOVES and not record.over:
-                record = rules.moved(record, draft, self.now())
+                record = rules.apply_event(record, draft, self.now())
             if seq >= self._kept and draft.type not in rules.ALWAYS_KEPT:
                 state.runs[run_id] = record
                 if any(event.type is EventType.TRUNCATED for event in state.log(run_id)):
@@ -373,7 +366,7 @@ class ToyStore:
             at = self.now() if draft.at is None else draft.at
             event = Event(run_id=run_id, seq=seq, at=at, type=draft.type, data=dict(draft.data))
             state.events.append((state.place, event))
-            state.runs[run_id] = changed(record, last_event=seq)
+            state.runs[run_id] = replace_fields(record, last_event=seq)
         state.news.runs.add(run_id)
         return seq
 

@@ -14,7 +14,7 @@ from stoppable import Supervisor
 from stoppable._core import clock
 from stoppable._engine import control
 from stoppable.errors import RunNotFound, StoreError
-from stoppable.stores.future import StoreFuture, settle
+from stoppable.stores.base import StoreFuture, settle
 
 
 class Held(Faulty):
@@ -24,9 +24,9 @@ class Held(Faulty):
         super().__init__(inner)
         self.held = []
 
-    def request_stop(self, *args, **kwargs):
+    def request_stop(self, request):
         reply = StoreFuture()
-        self.held.append((self._inner.request_stop(*args, **kwargs), reply))
+        self.held.append((self._inner.request_stop(request), reply))
         return reply
 
     def let_go(self):
@@ -84,7 +84,7 @@ async def test_the_same_key_again_stops_nothing_that_came_since(store):
 
 
 async def test_a_child_that_has_just_begun_can_be_stopped_by_its_id(store):
-    """It is registered by way of the outbox, and so is its stop, after it."""
+    """It is registered by way of the queue, and so is its stop, after it."""
     async with Supervisor(store) as supervisor:
 
         async def parent():
@@ -143,9 +143,9 @@ async def test_many_are_halted_before_anything_is_written_about_the_first(store)
 
     async with Supervisor(faulty) as supervisor:
         handles = [await supervisor.start(body) for _ in range(200)]
-        recorder = supervisor._core.recorder
+        writer = supervisor._core.writer
         await until(lambda: all(handle.status == "running" for handle in handles))
-        await until(lambda: not recorder.outbox._calls and not any(log.is_busy for log in recorder.logs.values()))
+        await until(lambda: not writer.calls._calls and not any(log.is_busy for log in writer.logs.values()))
         with held_control():  # what it has to write would come as soon as it has the time
             stopping = asyncio.create_task(supervisor.stop_where(all=True))
             await until(lambda: len(halted) == 200)

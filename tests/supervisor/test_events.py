@@ -9,6 +9,7 @@ import stoppable
 from stoppable import EventType, Supervisor
 
 from .kept_agents import steps
+from .late_store import Late
 
 
 async def test_events_are_dense_and_can_be_resumed_anywhere(store):
@@ -53,6 +54,34 @@ async def test_a_reader_that_does_not_read_holds_up_nobody(store):
         assert await handle.result() == 200
         rest = [event async for event in reader]
         assert rest[-1].type is EventType.DONE
+
+
+async def test_events_that_were_dropped_are_missed_in_the_log_while_the_run_goes_on(monkeypatch):
+    monkeypatch.setattr("stoppable.supervisor.log_writer._DRAFTS_KEPT", 5)
+    store, go = Late(), asyncio.Event()
+
+    async def agent():
+        stoppable.emit("held up")
+        await until(lambda: store.unanswered)
+        for number in range(8):
+            stoppable.emit("step", number=number)
+        store.release()
+        await go.wait()
+        stoppable.emit("after")
+
+    async with Supervisor(store) as supervisor:
+        handle = await supervisor.start(agent)
+        told = []
+        async for event in handle.events():
+            if event.type is EventType.LOG:
+                told.append(event.data["message"])
+                go.set()
+            elif event.type is EventType.PROGRESS:
+                told.append(event.data["data"].get("number", event.data["name"]))
+        kept = len(told) - 3  # four, or three if the status of the run was still among what was waiting
+        dropped = f"{8 - kept} events were dropped while the store did not answer"
+        assert kept in {3, 4}
+        assert told == ["held up", *range(kept), dropped, "after"]
 
 
 async def test_values_that_cannot_be_kept_are_said_so_and_the_run_is_unharmed(store):

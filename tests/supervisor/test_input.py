@@ -6,7 +6,7 @@ import json
 import time
 
 from stoppable import Supervisor, sync
-from stoppable.supervisor import jobs, serialization
+from stoppable.supervisor import jobs
 
 
 @dataclasses.dataclass
@@ -63,7 +63,8 @@ def test_blocking_code_keeps_the_input_too(store):
 
 async def test_only_a_start_with_an_id_of_its_own_is_digested(store, monkeypatch):
     digested = []
-    monkeypatch.setattr(jobs, "digest", lambda *asked: digested.append(asked) or serialization.digest(*asked))
+    digest = jobs.digest
+    monkeypatch.setattr(jobs, "digest", lambda *start: digested.append(start) or digest(*start))
     async with Supervisor(store) as supervisor:
         await record_of(supervisor, ask, "x" * 1000)
         assert digested == []

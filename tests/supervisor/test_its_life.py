@@ -62,11 +62,11 @@ async def test_one_that_was_opened_in_a_run_is_closed_when_that_is_stopped(store
             await forever()
 
     handle = await stoppable.spawn(agent)
-    await until(lambda: "inner" in supervisor._core.recorder.logs)
+    await until(lambda: "inner" in supervisor._core.writer.logs)
     handle.run.stop()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.clean, supervisor.is_open) == ("stopped", True, False)
-    assert supervisor._core.recorder.logs == {}
+    assert supervisor._core.writer.logs == {}
 
 
 async def test_one_whose_closing_is_cancelled_is_closed_all_the_same(store):

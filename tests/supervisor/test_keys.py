@@ -88,7 +88,7 @@ async def test_a_stop_after_the_last_turn_does_not_meet_the_next_one(store):
     async with Supervisor(store) as supervisor:
         assert await (await supervisor.start(steps, 1, key=KEY)).result() == 1
         assert (await supervisor.stop(key=KEY)).waits_until is None
-        assert (await supervisor.stop_where(key=KEY, if_unknown_hold=None)).waits_until is None
+        assert (await supervisor.stop_where(key=KEY, if_unknown=None)).waits_until is None
         assert await (await supervisor.start(steps, 1, key=KEY)).result() == 1
 
 
@@ -96,10 +96,10 @@ async def test_a_stop_after_the_last_turn_that_is_meant_for_the_next_waits_for_a
     clock = StoreClock()
     async with Supervisor(MemoryStore(clock)) as supervisor:
         assert await (await supervisor.start(steps, 1, key=KEY)).result() == 1
-        assert (await supervisor.stop(key=KEY, if_unknown_hold=True)).waits_until == clock() + NEXT_TURN_SECONDS
+        assert (await supervisor.stop(key=KEY, if_unknown="wait")).waits_until == clock() + NEXT_TURN_SECONDS
         clock.advance(NEXT_TURN_SECONDS)
         assert await (await supervisor.start(steps, 1, key=KEY)).result() == 1
-        assert (await supervisor.stop(key=KEY, if_unknown_hold=False)).waits_until is None
+        assert (await supervisor.stop(key=KEY, if_unknown="ignore")).waits_until is None
         assert await (await supervisor.start(steps, 1, key=KEY)).result() == 1
 
 
@@ -160,7 +160,7 @@ async def main():
                 handle = await supervisor.start(forever, key=key)
                 print(handle.id, flush=True)
             else:
-                await supervisor.stop(key=key, mode="immediate", if_unknown_hold=True)
+                await supervisor.stop(key=key, mode="immediate", if_unknown="wait")
                 print("stopped", flush=True)
 
 asyncio.run(main())

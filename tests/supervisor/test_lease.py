@@ -10,9 +10,8 @@ from tests.waiting import until
 import stoppable
 from stoppable import Policy, Supervisor
 from stoppable.errors import Fenced, InvalidArgument, StoreError
-from stoppable.records import RunRecord, StopIntent
-from stoppable.stores.base import WorkerInfo
-from stoppable.stores.future import StoreFuture, settle
+from stoppable.records import RunRecord, StopIntent, StopRequest
+from stoppable.stores.base import Intent, StoreFuture, WorkerInfo, settle
 from stoppable.stores.memory import MemoryStore
 from stoppable.stores.sqlite import SqliteStore
 from stoppable.supervisor import lease
@@ -82,7 +81,80 @@ async def test_a_start_that_the_store_refuses_does_not_run(store):
         faulty.failing = {"register"}
         with pytest.raises(StoreError, match="make room"):
             await supervisor.start(forever, run_id="never")
-        assert supervisor._core.recorder.logs == {}
+        assert supervisor._core.writer.logs == {}
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_a_start_that_failed_although_the_store_has_the_run_leaves_no_run_that_nobody_executes(store, is_stopped):
+    """The connection was lost during the commit: a stop of the run would be accepted, and would wait for ever."""
+    faulty, began = Faulty(store), []
+    async with Supervisor(faulty, ttl=3) as supervisor:
+        register = faulty._inner.register
+
+        def lose_the_answer(*args):
+            register(*args)
+            return StoreFuture.of(Faulty._fail)
+
+        faulty._inner.register = lose_the_answer
+        with pytest.raises(StoreError, match="make room"):
+            await supervisor.start(began.append, 1, run_id="unconfirmed")
+        if is_stopped:
+            await supervisor.stop("unconfirmed", reason="enough", wait=0)
+        outcome = await supervisor.handle("unconfirmed").outcome()
+        assert (outcome.status, began) == ("stopped", [])
+        assert outcome.reason.message == ("enough" if is_stopped else "its start failed")
+        assert (await supervisor.get("unconfirmed")).receipt.final
+
+
+@pytest.mark.parametrize("was_stored", [True, False])
+async def test_a_failed_start_that_is_repeated_is_executed_once_or_ends_and_is_never_ended_while_it_runs(
+    store, was_stored
+):
+    faulty = Faulty(store)
+    async with Supervisor(faulty, ttl=3) as supervisor:
+        register = faulty._inner.register
+
+        def fail(*args):
+            if was_stored:
+                register(*args)
+            return StoreFuture.of(Faulty._fail)
+
+        faulty._inner.register = fail
+        with pytest.raises(StoreError, match="make room"):
+            await supervisor.start(forever, run_id="again")
+        faulty._inner.register = register
+        handle = await supervisor.start(forever, run_id="again")
+        if was_stored:  # the store takes the repeat for the same start
+            assert (await handle.outcome()).reason.message == "its start failed"
+            return
+        beats = faulty.calls.count("heartbeat")
+        await until(lambda: faulty.calls.count("heartbeat") > beats + 2)
+        assert (await supervisor.get("again")).status == "running"
+        assert supervisor._core._unconfirmed == {}
+        await supervisor.stop("again", "immediate")
+        assert (await handle.outcome()).status == "stopped"
+
+
+async def test_a_start_that_is_being_repeated_is_not_ended_by_a_look_that_came_too_early(store):
+    faulty, answer = Faulty(store), StoreFuture()
+    async with Supervisor(faulty, ttl=30) as supervisor:
+        faulty.failing = {"register"}
+        with pytest.raises(StoreError, match="make room"):
+            await supervisor.start(forever, run_id="again")
+        faulty.failing = set()
+        faulty._inner.register, register = (lambda *args: answer), faulty._inner.register
+        starting = asyncio.create_task(supervisor.start(forever, run_id="again"))
+        await until(lambda: supervisor._core._starting)
+        [log] = supervisor._core._starting
+        registration = await register(RunRecord(id="again", name="forever", worker=log.worker), "again")
+        supervisor._core._look_for_unconfirmed()
+        await store.get("again")  # the look before it was answered too
+        settle([(answer, registration, None)])
+        handle = await starting
+        supervisor._core._look_for_unconfirmed()
+        assert (await supervisor.get("again")).status in {"pending", "running"}
+        await supervisor.stop("again", "immediate")
+        assert (await handle.outcome()).status == "stopped"
 
 
 async def test_a_worker_that_cannot_renew_its_lease_ends_its_runs_before_others_may_give_them_up(store):
@@ -104,7 +176,7 @@ async def test_a_run_whose_worker_was_fenced_while_it_was_registered_never_begin
         starting = asyncio.create_task(supervisor.start(began.append, 1, run_id="late"))
         await until(lambda: "register" in faulty.calls)
         core = supervisor._core
-        core.lease._lost("the store has not answered in time")
+        core.lease._lose("the store has not answered in time")
         [log] = core._starting
         record = RunRecord(id="late", name="agent", worker=log.worker)
         settle([(answer, await register(record, "late"), None)])
@@ -201,6 +273,29 @@ async def test_a_worker_that_was_given_up_ends_its_runs_and_its_reports_come_too
         assert await (await supervisor.start(work)).result() == "done"  # with a new lease
 
 
+async def test_a_stop_that_comes_with_its_wakeup_is_delivered_without_reading_the_store():
+    store = MemoryStore()
+    faulty = Faulty(store)
+    async with Supervisor(faulty, ttl=3600) as supervisor:
+        handle = await supervisor.start(forever)
+        await until(lambda: handle.status == "running")
+        faulty.failing = {"intents", "heartbeat"}
+        store.request_stop(StopRequest(target=handle.id)).result()  # as another process does
+        async with asyncio.timeout(30):
+            assert (await handle.outcome()).status == "stopped"
+
+
+async def test_a_wakeup_of_a_former_lease_reads_the_stops_of_the_new_one():
+    faulty = Faulty(MemoryStore())
+    async with Supervisor(faulty, ttl=3600) as supervisor:
+        handle = await supervisor.start(forever)
+        await until(lambda: handle.status == "running")
+        faulty.calls.clear()
+        supervisor._core.lease._on_wake("former", [Intent(run_id=handle.id, stop=StopIntent())])
+        assert "intents" in faulty.calls
+        assert handle.status == "running"
+
+
 async def test_the_runs_of_a_worker_that_gave_its_lease_back_are_ended_by_the_next():
     store = MemoryStore()
     first = Supervisor(store, ttl=30)
@@ -209,13 +304,13 @@ async def test_the_runs_of_a_worker_that_gave_its_lease_back_are_ended_by_the_ne
     asked = await first.start(forever)
     await until(lambda: left.status == asked.status == "running")
     first._core.lease.close()  # as if it had died here
-    store.request_stop(asked.id, StopIntent()).result()
+    store.request_stop(StopRequest(target=asked.id)).result()
     async with Supervisor(store, ttl=3) as second:
         async with asyncio.timeout(30):
             while not all(store.get(one.id).result().over for one in (left, asked)):
                 await asyncio.sleep(0.01)
         assert [(await second.get(one.id)).status for one in (left, asked)] == ["failed", "stopped"]
-        assert (await second.get(left.id)).outcome.error.type == "WorkerDied"
+        assert (await second.get(left.id)).outcome.error.type == "WorkerLost"
     await first.close()
 
 

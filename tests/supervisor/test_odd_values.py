@@ -9,7 +9,7 @@ from tests.waiting import until
 import stoppable
 from stoppable import Supervisor
 from stoppable.errors import RunFailed
-from stoppable.supervisor import serialization
+from stoppable.supervisor import log_writer
 
 from .kept_agents import raises
 
@@ -112,7 +112,7 @@ async def test_a_text_of_an_error_that_takes_its_time_holds_up_no_stop_and_is_ke
 
 
 async def test_a_run_has_its_end_though_what_it_gave_is_never_written_down(store, monkeypatch):
-    monkeypatch.setattr(serialization, "VALUE_SECONDS", 0.1)
+    monkeypatch.setattr(log_writer, "VALUE_SECONDS", 0.1)
     slow, text = Slow(), SlowText()
     async with Supervisor(store) as supervisor:
         returned = await until_over(supervisor, (await supervisor.start(returns, slow)).id)

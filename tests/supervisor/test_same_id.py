@@ -8,7 +8,7 @@ from tests.waiting import until
 import stoppable
 from stoppable import Limits, Policy, Supervisor
 from stoppable.errors import RunConflict, RunHeld
-from stoppable.supervisor.serialization import digest
+from stoppable.supervisor.jobs import digest
 
 from .kept_agents import forever, steps
 

@@ -37,7 +37,7 @@ async def test_a_forked_child_that_is_terminated_stops_no_run_of_its_parent(stor
         await asyncio.to_thread(child.join, 30)
         code = child.exitcode
         child.kill()
-        child.join(5)
+        child.join(60)
         # Whatever the child told the worker came before this stop, which goes the same way.
         await supervisor.stop(handle.id, reason="by the test")
         record = await settled(supervisor, handle.id)

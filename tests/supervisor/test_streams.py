@@ -141,15 +141,18 @@ def test_a_blocking_reader_that_leaves_stops_the_run_too(store):
 
 async def test_the_stream_of_a_run_that_was_stopped_before_it_began_ends_as_its_result_does(store):
     async with Supervisor(store) as supervisor:
-        await supervisor.stop("early", if_unknown_hold=True, reason="typo")
+        await supervisor.stop("early", if_unknown="wait", reason="typo")
         handle = await supervisor.start(tokens, run_id="early")
         with pytest.raises(RunStopped):
             async for _ in handle.stream():
                 raise AssertionError("it never began")
+        assert [item async for item in handle.stream(until="body")] == []
 
 
 def test_the_blocking_stream_of_a_run_that_was_stopped_before_it_began_does_so_too(store):
     with sync.Supervisor(store) as supervisor:
-        supervisor.stop("early", if_unknown_hold=True, reason="typo")
+        supervisor.stop("early", if_unknown="wait", reason="typo")
+        handle = supervisor.start(blocking_tokens, run_id="early")
         with pytest.raises(RunStopped):
-            list(supervisor.start(blocking_tokens, run_id="early").stream())
+            list(handle.stream())
+        assert list(handle.stream(until="body")) == []

@@ -129,14 +129,14 @@ class SlowStore:
         return getattr(self._inner, name)
 
     def register(self, record, request):
-        from stoppable.stores.future import StoreFuture
+        from stoppable.stores.base import StoreFuture
 
         reply = StoreFuture()
         self._held.append((reply, lambda: self._inner.register(record, request)))
         return reply
 
     def let_go(self):
-        from stoppable.stores.future import settle
+        from stoppable.stores.base import settle
 
         for reply, call in self._held:
             settle([(reply, call().result(), None)])
@@ -144,7 +144,7 @@ class SlowStore:
 
 async def test_a_start_that_is_refused_inside_a_run_leaves_nothing_that_the_run_would_wait_for(store):
     async def parent(supervisor):
-        await supervisor.hold(name="steps")
+        await supervisor.hold(agent="steps")
         with pytest.raises(RunConflict):
             await supervisor.start(forever, run_id="taken")
         with pytest.raises(RunHeld):
@@ -194,7 +194,7 @@ async def test_exactly_the_run_that_was_named_is_stopped(store):
     assert (record.status, record.outcome.partial, record.outcome.clean) == ("stopped", "0 ", True)
     assert (record.stop.reason.message, record.stop.reason.actor) == ("enough", "anna")
     assert record.receipt.final
-    assert [(node.kind, node.fate) for node in record.receipt.nodes] == [("run", "stopped"), ("tool", "finished")]
+    assert [(node.kind, node.fate) for node in record.receipt.entries] == [("run", "stopped"), ("tool", "finished")]
     times = record.receipt
     assert times.requested_at <= times.acknowledged_at <= times.delivered_at <= times.ended_at
     assert abs(times.ended_at - time.time()) < 60
@@ -254,14 +254,14 @@ async def test_what_cannot_be_stopped_is_a_clear_error(store):
 
 async def test_a_stop_may_come_before_its_run(store):
     async with Supervisor(store) as supervisor:
-        receipt = await supervisor.stop("soon", if_unknown_hold=True, reason="changed my mind")
+        receipt = await supervisor.stop("soon", if_unknown="wait", reason="changed my mind")
         assert (receipt.answer, receipt.status) == ("accepted", "pending")
         handle = await supervisor.start(forever, run_id="soon")
         with pytest.raises(RunStopped):
             await handle.result()
         record = await handle.record()
         assert (record.status, record.started_at, record.outcome.reason.message) == ("stopped", None, "changed my mind")
-        assert (await supervisor.stop("later", if_unknown_hold=True, wait=5)).status == "pending"
+        assert (await supervisor.stop("later", if_unknown="wait", wait=5)).status == "pending"
         with pytest.raises(RunStopped):
             async with supervisor.open_run("block", run_id="later"):
                 raise AssertionError("its body never runs")

@@ -7,7 +7,7 @@ import pytest
 
 import stoppable
 from stoppable import Supervisor
-from stoppable.stores.future import StoreFuture, settle
+from stoppable.stores.base import StoreFuture, settle
 from stoppable.stores.memory import MemoryStore
 
 DEADLINE = 30
@@ -29,8 +29,8 @@ class Held(MemoryStore):
         self._loop.call_soon_threadsafe(self.is_asked.set)
         return late
 
-    def request_stop(self, *args, **kwargs):
-        answer = super().request_stop(*args, **kwargs)
+    def request_stop(self, request):
+        answer = super().request_stop(request)
         self.stops += 1
         return answer
 
@@ -104,4 +104,4 @@ async def test_one_that_was_stopped_and_is_stopped_again(is_by_key):
         assert (now.answer, now.final, now.status) == ("already_stopping", False, (await supervisor.get(run_id)).status)
         told, kept = await answer(store, supervisor, run_id, {**how, "wait": DEADLINE})
         assert (told.answer, told.status, told.reason.message) == ("already_stopping", "stopped", "first")
-        assert (told.nodes, told.ended_at) == (kept.nodes, kept.ended_at)
+        assert (told.entries, told.ended_at) == (kept.entries, kept.ended_at)

@@ -53,7 +53,7 @@ class OtherStore(MemoryStore):
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(urls, "_registered", {})
+    monkeypatch.setattr(urls, "_registered_factories", {})
 
 
 async def test_a_scheme_can_mean_a_store_of_ones_own(registry):

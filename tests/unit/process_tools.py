@@ -13,19 +13,6 @@ STUBBORN = "trap '' TERM; while :; do sleep 0.01; done"
 """One that only KILL ends."""
 
 
-def is_dead(pid):
-    """Return whether a process is gone or a zombie."""
-    return state(pid) in {None, "Z", "X"}
-
-
-def state(pid):
-    """Return the state that the system tells of a process, or None."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
-
-
 def agent_of(worker):
     """Return the pid of the agent process, which is the first child of its reaper."""
     reaper = worker._reaped.reaper.pid

@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.unit.process_tools import STUBBORN, is_dead
+from tests.process_states import is_alive
+from tests.unit.process_tools import STUBBORN
 from tests.waiting import until, wait_until
 
 import stoppable
@@ -40,7 +41,7 @@ def foreign():
 
 
 def fates(run):
-    return [(node.name, node.fate) for node in run.receipt.nodes if node.kind == "spawn"]
+    return [(node.name, node.fate) for node in run.receipt.entries if node.kind == "spawn"]
 
 
 def _adopt(**which):
@@ -59,7 +60,7 @@ async def test_an_adopted_process_dies_with_the_run_and_is_in_the_receipt(foreig
     assert handle.run.in_flight == (f"spawn:pid {process.pid}",)
     await handle.stop("immediate")
     assert (await handle.outcome()).status == "stopped"
-    assert is_dead(process.pid)
+    assert not is_alive(process.pid)
     assert fates(handle.run) == [(f"pid {process.pid}", Fate.CANCELLED)]
 
 
@@ -70,8 +71,8 @@ async def test_what_it_has_started_dies_too(foreign):
     await until(lambda: handle.run.in_flight)
     await handle.stop("immediate")
     assert (await handle.outcome()).status == "stopped"
-    assert is_dead(child)
-    assert is_dead(process.pid)
+    assert not is_alive(child)
+    assert not is_alive(process.pid)
 
 
 async def test_one_that_ignores_term_is_killed(foreign):
@@ -82,7 +83,7 @@ async def test_one_that_ignores_term_is_killed(foreign):
     await handle.stop()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung) == ("stopped", "kill")
-    assert is_dead(process.pid)
+    assert not is_alive(process.pid)
 
 
 async def test_a_group_dies_whole_also_when_its_leader_is_gone(foreign):
@@ -94,7 +95,7 @@ async def test_a_group_dies_whole_also_when_its_leader_is_gone(foreign):
     assert handle.run.in_flight == (f"spawn:group {process.pid}",)
     await handle.stop("immediate")
     assert (await handle.outcome()).status == "stopped"
-    assert all(map(is_dead, left))
+    assert not any(map(is_alive, left))
 
 
 async def test_the_foreground_job_of_a_terminal_is_ended_and_its_shell_lives_on():
@@ -137,7 +138,7 @@ async def test_a_run_that_ends_without_a_stop_leaves_it_alone(foreign):
     async with stoppable.open_run("job"):
         adopted = stoppable.adopt_process(pid=process.pid)
     assert not adopted.alive
-    assert not is_dead(process.pid)
+    assert is_alive(process.pid)
 
 
 async def test_one_that_was_released_goes_on_after_the_stop(foreign):
@@ -152,7 +153,7 @@ async def test_one_that_was_released_goes_on_after_the_stop(foreign):
     await until(lambda: handle.run.started_at)
     await handle.stop("kill")
     assert (await handle.outcome()).status == "stopped"
-    assert not is_dead(process.pid)
+    assert is_alive(process.pid)
 
 
 async def test_one_that_is_adopted_after_the_stop_is_ended(foreign):
@@ -168,7 +169,7 @@ async def test_one_that_is_adopted_after_the_stop_is_ended(foreign):
 
     outcome = await (await stoppable.spawn(body)).outcome()
     assert (outcome.status, reached) == ("stopped", [True])
-    assert is_dead(process.pid)
+    assert not is_alive(process.pid)
 
 
 async def test_a_shield_around_the_adoption_holds_term_back(foreign):
@@ -185,17 +186,17 @@ async def test_a_shield_around_the_adoption_holds_term_back(foreign):
     await adopted.wait()
     await handle.stop("immediate")
     await until(lambda: handle.run.rung == "cancel")
-    assert not is_dead(process.pid)
+    assert is_alive(process.pid)
     proceed.set()
     assert (await handle.outcome()).status == "stopped"
-    assert is_dead(process.pid)
+    assert not is_alive(process.pid)
 
 
 def test_outside_a_run_nothing_is_adopted(foreign):
     process = foreign("exec sleep 1000")
     with stoppable.adopt_process(pid=process.pid) as adopted:
         assert not adopted.alive
-    assert not is_dead(process.pid)
+    assert is_alive(process.pid)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.waiting import until
 import stoppable
 from stoppable import InvalidArgument, sync
 from stoppable._core.node import RunNode
-from stoppable._engine.waits import ended
+from stoppable._engine.waits import await_end
 
 
 async def test_keyword_arguments_go_through_partial():
@@ -164,14 +164,14 @@ async def test_threads_that_append_first_at_once_lose_nothing():
             context = __import__("contextvars").copy_context
 
             def append(go=go):
-                go.wait(5)
+                go.wait(60)
                 stoppable.append_partial("x")
 
             threads = [threading.Thread(target=context().run, args=(append,)) for _ in range(4)]
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(5)
+                thread.join(60)
         assert run.outcome.partial == "xxxx"
 
 
@@ -262,6 +262,24 @@ async def test_a_function_that_only_makes_a_coroutine_is_told_what_to_pass(spawn
         raise outcome.error
 
 
+class Answer:
+    def __await__(self):
+        yield from asyncio.sleep(0).__await__()
+
+
+@pytest.mark.parametrize("spawn", [stoppable.spawn, sync.spawn])
+async def test_a_plain_function_whose_result_must_be_awaited_fails_and_says_what_to_pass(spawn):
+    def agent():
+        return Answer()
+
+    spawned = spawn(agent)
+    run = (await spawned if spawn is stoppable.spawn else spawned).run
+    outcome = await until(lambda: run.outcome)
+    assert outcome.status == "failed"
+    with pytest.raises(InvalidArgument, match="returned 'Answer', which is never awaited: pass an async function"):
+        raise outcome.error
+
+
 async def test_a_boundary_object_is_for_one_with_at_a_time():
     async with stoppable.open_run("work"):
         reused = stoppable.boundary("tool", "x")
@@ -321,7 +339,7 @@ async def test_a_cancel_that_cannot_hit_a_thread_leaves_its_clean_up_clean(clock
                 began.set()
         finally:
             cleaning.set()
-            release.wait(5)
+            release.wait(60)
 
     handle = await stoppable.spawn(agent)
     await until(began.is_set)
@@ -338,7 +356,7 @@ def test_a_waiter_whose_loop_was_closed_holds_up_no_other():
     run = RunNode("run")
     run.begin(None)
     with contextlib.closing(asyncio.new_event_loop()) as loop:
-        waiting = loop.create_task(ended(run))
+        waiting = loop.create_task(await_end(run))
         waiting._log_destroy_pending = False
         loop.run_until_complete(asyncio.sleep(0))
     woken = []
@@ -383,7 +401,7 @@ async def test_a_call_whose_caller_is_stopped_is_not_stopped_any_harder():
 
     def polite():
         loop.call_soon_threadsafe(begun.set)
-        finish.wait(10)
+        finish.wait(60)
 
     async def caller():
         await stoppable.call(polite)

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import stoppable
-from stoppable._engine.processes import proc_files, table
+from stoppable._engine.processes import table
 from stoppable.testing import assert_stops, assert_stops_everywhere
 
 
@@ -95,7 +95,9 @@ async def test_an_agent_that_hangs_is_reported_with_the_place():
 
 
 async def test_an_agent_that_does_not_end_by_itself_is_reported(monkeypatch):
-    monkeypatch.setattr("stoppable.testing.stops._DRY_RUN_SECONDS", 0.05)  # half a minute would be a slow test
+    monkeypatch.setattr(
+        "stoppable.testing.stop_assertions._DRY_RUN_SECONDS", 0.05
+    )  # half a minute would be a slow test
 
     async def endless():
         await asyncio.sleep(60)
@@ -208,7 +210,7 @@ async def test_a_process_that_is_left_is_reported(ends_what_was_reported, comman
         assert table.GROUPS not in os.environ
     finally:
         children[0].send_signal(signal.SIGKILL)
-        children[0].wait(5)
+        children[0].wait(60)
         children[0].stdout.close()
 
 
@@ -227,7 +229,7 @@ async def test_a_command_that_was_detached_and_outlives_the_run_is_reported():
 
 
 async def test_what_is_left_is_named_also_where_the_system_shows_no_processes(monkeypatch):
-    monkeypatch.setattr(proc_files, "PROC", "/nonexistent")
+    monkeypatch.setattr(table, "PROC", "/nonexistent")
     opened = []
 
     async def leaky():

@@ -99,7 +99,7 @@ class TestBlockingTwins:
         release = threading.Event()
 
         def child():
-            release.wait(5)
+            release.wait(60)
 
         with sync.open_run("parent") as parent:
             handle = sync.spawn(child)
@@ -131,4 +131,4 @@ class TestBlockingTwins:
                 presser = threading.Thread(target=press, args=(parent,))
                 presser.start()
                 sync.spawn(child)
-        presser.join(5)
+        presser.join(60)

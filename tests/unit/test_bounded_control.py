@@ -11,15 +11,13 @@ from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable import Policy, Supervisor
-from stoppable._core import clock, receipt
+from stoppable._core import clock, stop
 from stoppable._core.boundary import boundary
 from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.reason import Reason
-from stoppable._core.state import Mode, Rung
-from stoppable._core.stop import Answer, Stop
+from stoppable._core.stop import Answer, Stop, write_receipt
+from stoppable._core.values import Mode, Reason, Rung
 from stoppable._engine import control, ladder
-from stoppable.supervisor import recorder
 
 CHILDREN = 10_000
 
@@ -108,7 +106,7 @@ def test_a_ladder_that_has_ended_is_let_go():
     assert made not in control.get().waiting
     made.fire()
     made.start()
-    assert not made.collected()
+    assert not made.must_be_scheduled()
 
 
 class Counted(list):
@@ -132,11 +130,11 @@ def test_the_receipts_of_all_runs_do_not_each_read_the_whole_tree(tree):
     stop.nodes = Counted(stop.nodes)
     Counted.reads = 0
     for child in tree.children:
-        assert receipt.write(child, Answer.ACCEPTED).status == "stopping"
+        assert write_receipt(child, Answer.ACCEPTED).status == "stopping"
     assert Counted.reads < 10 * CHILDREN
     tree.stop("kill")
     wait_until(lambda: tree.outcome)
-    assert [node.run_id for node in tree.children[7].receipt.nodes][:1] == [tree.children[7].id]
+    assert [node.run_id for node in tree.children[7].receipt.entries][:1] == [tree.children[7].id]
 
 
 def test_the_part_of_a_stop_in_a_subtree_is_what_a_search_through_all_of_it_finds():
@@ -200,21 +198,23 @@ async def test_a_ladder_climbs_while_a_store_is_told_about_another_run():
         assert (await handle.outcome()).status == "stopped"
 
 
-async def test_the_final_receipt_of_a_run_is_written_once(monkeypatch):
-    written = []
+@pytest.mark.parametrize("wait", [None, 30.0])
+async def test_the_entries_of_a_receipt_are_written_once(monkeypatch, wait):
+    write, runs = stop._entries, []
 
-    def write(run, answer):
-        made = receipt.write(run, answer)
-        written.append(made.final)
-        return made
+    def count(parts, in_flight):
+        runs.append(sum(len(part.nodes) for part in parts))
+        return write(parts, in_flight)
 
-    monkeypatch.setattr(recorder, "write", write)
+    monkeypatch.setattr(stop, "_entries", count)
     async with Supervisor() as supervisor:
         handle = await supervisor.start(asyncio.sleep, 60)
         await until(lambda: handle.status == "running")
-        await handle.stop("immediate")
+        await supervisor.stop(handle.id, "immediate", wait=wait)
         await handle.outcome()
-    assert written.count(True) == 1
+        await until(lambda: not supervisor._core.writer.logs)
+        receipt = (await handle.record()).receipt
+    assert ([entry.kind for entry in receipt.entries], runs) == (["run"], [1])
 
 
 def test_slices_are_short():

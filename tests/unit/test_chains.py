@@ -34,7 +34,7 @@ async def test_a_stop_of_x_ends_x_y_and_z():
     await handle.stop(reason="enough")
     outcome = await handle.outcome()
     assert outcome.status == "stopped"
-    nodes = [(node.name, node.fate) for node in handle.run.receipt.nodes if node.kind == "run"]
+    nodes = [(node.name, node.fate) for node in handle.run.receipt.entries if node.kind == "run"]
     assert nodes == [("x", "stopped"), ("y", "stopped"), ("z", "stopped")]
 
 

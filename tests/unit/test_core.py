@@ -11,11 +11,9 @@ import pytest
 
 import stoppable
 from stoppable import InvalidArgument, Mode, Policy, Rung
-from stoppable._core import context, partial, participants
+from stoppable._core import context, participants
 from stoppable._core.boundary import Boundary
-from stoppable._core.hooks import Moment, UserHook
-from stoppable._core.node import RunNode
-from stoppable._core.sink import Sink
+from stoppable._core.node import RunNode, Sink
 from stoppable._core.stop import Stop
 
 
@@ -46,20 +44,6 @@ def test_a_rung_lasts_up_to_a_year(name):
     for more in (year + 1, 1e10, 10**20, math.inf):
         with pytest.raises(InvalidArgument, match=f"{name} is .*: use a number of seconds from 0 up to"):
             Policy(**{name: more})
-
-
-def test_without_an_engine_the_core_stops_and_calls_hooks_in_place():
-    run = RunNode("run")
-    stop = Stop(run, Mode.GRACEFUL, stoppable.Reason())
-    calls = []
-    assert participants._no_participant() is None
-    assert participants._nobody(run) is None
-    assert participants._no_climb(stop) is None
-    assert not participants._is_worker_thread()
-    assert participants._no_threads(run) == ()
-    assert asyncio.run(participants._no_siblings()) is None
-    participants._call_in_place([UserHook(run, Moment.STOP, lambda: calls.append(1))])
-    assert calls == [1]
 
 
 def test_the_places_outside_any_run_are_never_closed():
@@ -221,7 +205,7 @@ def test_of_two_threads_that_make_the_partial_at_once_neither_loses_its_text(mon
         inside(run, stoppable.append_partial, "first ")
         yield
 
-    monkeypatch.setattr(partial, "lock", another_thread_is_faster())
+    monkeypatch.setattr("stoppable._core.run.lock", another_thread_is_faster())
     inside(run, stoppable.append_partial, "second")
     assert run.partial == "first second"
 
@@ -238,7 +222,7 @@ async def test_a_receipt_of_a_child_leaves_out_what_is_not_below_it():
             child.main = None
             child.members.clear()
             child.end(None, None)
-    assert [node.name for node in children[0].receipt.nodes] == ["one", "one"]
+    assert [node.name for node in children[0].receipt.entries] == ["one", "one"]
     assert children[0].receipt.in_flight == ("tool:one",)
 
 
@@ -402,12 +386,12 @@ class Announced(list):
         self.run = run
         self.is_woken = is_woken
 
-    def append(self, wake):
+    def insert(self, index, wake):
         if self.is_woken:
-            super().append(wake)
+            super().insert(index, wake)
         self.run.end(None, None)
         if not self.is_woken:
-            super().append(wake)
+            super().insert(index, wake)
 
 
 @pytest.mark.parametrize("is_woken", [True, False], ids=["before the end", "after it"])

@@ -48,7 +48,7 @@ async def test_a_paid_call_finishes_while_the_grace_lasts():
     branches.paid.set()
     assert (await handle.outcome()).status == "stopped"
     assert branches.answers == ["met", "answer"]
-    assert {node.name: node.fate for node in handle.run.receipt.nodes if node.kind == "llm"} == {"paid": "finished"}
+    assert {node.name: node.fate for node in handle.run.receipt.entries if node.kind == "llm"} == {"paid": "finished"}
 
 
 @pytest.mark.parametrize("ends", ["interrupt", "cooperative"])

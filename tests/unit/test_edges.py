@@ -8,7 +8,7 @@ from tests.waiting import until
 
 import stoppable
 from stoppable import sync
-from stoppable._core.state import Rung
+from stoppable._core.values import Rung
 
 
 async def child_of(handle):
@@ -188,7 +188,7 @@ async def test_a_run_of_a_clean_up_that_is_cut_at_the_end_of_its_shield_is_stopp
     clock.advance(0.5)
     assert (await handle.outcome()).status == "stopped"
     assert log == []
-    assert {node.name: node.fate for node in handle.run.receipt.nodes}["save"] == "stopped"
+    assert {node.name: node.fate for node in handle.run.receipt.entries}["save"] == "stopped"
 
 
 @pytest.mark.parametrize("is_blocking", [False, True], ids=["async", "blocking"])

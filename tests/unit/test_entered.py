@@ -11,7 +11,7 @@ from stoppable import Policy, Supervisor
 
 
 def fates(run):
-    return {node.name: node.fate for node in run.receipt.nodes if node.kind == "tool"}
+    return {node.name: node.fate for node in run.receipt.entries if node.kind == "tool"}
 
 
 class Callbacks:

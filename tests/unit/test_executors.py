@@ -14,12 +14,12 @@ async def test_the_executor_carries_the_run_and_skips_what_has_not_begun():
 
     def tool(number):
         started.set()
-        release.wait(5)
+        release.wait(60)
         return number, stoppable.current_run().name
 
     async def agent(executor):
         futures = [executor.submit(tool, number) for number in range(3)]
-        await stoppable.to_thread(started.wait, 5)
+        await stoppable.to_thread(started.wait, 60)
         stoppable.current_run().stop("cooperative")
         release.set()
         return await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
@@ -38,7 +38,7 @@ async def test_the_executor_is_one_of_concurrent_futures():
     with pytest.raises(ZeroDivisionError):
         executor.submit(lambda: 1 / 0).result(5)
     release = threading.Event()
-    running = [executor.submit(release.wait, 5) for _ in range(2)]
+    running = [executor.submit(release.wait, 60) for _ in range(2)]
     while not all(future.running() for future in running):
         await asyncio.sleep(0.001)
     waiting = executor.submit(pytest.fail, "never called")
@@ -57,11 +57,11 @@ def test_the_pool_reuses_its_threads_and_lets_idle_ones_end(monkeypatch):
     for _ in range(3):
         done = threading.Event()
         pool.submit(lambda done=done: (seen.append(threading.current_thread()), done.set()))
-        assert done.wait(5)
+        assert done.wait(60)
         while pool.is_busy():
             threading.Event().wait(0.001)
     assert len(set(seen)) == 1
-    seen[0].join(5)
+    seen[0].join(60)
     assert not seen[0].is_alive()
     assert pool._threads == 0
 
@@ -79,7 +79,7 @@ def test_a_pool_whose_thread_cannot_be_started_drops_the_call_and_goes_on():
     assert seen == ["later"]
     waiter = threading.Thread(target=executor.shutdown, daemon=True)
     waiter.start()
-    waiter.join(5)
+    waiter.join(60)
     assert not waiter.is_alive()
 
 
@@ -90,7 +90,7 @@ def test_an_executor_that_was_shut_down_keeps_no_threads():
         for _ in range(3):
             executor.submit(lambda: seen.append(threading.current_thread()))
     assert len(seen) == 3
-    seen[0].join(5)
+    seen[0].join(60)
     assert not seen[0].is_alive()
     assert not executor._daemons.is_busy()
 

@@ -185,7 +185,7 @@ class TestCalledInARun:
         async with asyncio.timeout(30):
             outcome = await handle.outcome()
         assert (outcome.status, outcome.rung, ended) == ("stopped", "signal", [True])
-        assert [(node.name, node.fate) for node in handle.run.receipt.nodes][1:] == [("numbers", "stopped")]
+        assert [(node.name, node.fate) for node in handle.run.receipt.entries][1:] == [("numbers", "stopped")]
 
     async def test_a_clean_up_that_fails_when_it_is_left_behind_is_in_its_own_outcome(self):
         kept = []
@@ -291,7 +291,7 @@ class TestCalledInARun:
         def inner():
             yield 1
             inside.set()
-            release.wait(5)
+            release.wait(60)
             yield 2
 
         with stoppable.open_run("reader"):
@@ -300,11 +300,11 @@ class TestCalledInARun:
             steps = items.gi_yieldfrom
             other = threading.Thread(target=lambda: received.append(next(items)))
             other.start()
-            assert inside.wait(5)
+            assert inside.wait(60)
             with pytest.raises(RuntimeError, match="already entered"):
                 next(steps)
             release.set()
-            other.join(5)
+            other.join(60)
             assert received == [2]
             assert list(items) == []
 
@@ -323,7 +323,7 @@ class TestCalledInARun:
         def agent():
             for _ in numbers():
                 began.set()
-                release.wait(5)
+                release.wait(60)
                 stoppable.check()
 
         handle = await stoppable.spawn(agent)
@@ -332,7 +332,7 @@ class TestCalledInARun:
         await handle.stop("kill")
         clock.advance(2)
         assert (await handle.outcome()).status == "lost"
-        names = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
+        names = [node.name for node in handle.run.receipt.entries if node.kind == "participant"]
         assert any(name.startswith("test_generators.py:") and "(generator numbers)" in name for name in names)
         release.set()
         while not ended:
@@ -359,7 +359,7 @@ class TestStartedBesideTheCaller:
                 yield 0
                 yield 1
                 waiting.set()
-                release.wait(5)
+                release.wait(60)
                 yield 2
                 yield 3
             finally:
@@ -370,7 +370,7 @@ class TestStartedBesideTheCaller:
             async for number in handle.stream():
                 received.append(number)
                 if number == 1:
-                    waiting.wait(5)  # it is past the check after its last item
+                    waiting.wait(60)  # it is past the check after its last item
                     await handle.stop("cooperative")
                     release.set()
         assert (received, ended) == ([0, 1, 2], [True])
@@ -389,7 +389,7 @@ class TestStartedBesideTheCaller:
         presser = threading.Thread(target=press, args=(handle.run,))
         presser.start()
         assert (await handle.outcome()).status == "stopped"
-        presser.join(5)
+        presser.join(60)
 
     async def test_a_reader_that_leaves_does_not_stop_the_run(self):
         handle = await stoppable.spawn(numbers, 100)

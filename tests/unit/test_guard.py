@@ -9,7 +9,7 @@ import pytest
 
 import stoppable
 from stoppable._engine.guard import guard
-from stoppable._engine.streaming.stream import stream
+from stoppable._engine.streams import stream
 
 from .guarded import METHODS, AsyncStore, Client, Store, in_flight, in_run
 from .stream_sources import Async, Blocking, Either, each, settled
@@ -48,7 +48,7 @@ async def test_a_call_in_flight_finishes_and_its_answer_is_kept():
     outcome = await handle.outcome()
     assert (receipt.in_flight, outcome.status, outcome.partial) == (("store:get",), "stopped", "value")
     assert store.data == {"key": "value"}
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "store"] == ["finished"]
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "store"] == ["finished"]
 
 
 async def test_a_coroutine_that_a_plain_method_returns_is_in_flight_while_it_is_awaited():
@@ -118,7 +118,7 @@ async def test_a_stream_that_a_guarded_call_returns_stops_between_chunks_and_is_
     assert (await handle.outcome()).status == "stopped"
     assert handle.run.receipt.in_flight == ()  # its consumer had the chunk in hand
     assert (received, source.given, source.closed) == ([1, 2], 2, 1)
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["closed"]
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "llm"] == ["closed"]
 
 
 async def test_a_stream_for_both_kinds_of_code_can_be_read_by_either():
@@ -173,7 +173,7 @@ async def test_a_guarded_stream_can_be_told_to_finish():
 
     handle = await stoppable.spawn(agent)
     assert await handle.result() == [1, 2, 3, 4]
-    assert [node.name for node in handle.run.receipt.nodes if node.kind == "llm"] == ["chat.completions.create"]
+    assert [node.name for node in handle.run.receipt.entries if node.kind == "llm"] == ["chat.completions.create"]
 
 
 async def test_a_guarded_stream_that_nobody_reads_leaves_nothing_in_flight():

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import operator
 import types
 
 import pytest
@@ -189,6 +190,45 @@ async def test_a_generator_is_in_flight_while_it_is_read_and_not_while_its_consu
         return [(token, run.in_flight) async for token in model().tokens()]
 
     assert await in_run(agent) == [((number, ["llm:small"]), ()) for number in range(3)]
+
+
+class Session:
+    async def call_tool(self, name, arguments=None):
+        return stoppable.current_run().in_flight
+
+    def call(self, name):
+        return stoppable.current_run().in_flight
+
+
+async def test_a_name_that_takes_more_than_the_object_is_told_the_call():
+    fresh = type("Session", (Session,), dict(vars(Session)))
+    guard(fresh, "tool", "call_tool", "call", name=lambda self, name, *args, **kwargs: f"{name}{args}{kwargs}")
+    session = guard(Session(), "tool", "call", name=lambda self, name: f"{type(self).__name__}.{name}")
+
+    async def agent():
+        return (
+            await fresh().call_tool("search", {"q": 1}),
+            await fresh().call_tool("search", arguments={"q": 1}),
+            fresh().call("book"),
+            session.call("book"),
+        )
+
+    assert await in_run(agent) == (
+        ("tool:search({'q': 1},){}",),
+        ("tool:search(){'arguments': {'q': 1}}",),
+        ("tool:book(){}",),
+        ("tool:Session.book",),
+    )
+
+
+async def test_a_name_of_one_parameter_or_without_a_signature_is_told_the_object():
+    session = guard(Session(), "tool", "call", name=lambda one: type(one).__name__)
+    other = guard(Model("mine"), "llm", "ask", name=operator.attrgetter("model"))
+
+    async def agent():
+        return session.call("book"), other.ask()
+
+    assert await in_run(agent) == (("tool:Session",), ["llm:mine"])
 
 
 async def test_the_name_of_an_object_may_be_told_by_a_function_too():

@@ -8,7 +8,6 @@ from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable import InvalidArgument, Policy
-from stoppable._core import participants
 
 
 class Bot:
@@ -36,6 +35,23 @@ async def test_an_async_hook_is_a_task_of_the_loop_that_it_was_registered_on(reg
     await handle.outcome()
     await until(lambda: bot.calls)
     assert bot.calls == [(None, threading.current_thread(), ())]  # detached from the run
+
+
+@pytest.mark.parametrize(("delivers", "status"), [(True, "stopped"), (False, "completed")])
+async def test_a_run_whose_framework_returns_after_its_own_cancel_is_stopped_if_the_hook_delivers(delivers, status):
+    cancelled = threading.Event()
+
+    def body():
+        stoppable.on_stop(cancelled.set, delivers=delivers)
+        with stoppable.shielded(60):  # the code itself does not notice the stop
+            assert cancelled.wait(60)
+        return "what it had"
+
+    handle = await stoppable.spawn(body)
+    await until(lambda: handle.run.started_at)
+    await handle.stop("cooperative")
+    outcome = await handle.outcome()
+    assert (outcome.status, outcome.result) == (status, "what it had")
 
 
 async def test_an_async_hook_that_fails_is_logged(caplog):
@@ -134,8 +150,3 @@ def test_outside_a_run_hooks_at_the_end_do_nothing():
         hook.remove()
     with pytest.raises(InvalidArgument, match="cannot be a hook"):
         stoppable.on_end(None)
-
-
-def test_the_core_alone_has_no_event_loop():
-    with pytest.raises(InvalidArgument, match="is async and no event loop"):
-        participants._no_loop(Bot())

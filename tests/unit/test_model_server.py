@@ -1,4 +1,4 @@
-"""The scripted model speaks chat completions and records what its clients do."""
+"""The scripted model speaks chat completions and two more formats, and records what its clients do."""
 
 import http.client
 import json
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from stoppable.testing.model_server import Ending, Failure, Gate, ModelServer, Reply, Stuck, ToolCall
+from stoppable.testing.model_server import Ending, Failure, ModelServer, Pause, Reply, Stuck, ToolCall
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -21,6 +21,14 @@ class Client(http.client.HTTPConnection):
     def ask(self, **options):
         body = {"model": "test", "messages": MESSAGES} | options
         self.request("POST", "/v1/chat/completions", json.dumps(body), {"Authorization": "Bearer key"})
+        return self.getresponse()
+
+    def respond(self, **options):
+        self.request("POST", "/v1/responses", json.dumps({"model": "test"} | options))
+        return self.getresponse()
+
+    def message(self, **options):
+        self.request("POST", "/v1/messages?beta=true", json.dumps({"model": "test"} | options))
         return self.getresponse()
 
     def events(self, **options):
@@ -88,31 +96,31 @@ def test_tool_calls_and_usage_are_streamed(connect):
 
 
 def test_a_gate_holds_tokens_back_until_they_are_released(connect):
-    gate = Gate()
-    with ModelServer(Reply("a b c d", gate=gate)) as server:
+    pause = Pause()
+    with ModelServer(Reply("a b c d", pause=pause)) as server:
         events = connect(server).events()
-        gate.release(2)
+        pause.release(2)
         assert texts([next(events) for _ in range(3)]) == ["a", " b"]
         server.mark_stop()
         assert (server.tokens_sent, server.tokens_after_stop) == (2, 0)
-        gate.open()
+        pause.end()
         assert texts(events) == [" c", " d"]
         assert server.tokens_after_stop == 2
 
 
 def test_a_client_that_leaves_in_the_middle_is_told_from_one_that_has_its_answer(connect):
-    gate = Gate()
-    with ModelServer(Reply("a b", gate=gate)) as server:
+    pause = Pause()
+    with ModelServer(Reply("a b", pause=pause)) as server:
         client = connect(server)
         next(client.events())
         client.close()
         assert server.wait_for_closed() == [Ending.MID_ANSWER]
-        gate.open()
+        pause.end()
     assert server.tokens_sent == 0
 
 
 def test_a_reset_is_told_from_an_orderly_end():
-    with ModelServer(Reply("a b", gate=Gate())) as server:
+    with ModelServer(Reply("a b", pause=Pause())) as server:
         client = socket.create_connection(server._listener.getsockname(), timeout=5)
         body = json.dumps({"messages": MESSAGES, "stream": True}).encode()
         client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -186,7 +194,7 @@ async def test_the_waits_have_twins_for_tasks(connect):
         await server.wait_for_tokens_async(1)
         server.wait_for_tokens(1)
         assert await server.wait_for_closed_async() == [Ending.AFTER_ANSWER]
-        thread.join(5)
+        thread.join(60)
         with pytest.raises(TimeoutError, match="no 2 requests"):
             await server.wait_for_request_async(2, within=0.01)
 
@@ -195,3 +203,72 @@ def test_a_slow_reply_and_a_rate_take_their_time(connect):
     with ModelServer(Reply("a b", rate=1000, delay=0.001)) as server:
         assert texts(connect(server).events()) == ["a", " b"]
         assert "1 of 1 answered, open" in repr(server.connections[0])
+
+
+def test_it_speaks_the_responses_api_too(connect):
+    call = ToolCall(name="search", arguments='{"q": 1}', id="call-1")
+    with ModelServer(Reply("one two", tool_calls=[call]), Reply("one two", tool_calls=[call])) as server:
+        client = connect(server)
+        items = [
+            {"role": "user", "content": "hello"},
+            {"type": "function_call", "call_id": "0", "name": "search", "arguments": "{}"},
+            {"type": "function_call", "call_id": "1", "name": "search", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "0", "output": "tides"},
+        ]
+        whole = json.load(client.respond(input="hello", instructions="be kind"))
+        message, function_call = whole["output"]
+        assert message["content"][0]["text"] == "one two"
+        assert (function_call["call_id"], function_call["arguments"]) == ("call-1", '{"q": 1}')
+        assert whole["usage"]["output_tokens"] == 2
+        events = [json.loads(line[6:]) for line in client.respond(input=items, stream=True) if line.startswith(b"data")]
+        assert [event["delta"] for event in events if event["type"] == "response.output_text.delta"] == ["one", " two"]
+        assert events[-1]["response"] == whole
+        first, second = (request.messages for request in server.requests)
+    assert first == [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}]
+    assert [message["role"] for message in second] == ["user", "assistant", "tool"]
+    assert [call["id"] for call in second[1]["tool_calls"]] == ["0", "1"]
+
+
+def test_it_speaks_the_messages_api_too(connect):
+    call = ToolCall(name="search", arguments='{"q": 1}', id="call-1")
+    with ModelServer(*[Reply("one two", tool_calls=[call])] * 2, default=Reply(tool_calls=[call])) as server:
+        client = connect(server)
+        messages = [
+            {"role": "user", "content": "hello"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "I search"},
+                    {"type": "tool_use", "id": "0", "name": "search", "input": {"q": 0}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "0", "content": [{"type": "text", "text": "tides"}]},
+                    {"type": "text", "text": "go on"},
+                ],
+            },
+        ]
+        whole = json.load(client.message(messages=messages[:1]))
+        text, tool_use = whole["content"]
+        assert text["text"] == "one two"
+        assert (tool_use["id"], tool_use["input"], whole["stop_reason"]) == ("call-1", {"q": 1}, "tool_use")
+        lines = [line.decode().strip() for line in client.message(messages=messages, stream=True)]
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data")]
+        assert [line[7:] for line in lines if line.startswith("event")] == [event["type"] for event in events]
+        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+        assert [delta.get("text") or delta["partial_json"] for delta in deltas] == ["one", " two", '{"q": 1}']
+        assert events[0]["message"]["id"] != whole["id"], "clients take messages with one id for one message"
+        silent = json.load(client.message(messages=messages))
+        assert [block["type"] for block in silent["content"]] == ["tool_use"]
+        first, second, _ = (request.messages for request in server.requests)
+    assert first == [{"role": "user", "content": "hello"}]
+    assert [message["role"] for message in second] == ["user", "assistant", "tool", "user"]
+    assert [message["content"] for message in second] == ["hello", "I search", "tides", "go on"]
+    assert [call["id"] for call in second[1]["tool_calls"]] == ["0"]
+
+
+def test_a_request_of_the_responses_api_without_input_is_refused(connect):
+    with ModelServer() as server:
+        assert connect(server).respond().status == 400

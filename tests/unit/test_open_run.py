@@ -8,8 +8,7 @@ import pytest
 
 import stoppable
 from stoppable import sync
-from stoppable._core.node import RunNode
-from stoppable._core.sink import Sink
+from stoppable._core.node import RunNode, Sink
 from stoppable._engine.open_run import edge_around
 
 

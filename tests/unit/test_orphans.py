@@ -15,7 +15,7 @@ async def test_a_thread_is_seen():
     with pytest.raises(AssertionError, match="left behind"), no_orphans(within=0.01):
         thread.start()
     release.set()
-    thread.join(5)
+    thread.join(60)
 
 
 async def test_a_task_that_executes_a_run_is_seen():

@@ -146,7 +146,7 @@ async def test_the_warning_about_a_lost_thread_names_the_line_of_the_user(monkey
 def _in_a_bare_thread(function):
     thread = threading.Thread(target=function)
     thread.start()
-    thread.join(5)
+    thread.join(60)
 
 
 def test_a_boundary_on_a_thread_does_not_warn_without_live_runs():

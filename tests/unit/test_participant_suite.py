@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.participant_kinds import Tasks
 
 import stoppable
-from stoppable.testing import ParticipantContract, ParticipantSuite, Probe, Tasks
+from stoppable.testing import ParticipantContract, ParticipantSuite, Probe
 from stoppable.testing.scripts import Step, perform_blocking
 
 

@@ -7,17 +7,17 @@ import threading
 import time
 
 import pytest
+from tests.process_states import is_alive
 from tests.waiting import until
 
 import stoppable
 from stoppable import Limits, Policy
-from stoppable._engine.processes.calls import open_process, open_process_sync, run_process, run_process_sync
 from stoppable._engine.processes.command import Command
-from stoppable._engine.processes.group import ProcessGroup, live
-from stoppable._engine.processes.keeper import Force
+from stoppable._engine.processes.group import Force, ProcessGroup, live
 from stoppable._engine.processes.pipes import Pipes
+from stoppable._engine.processes.process import open_process, open_process_sync, run_process, run_process_sync
 
-from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left
+from .process_tools import STUBBORN, Flags, bearers, nothing_left
 
 _nothing_left = pytest.fixture(autouse=True)(nothing_left)
 
@@ -64,7 +64,7 @@ async def test_it_is_in_flight_under_its_own_name(flags):
     receipt = await handle.stop("immediate")
     assert set(receipt.in_flight) >= {"spawn:sleep", "spawn:build"}
     assert (await handle.outcome()).status == "stopped"
-    assert {node.fate for node in handle.run.receipt.nodes if node.name == "build"} == {"cancelled"}
+    assert {node.fate for node in handle.run.receipt.entries if node.name == "build"} == {"cancelled"}
 
 
 async def test_a_process_that_ended_is_in_flight_no_more():
@@ -119,7 +119,7 @@ async def test_a_process_that_ends_in_time_keeps_its_output(flags):
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.partial) == ("stopped", "signal", None)
     assert [(result.returncode, result.stdout) for result in results] == [(0, "finished\n")]
-    assert {node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"} == {"finished"}
+    assert {node.fate for node in handle.run.receipt.entries if node.kind == "spawn"} == {"finished"}
 
 
 async def test_a_process_that_does_not_end_in_time_gets_term_at_cancel(flags, clock):
@@ -181,7 +181,7 @@ async def test_one_that_ignores_term_is_killed_at_kill(flags, clock):
     clock.advance(0.1)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean, outcome.partial) == ("stopped", "kill", False, "so far\n")
-    assert {node.kind: node.fate for node in handle.run.receipt.nodes} == {"run": "stopped", "spawn": "killed"}
+    assert {node.kind: node.fate for node in handle.run.receipt.entries} == {"run": "stopped", "spawn": "killed"}
     assert not bearers(handle.id)
 
 
@@ -220,7 +220,7 @@ async def test_a_timeout_inside_a_run_passes_at_once_and_the_run_goes_on(flags):
     assert not bearers(handle.id)
 
 
-async def test_a_cancel_that_ends_the_run_leaves_it_stopping_until_the_processes_are_dead(flags):
+async def test_a_cancel_that_ends_the_run_leaves_it_stopping_until_the_processes_are_dead(flags, clock):
     runs = []
 
     async def agent():
@@ -235,6 +235,7 @@ async def test_a_cancel_that_ends_the_run_leaves_it_stopping_until_the_processes
         await task
     assert runs[0].status == "stopping"
     assert bearers(runs[0].id)
+    clock.advance(1)
     await until(lambda: runs[0].status == "stopped")
     assert not bearers(runs[0].id)
 
@@ -260,7 +261,7 @@ async def test_a_blocked_event_loop_holds_up_no_signal():
         async with await open_process(["sleep", "1000"]) as process:
             pids.append(process.pid)
             blocked = time.monotonic() + 20
-            while not is_dead(process.pid) and time.monotonic() < blocked:
+            while is_alive(process.pid) and time.monotonic() < blocked:
                 time.sleep(0.005)
             deaths.append(time.monotonic())
 
@@ -275,7 +276,7 @@ async def test_a_blocked_event_loop_holds_up_no_signal():
     presser.start()
     handles.append(await stoppable.spawn(agent))
     assert (await handles[0].outcome()).status == "stopped"
-    presser.join(5)
+    presser.join(60)
     assert deaths[0] - pressed[0] < 20
 
 
@@ -363,7 +364,7 @@ async def test_what_was_left_open_ends_with_the_run():
 
     handle = await stoppable.spawn(agent)
     pid = await handle.result()
-    await until(lambda: is_dead(pid) and not bearers(handle.id))
+    await until(lambda: not is_alive(pid) and not bearers(handle.id))
     await until(lambda: not live)
 
 

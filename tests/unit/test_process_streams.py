@@ -5,12 +5,13 @@ import signal
 import subprocess
 
 import pytest
+from tests.process_states import is_alive
 
 from stoppable import InvalidArgument
-from stoppable._engine.processes.calls import open_process, open_process_sync, run_process_sync
-from stoppable._engine.processes.errors import CommandNotFound
+from stoppable._engine.processes.command import CommandNotFound
+from stoppable._engine.processes.process import open_process, open_process_sync, run_process_sync
 
-from .process_tools import ESCAPED, is_dead, nothing_left
+from .process_tools import ESCAPED, nothing_left
 
 _nothing_left = pytest.fixture(autouse=True)(nothing_left)
 
@@ -35,15 +36,15 @@ async def test_leaving_the_block_ends_the_group():
     async with await open_process("sleep 1000 & echo $!; wait", shell=True) as process:
         child = int(await process.stdout.readline())
     assert process.returncode == -signal.SIGTERM
-    assert is_dead(process.pid)
-    assert is_dead(child)
+    assert not is_alive(process.pid)
+    assert not is_alive(child)
 
 
 async def test_an_error_in_the_block_ends_the_group_and_passes():
     with pytest.raises(ValueError, match="mine"):
         async with await open_process(["sleep", "1000"]) as process:
             raise ValueError("mine")
-    assert is_dead(process.pid)
+    assert not is_alive(process.pid)
 
 
 async def test_a_daemon_of_an_open_process_lives_until_the_block_is_left():
@@ -51,8 +52,8 @@ async def test_a_daemon_of_an_open_process_lives_until_the_block_is_left():
         daemon = int(await process.stdout.readline())
         assert await process.wait() == 0
         assert await process.stdout.read() == ""
-        assert not is_dead(daemon)
-    assert is_dead(daemon)
+        assert is_alive(daemon)
+    assert not is_alive(daemon)
 
 
 async def test_lines_are_iterated_and_a_last_one_without_newline_is_kept():
@@ -153,7 +154,7 @@ async def test_what_is_no_signal_is_refused_and_leaves_the_process_alone(signum)
 async def test_it_can_be_closed_without_a_block():
     process = await open_process(["sleep", "1000"])
     await process.aclose()
-    assert is_dead(process.pid)
+    assert not is_alive(process.pid)
     await process.aclose()
 
 
@@ -181,4 +182,4 @@ def test_the_blocking_twin_of_open_process():
         process.send_signal(signal.SIGINT)
     process = open_process_sync(["sleep", "1000"])
     process.close()
-    assert is_dead(process.pid)
+    assert not is_alive(process.pid)

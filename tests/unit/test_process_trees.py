@@ -9,19 +9,19 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from tests.process_states import is_alive, state
 from tests.waiting import until
 
 import stoppable
 from stoppable import Policy
-from stoppable._core.ids import new_id
+from stoppable._core.values import new_id
 from stoppable._engine.processes import table
-from stoppable._engine.processes.calls import open_process, run_process, run_process_sync
 from stoppable._engine.processes.command import Command
-from stoppable._engine.processes.group import ProcessGroup, live
-from stoppable._engine.processes.keeper import Keeper
+from stoppable._engine.processes.group import GroupThread, ProcessGroup, live
 from stoppable._engine.processes.pipes import Pipes
+from stoppable._engine.processes.process import open_process, run_process, run_process_sync
 
-from .process_tools import STUBBORN, Flags, bearers, is_dead, nothing_left, state
+from .process_tools import STUBBORN, Flags, bearers, nothing_left
 
 _nothing_left = pytest.fixture(autouse=True)(nothing_left)
 
@@ -167,7 +167,7 @@ async def test_a_stop_leaves_the_processes_of_other_runs_alone():
     await until(lambda: len(ready) == 3)
     await handles[1].stop("kill")
     assert (await handles[1].outcome()).status == "stopped"
-    assert sorted(is_dead(process.pid) for process in ready) == [False, False, True]
+    assert sorted(not is_alive(process.pid) for process in ready) == [False, False, True]
     for handle in handles:
         await handle.stop("kill")
         await handle.outcome()
@@ -200,7 +200,7 @@ def test_only_members_are_signalled():
     group_id = new_id()
     members = table.Members(group_id, session=2**22)
     with child("true") as finished:
-        finished.wait(5)
+        finished.wait(60)
         members.signal(finished.pid, signal.SIGKILL)
     for env in ({"OTHER": group_id}, {"STOPPABLE_GROUPS": f"x{group_id}"}, {}):
         with child("cat", env=env) as stranger:
@@ -223,7 +223,7 @@ def test_members_are_found_by_session_or_cookie_and_signalled(monkeypatch, missi
         members.session = leader.pid
         assert sorted(members.pids()) == sorted([bearer.pid, leader.pid])
         members.signal(bearer.pid, signal.SIGTERM)
-        assert bearer.wait(5) == -signal.SIGTERM
+        assert bearer.wait(60) == -signal.SIGTERM
         members.signal(leader.pid, signal.SIGTERM)
         os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
         assert members.pids() == []  # a zombie is dead
@@ -280,7 +280,7 @@ async def test_a_process_that_survives_kill_makes_the_run_lost_and_is_named(monk
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung) == ("lost", "lost")
     assert outcome.partial == "so far\n"
-    assert f"process group {group.pid} (echo)" in [node.name for node in handle.run.receipt.nodes]
+    assert f"process group {group.pid} (echo)" in [node.name for node in handle.run.receipt.entries]
     immortal.clear()
     await until(lambda: not live)
 
@@ -348,8 +348,8 @@ async def test_a_ctrl_c_while_the_keeper_starts_leaves_nothing(monkeypatch, paus
     await until(lambda: not live)
 
 
-async def test_a_keeper_that_comes_too_late_keeps_nothing(flags):
+async def test_a_thread_that_comes_too_late_starts_nothing(flags):
     group = ProcessGroup(Command.of(flags.up("started"), shell=True), ends_with_leader=True)
     assert group.claim()
-    Keeper(group, Pipes(stdin=None, stdout=None, stderr=None), {}).keep()
+    GroupThread(group, Pipes(stdin=None, stdout=None, stderr=None), {}).manage()
     assert not flags.is_up("started")

@@ -11,15 +11,16 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from tests.process_states import is_alive
 from tests.waiting import until
 
 from stoppable import InvalidArgument, StoppableError
-from stoppable._engine.processes import proc_files, table
-from stoppable._engine.processes.calls import open_process, open_process_sync, run_process
-from stoppable._engine.processes.errors import CommandNotFound, ProcessFailed, ProcessNotStarted
+from stoppable._engine.processes import table
+from stoppable._engine.processes.command import CommandNotFound, ProcessFailed, ProcessNotStarted
 from stoppable._engine.processes.group import live
+from stoppable._engine.processes.process import open_process, open_process_sync, run_process
 
-from .process_tools import ESCAPED, Flags, is_dead, nothing_left
+from .process_tools import ESCAPED, Flags, nothing_left
 
 _nothing_left = pytest.fixture(autouse=True)(nothing_left)
 
@@ -31,7 +32,7 @@ async def test_it_returns_what_the_process_wrote_and_how_it_ended():
     assert (result.returncode, result.stdout, result.stderr) == (7, "out\n", "err\n")
     assert result.pid > 0
     assert not result.truncated
-    assert is_dead(result.pid)
+    assert not is_alive(result.pid)
 
 
 async def test_a_shell_command_is_one_text():
@@ -98,7 +99,7 @@ async def test_output_over_the_limit_is_dropped_and_said_so():
 async def test_what_it_left_in_the_background_is_ended_with_it():
     """The child holds neither pipe, so nothing but its group ties it to the command."""
     result = await run_process("sleep 1000 > /dev/null 2>&1 & echo $!", shell=True)
-    assert is_dead(int(result.stdout))
+    assert not is_alive(int(result.stdout))
 
 
 async def test_what_a_background_child_writes_within_a_second_is_kept(clock):
@@ -191,7 +192,7 @@ async def test_an_unknown_option_is_a_type_error():
 HOST = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from stoppable._engine.processes.calls import open_process_sync, run_process_sync
+from stoppable._engine.processes.process import open_process_sync, run_process_sync
 command = "trap '' %s; echo $$ > {path}.new; mv {path}.new {path}; echo $$; while :; do sleep 0.01; done"
 """
 
@@ -215,7 +216,7 @@ def test_ctrl_c_in_a_blocking_wait_ends_the_group(tmp_path):
     with host("run_process_sync(command, shell=True)", tmp_path / "pid") as (process, pid):
         process.send_signal(signal.SIGINT)
         assert b"KeyboardInterrupt" in process.communicate(timeout=30)[1]
-        assert is_dead(pid)
+        assert not is_alive(pid)
 
 
 @pytest.mark.parametrize("signals", ["INT", "TERM"])
@@ -223,7 +224,7 @@ def test_an_interpreter_that_exits_ends_what_it_left_open(tmp_path, signals):
     code = "process = open_process_sync(command, shell=True); process.stdout.readline()"
     with host(code, tmp_path / "pid", signals) as (process, pid):
         assert process.communicate(timeout=30)[1] == b""
-        assert is_dead(pid)
+        assert not is_alive(pid)
 
 
 def test_a_forked_child_leaves_the_processes_of_its_parent_alone():
@@ -255,7 +256,7 @@ async def test_outside_a_run_one_that_ignores_term_is_killed_after_five_seconds(
         await until(lambda: next(iter(live))._timers)  # TERM was sent, and the KILL after it is set
         clock.advance(4.9)
         await asyncio.sleep(0.05)
-        assert not is_dead(process.pid)
+        assert is_alive(process.pid)
         clock.advance(0.2)
         await leaving
     assert process.returncode == -signal.SIGKILL
@@ -295,17 +296,17 @@ async def test_it_works_without_newer_system_calls(monkeypatch, missing):
     assert (await run_process("echo out; exit 3", shell=True)).returncode == 3
     async with await open_process(f"{ESCAPED} & sleep 1000", shell=True) as process:
         escaped = int(await process.stdout.readline())
-    assert is_dead(process.pid)
-    assert is_dead(escaped)
+    assert not is_alive(process.pid)
+    assert not is_alive(escaped)
 
 
 async def test_without_proc_the_group_is_still_ended(monkeypatch):
-    monkeypatch.setattr(proc_files, "PROC", "/nonexistent")
+    monkeypatch.setattr(table, "PROC", "/nonexistent")
     async with await open_process("sleep 1000 & echo $!; wait", shell=True) as process:
         child = int(await process.stdout.readline())
-    await until(lambda: is_dead(process.pid) and is_dead(child))
+    await until(lambda: not is_alive(process.pid) and not is_alive(child))
     result = await run_process("trap '' TERM; sleep 1000 > /dev/null 2>&1 & echo $!", shell=True)
-    await until(lambda: is_dead(int(result.stdout)))
+    await until(lambda: not is_alive(int(result.stdout)))
 
 
 async def test_a_child_that_somebody_else_reaped_has_an_unknown_code():
@@ -315,7 +316,7 @@ async def test_a_child_that_somebody_else_reaped_has_an_unknown_code():
         async with await open_process(f"{ESCAPED} &", shell=True) as process:
             escaped = int(await process.stdout.readline())
             assert await process.wait() == 255
-        await until(lambda: is_dead(escaped))
+        await until(lambda: not is_alive(escaped))
     finally:
         signal.signal(signal.SIGCHLD, previous)
 

@@ -2,9 +2,14 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import stoppable
+from stoppable import _api
 
 ROOT = Path(__file__).parents[2]
 BUILT_ON_IT = sorted(
@@ -29,3 +34,27 @@ def test_the_server_and_the_adapters_reach_behind_no_supervisor(path):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_no_document_shows_a_private_name(path):
     assert re.findall(r"stoppable\._\w+", path.read_text()) == []
+
+
+def test_every_public_name_is_there():
+    assert [name for name in stoppable.__all__ if not hasattr(stoppable, name)] == []
+    assert set(_api.__all__) < set(stoppable.__all__)
+
+
+SMALL_RUN = """
+import asyncio, sys
+import stoppable
+
+async def main():
+    await (await stoppable.spawn(asyncio.sleep, 0)).result()
+
+asyncio.run(main())
+print(*[name for name in sys.modules if name.startswith("stoppable.")])
+"""
+
+
+def test_a_run_without_a_supervisor_imports_none():
+    done = subprocess.run([sys.executable, "-c", SMALL_RUN], capture_output=True, text=True, check=True)
+    imported = done.stdout.split()
+    assert "stoppable._engine.agents" in imported
+    assert [name for name in imported if name.startswith(("stoppable.supervisor", "stoppable.records"))] == []

@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.process_states import is_alive
 from tests.waiting import until, wait_until
 
 import stoppable
 from stoppable._engine.processes import table
 
-from .process_tools import agent_of, is_dead
+from .process_tools import agent_of
 
 AGENTS = """
 import os, signal, subprocess, sys, time
@@ -98,7 +99,7 @@ async def test_a_process_that_hid_is_dead_when_the_run_is_stopped(agents, there,
     handle = await stoppable.spawn(getattr(agents, name), str(there), isolation="process", policy=policy)
     await until(there.exists, 60)
     pid = int(there.read_text())
-    since = table.started(pid)
+    since = table.start_time(pid)
     await handle.stop(mode)
     assert (await handle.outcome()).status == "stopped"
     assert not table.is_running(pid, since)
@@ -109,15 +110,15 @@ async def test_a_command_that_hid_is_killed_as_its_receipt_says(agents, there):
     await until(lambda: there.exists() and handle.run.in_flight, 60)
     await handle.stop("kill")
     await handle.outcome()
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "spawn"] == ["killed"]
-    assert is_dead(int(there.read_text()))
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "spawn"] == ["killed"]
+    assert not is_alive(int(there.read_text()))
 
 
 @pytest.mark.parametrize("name", HIDING)
 async def test_a_completed_agent_leaves_none_behind_either(agents, there, name):
     handle = await stoppable.spawn(getattr(agents, name), str(there), 0, isolation="process")
     assert (await handle.outcome()).status == "completed"
-    assert is_dead(int(there.read_text()))
+    assert not is_alive(int(there.read_text()))
 
 
 async def test_a_chain_of_processes_that_hide_is_ended(agents, there):
@@ -152,7 +153,7 @@ async def test_a_worker_that_is_killed_from_outside_leaves_none_behind(agents, t
     os.kill(agent_of(worker_of(handle)), signal.SIGKILL)
     outcome = await handle.outcome()
     assert (outcome.status, "SIGKILL" in str(outcome.error)) == ("failed", True)
-    assert is_dead(int(there.read_text()))
+    assert not is_alive(int(there.read_text()))
 
 
 async def test_a_signal_to_the_process_that_was_started_reaches_the_agent(agents, there):
@@ -191,7 +192,7 @@ def test_all_die_with_the_host(tmp_path, there):
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(source)]) as host:
         wait_until(there.exists, 60)
         pid = int(there.read_text())
-        since = table.started(pid)
+        since = table.start_time(pid)
         assert table.is_running(pid, since)
         host.kill()
     wait_until(lambda: not table.is_running(pid, since))

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from stoppable.cli import load
-from stoppable.server.agents import Registry
+from stoppable.cli import find_agent
+from stoppable.server.hosted_agents import Registry
 
 FRAMEWORK = """
 class Graph:
@@ -43,11 +43,11 @@ def framework(tmp_path, monkeypatch):
 
 
 def test_the_command_line_finds_them_by_their_attribute(framework):
-    (name, agent), *others = load.agents("toy_framework:graph").items()
+    (name, agent), *others = find_agent.agents("toy_framework:graph").items()
     assert (name, agent.value, others) == ("graph", framework.graph, [])
-    assert load.agent("toy_framework:graph").value is framework.graph
-    assert load.agents("toy_framework:several")["graph"].value is framework.several[0]
-    assert load.agents("toy_framework:by_name")["mine"].value is framework.by_name["mine"]
+    assert find_agent.agent("toy_framework:graph").value is framework.graph
+    assert find_agent.agents("toy_framework:several")["graph"].value is framework.several[0]
+    assert find_agent.agents("toy_framework:by_name")["mine"].value is framework.by_name["mine"]
 
 
 @pytest.mark.parametrize("make", [lambda one: one, lambda one: [one], lambda one: {"graph": one}])

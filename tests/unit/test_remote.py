@@ -79,7 +79,7 @@ async def remote():
 
 def told(receipt):
     """Return what a receipt says of the remote."""
-    return [node.fate for node in receipt.nodes if node.kind == "remote"]
+    return [node.fate for node in receipt.entries if node.kind == "remote"]
 
 
 async def started(remote, script, policy=None):
@@ -489,4 +489,4 @@ async def test_work_that_its_service_cannot_end_is_given_up_at_once():
     await handle.stop()
     async with asyncio.timeout(30):
         assert (await handle.outcome()).status == "lost"
-    assert [str(node.fate) for node in handle.run.receipt.nodes if node.kind == "remote"] == ["abandoned"]
+    assert [str(node.fate) for node in handle.run.receipt.entries if node.kind == "remote"] == ["abandoned"]

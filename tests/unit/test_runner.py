@@ -60,7 +60,7 @@ async def test_it_is_refused_inside_a_loop():
 
 
 def test_it_does_not_wait_for_a_generator_that_cannot_be_closed(monkeypatch):
-    monkeypatch.setattr("stoppable._engine.loops._CLOSING_SECONDS", 0.05)  # two seconds would be a slow test
+    monkeypatch.setattr("stoppable._engine.executors._CLOSING_SECONDS", 0.05)  # two seconds would be a slow test
     kept, returned = [], []
 
     async def never_closed():
@@ -75,7 +75,7 @@ def test_it_does_not_wait_for_a_generator_that_cannot_be_closed(monkeypatch):
 
     runner = threading.Thread(target=lambda: returned.append(stoppable.run(agent)), daemon=True)
     runner.start()
-    runner.join(10)
+    runner.join(60)
     assert returned == [1]
 
 
@@ -87,7 +87,7 @@ def test_it_runs_on_another_thread_without_the_button():
 
     thread = threading.Thread(target=lambda: results.append(stoppable.run(agent)))
     thread.start()
-    thread.join(5)
+    thread.join(60)
     assert results == ["value"]
 
 
@@ -207,7 +207,7 @@ def test_ctrl_c_climbs_and_is_never_swallowed(script, presses, expected):
         output, errors = process.communicate(timeout=30)
     finally:
         process.kill()
-        process.wait(5)
+        process.wait(60)
         process.stdout.close()
         process.stderr.close()
     lines += output.split("\n")[:-1]

@@ -8,9 +8,9 @@ import sys
 import pytest
 from tests.waiting import wait_until
 
-from stoppable._core.ids import new_id
-from stoppable._engine.processes import proc_files, table
-from stoppable._engine.processes.watch import Family
+from stoppable._core.values import new_id
+from stoppable._engine.processes import table
+from stoppable._engine.processes.adopted import Family
 
 
 class Chain:
@@ -51,14 +51,14 @@ def chain(members):
 
 def after_each_listing(monkeypatch, happens, among=None):
     """Let something happen whenever the processes have been listed, and before the first is looked at."""
-    listed = proc_files.listed
+    listed = table.list_pids
 
     def listed_and_then():
         pids = listed()
         happens()
         return [pid for pid in pids if among is None or pid in among]
 
-    monkeypatch.setattr(proc_files, "listed", listed_and_then)
+    monkeypatch.setattr(table, "list_pids", listed_and_then)
 
 
 @pytest.mark.parametrize("reap", [True, False], ids=["gone", "zombies"])
@@ -86,7 +86,7 @@ def test_strangers_that_end_after_each_listing_are_in_nobodys_way(members, monke
             os.kill(pid, signal.SIGKILL)
             wait_until(lambda: not table.is_running(pid, since[pid]))
 
-        since = {pid: table.started(pid) for pid in others}
+        since = {pid: table.start_time(pid) for pid in others}
         with monkeypatch.context() as patched:
             after_each_listing(patched, end_one, among={*others, parent.pid, os.getpid(), *table.ancestors()})
             assert members.pids() == []
@@ -98,7 +98,7 @@ def test_strangers_that_end_after_each_listing_are_in_nobodys_way(members, monke
 def test_a_search_in_which_the_pids_start_again_is_no_proof(members, monkeypatch):
     newest = iter(range(1000, 0, -1))
     with monkeypatch.context() as patched:
-        patched.setattr(proc_files, "last_pid", lambda: next(newest))
+        patched.setattr(table, "last_pid", lambda: next(newest))
         assert members.pids() == []
         assert not members.is_gone
     wait_until(lambda: members.pids() == [] and members.is_gone)
@@ -145,7 +145,7 @@ def test_the_environment_of_a_process_is_read_once(members, monkeypatch):
 def test_a_process_that_was_started_before_the_group_is_not_read_at_all(monkeypatch):
     with subprocess.Popen(["sleep", "60"]) as other:
         wait_until(lambda: table.look_at(other.pid).name == "sleep")
-        ticks = int(table.started(other.pid))
+        ticks = int(table.start_time(other.pid))
         wait_until(lambda: int(table.boot_clock() * table._TICKS) > ticks + 2)
         read, environ = [], table.environ
         monkeypatch.setattr(table, "environ", lambda pid: (read.append(pid), environ(pid))[1])
@@ -165,7 +165,7 @@ def test_a_child_without_the_cookie_is_ended_though_its_parent_dies_first():
     )
     child = int(parent.stdout.readline())
     wait_until(lambda: table.name(child) == "sleep")
-    since = table.started(child)
+    since = table.start_time(child)
     with parent:
         signal_one = family.signal
         order = []
@@ -218,4 +218,4 @@ over = True
 def test_a_search_beside_busy_threads_does_not_wait_for_each_process():
     """Each of the hundreds of calls would wait 5 ms or more for the interpreter, if it gave the interpreter away."""
     done = subprocess.run([sys.executable, "-c", _HANDOVERS], capture_output=True, text=True, timeout=120, check=True)
-    assert float(done.stdout) < 0.005 * 3 * len(proc_files.listed()) * 3  # at three calls for each process
+    assert float(done.stdout) < 0.005 * 3 * len(table.list_pids()) * 3  # at three calls for each process

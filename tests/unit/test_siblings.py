@@ -6,7 +6,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._engine import draining
+from stoppable._engine import waits
 
 
 class Client:
@@ -143,8 +143,8 @@ async def paid(client):
         await client.create()
 
 
-def waits():
-    return bool(draining._waiting)
+def a_branch_waits():
+    return bool(waits._waiting)
 
 
 async def stopped_with_a_call_in_flight(client, agent, **options):
@@ -164,13 +164,13 @@ async def test_the_call_of_a_sibling_finishes(together, meet):
             await together(paid(client), again(meet))
 
     handle = await stopped_with_a_call_in_flight(client, agent)
-    await until(waits)
+    await until(a_branch_waits)
     assert handle.status == "stopping"
     client.answered.set()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "signal", True)
     assert client.answers == ["answer"]
-    assert {node.fate for node in handle.run.receipt.nodes if node.name == "paid"} == {"finished"}
+    assert {node.fate for node in handle.run.receipt.entries if node.name == "paid"} == {"finished"}
 
 
 async def test_the_call_of_a_sibling_that_is_a_child_finishes():
@@ -180,7 +180,7 @@ async def test_the_call_of_a_sibling_that_is_a_child_finishes():
         await in_a_task_group(stoppable.call(paid, client), stoppable.call(again, meets_with_a_block))
 
     handle = await stopped_with_a_call_in_flight(client, agent)
-    await until(waits)
+    await until(a_branch_waits)
     client.answered.set()
     assert (await handle.outcome()).status == "stopped"
     assert client.answers == ["answer"]
@@ -201,7 +201,7 @@ async def test_the_call_of_a_sibling_on_a_thread_is_answered():
         await in_a_task_group(sibling(), again(meets_with_a_block))
 
     handle = await stopped_with_a_call_in_flight(client, agent)
-    await until(waits)
+    await until(a_branch_waits)
     client.answered.set()
     assert (await handle.outcome()).status == "stopped"
     assert client.answers == ["answer", "kept"]
@@ -231,7 +231,7 @@ async def test_a_tool_around_its_branches_is_not_waited_for():
     await handle.stop()
     async with asyncio.timeout(30):
         assert (await handle.outcome()).rung == "signal"
-    fates = {node.name: node.fate for node in handle.run.receipt.nodes if node.kind == "tool"}
+    fates = {node.name: node.fate for node in handle.run.receipt.entries if node.kind == "tool"}
     assert fates["outer"] == "closed"
     assert {fates["left"], fates["right"]} <= {"closed", "cancelled"}  # by the group around them, which saw one first
 
@@ -244,7 +244,7 @@ async def test_it_waits_no_longer_than_the_grace(escalates, clock):
         await in_a_task_group(paid(client), again(meets_with_a_block))
 
     handle = await stopped_with_a_call_in_flight(client, agent)
-    await until(waits)
+    await until(a_branch_waits)
     if escalates:
         await handle.stop("immediate")
     else:
@@ -252,7 +252,7 @@ async def test_it_waits_no_longer_than_the_grace(escalates, clock):
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung) == ("stopped", "cancel" if escalates else "interrupt")
     assert client.answers == []
-    assert not waits()
+    assert not a_branch_waits()
 
 
 async def test_a_cancel_from_outside_is_not_held_back():
@@ -272,7 +272,7 @@ async def test_a_cancel_from_outside_is_not_held_back():
         stoppable.current_run().stop()
         branch.cancel()
         await asyncio.gather(branch, return_exceptions=True)
-        seen.append((waiting.is_set(), waits(), sibling.done()))
+        seen.append((waiting.is_set(), a_branch_waits(), sibling.done()))
         client.answered.set()
         await sibling
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -55,3 +57,27 @@ async def test_the_error_of_a_child_shows_both_the_child_and_the_caller():
     assert "stoppable/_" not in cause
     assert "in calling\n" in last
     assert "raise RunFailed" in last, "an error of ours keeps the line that raised it"
+
+
+COLLECTED_MEANWHILE = """
+import gc, sys
+from stoppable._engine.source_lines import stacks_of_threads
+
+class Garbage:
+    def __init__(self):
+        self.cycle = self
+
+    def __del__(self):
+        sys._current_frames()  # needs the lock that Python 3.11 holds while it collects the stacks
+
+gc.set_threshold(1, 1, 1)
+for _ in range(200):
+    Garbage()
+    assert stacks_of_threads()
+assert gc.isenabled()
+"""
+
+
+def test_a_garbage_collection_does_not_block_the_look_at_all_threads():
+    done = subprocess.run([sys.executable, "-c", COLLECTED_MEANWHILE], timeout=60, check=False)
+    assert done.returncode == 0

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from stoppable.errors import StoreError
-from stoppable.stores.future import StoreFuture, settle
+from stoppable.stores.base import StoreFuture, settle
 
 SOON = 30.0
 

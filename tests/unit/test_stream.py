@@ -10,8 +10,8 @@ from tests.waiting import until
 
 import stoppable
 from stoppable._core.boundary import Boundary
-from stoppable._core.sink import Sink
-from stoppable._engine.streaming.stream import stream
+from stoppable._core.node import Sink
+from stoppable._engine.streams import stream
 
 from .stream_sources import SOURCES, Async, Blocking, Either, each, generator, settled
 
@@ -72,7 +72,7 @@ async def test_a_chunk_that_arrives_after_the_stop_is_kept_and_the_next_one_is_n
     arrives.set()
     outcome = await handle.outcome()
     assert (outcome.status, outcome.partial, received) == ("stopped", [0], [0])
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["closed"]
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "llm"] == ["closed"]
 
 
 @pytest.mark.parametrize("make", [Blocking, Async])
@@ -135,7 +135,7 @@ async def test_finish_lets_a_stream_that_has_begun_run_to_its_end(make):
     handle = await stoppable.spawn(agent)
     assert await handle.result() == [1, 2, 3, 4, 5]
     assert handle.run.receipt.too_late
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["finished"]
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "llm"] == ["finished"]
 
 
 @pytest.mark.parametrize("make", [Blocking, Async])
@@ -304,7 +304,7 @@ async def test_a_stream_that_other_code_is_closing_is_closed_when_the_run_ends()
     outcome = await handle.outcome()
     release.set()
     await asyncio.to_thread(closer.join)
-    fates = [(entry.kind, str(entry.fate)) for entry in handle.run.receipt.nodes if entry.kind == "llm"]
+    fates = [(entry.kind, str(entry.fate)) for entry in handle.run.receipt.entries if entry.kind == "llm"]
     assert (outcome.status, fates) == ("stopped", [("llm", "closed")])
 
 
@@ -327,6 +327,19 @@ async def test_a_stream_is_in_flight_from_its_first_step_to_its_end(make):
     assert seen == [[], ["llm:stream"], ["llm:stream"], []]
 
 
+@pytest.mark.parametrize("make", [Blocking, Async, Either])
+async def test_a_stream_is_listed_by_its_kind_and_name(make):
+    listed = []
+
+    async def agent():
+        async for _ in each(stream(make(), kind="tool", name="tail")):
+            listed.append(_in_flight(stoppable.current_run()))
+            break
+
+    await (await stoppable.spawn(agent)).outcome()
+    assert listed == [["tool:tail"]]
+
+
 def _in_flight(run):
     return [member.label for member in run.members or () if isinstance(member, Boundary)]
 
@@ -334,7 +347,7 @@ def _in_flight(run):
 async def test_whoever_records_the_run_is_told_when_a_stream_begins_and_ends():
     told = []
 
-    class Recorder(Sink):
+    class LogWriter(Sink):
         def entered(self, run, boundary):
             told.append(f"entered {boundary.label}")
 
@@ -342,7 +355,7 @@ async def test_whoever_records_the_run_is_told_when_a_stream_begins_and_ends():
             told.append(f"left {boundary.label}")
 
     async with stoppable.open_run("work") as run:
-        run.sink = Recorder()
+        run.sink = LogWriter()
         async for _ in stream(Async(limit=2)):
             told.append("chunk")
     assert told == ["entered llm:stream", "chunk", "chunk", "left llm:stream"]
@@ -391,7 +404,7 @@ async def test_a_run_that_waits_for_a_threads_last_chunk_ends_with_it():
     class Source(Blocking):
         def __next__(self):
             self.waits.set()
-            assert self._wake.wait(5), "nobody gave it a chunk"
+            assert self._wake.wait(60), "nobody gave it a chunk"
             return "chunk"
 
     source, chunks = Source(), []

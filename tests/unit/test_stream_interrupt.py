@@ -9,7 +9,7 @@ import types
 import pytest
 
 import stoppable
-from stoppable._engine.streaming.stream import stream
+from stoppable._engine.streams import stream
 
 from .stream_sources import DEADLINE, Async, Blocking, Either, each, generator, settled
 
@@ -48,7 +48,7 @@ async def test_a_task_that_waits_in_vain_is_interrupted_and_both_clean_ups_run_t
     assert (outcome.status, outcome.rung, outcome.clean) == ("stopped", "interrupt", True)
     assert (outcome.partial, cleaned) == ([1, 2], ["source", "agent"])
     assert seen == [(stoppable.AgentStopped, None)]
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["interrupted"]
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "llm"] == ["interrupted"]
 
 
 @pytest.mark.parametrize("turns_between", [0, 1, 5, 15])
@@ -114,7 +114,7 @@ async def test_a_thread_that_waits_in_vain_is_interrupted_by_closing_the_source(
         outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.partial) == ("stopped", "interrupt", [1, 2])
     assert (outcome.error, outcome.clean) == (None, True)
-    assert [node.fate for node in handle.run.receipt.nodes if node.kind == "llm"] == ["interrupted"]
+    assert [node.fate for node in handle.run.receipt.entries if node.kind == "llm"] == ["interrupted"]
 
 
 async def test_the_end_of_a_source_that_interrupt_closed_is_not_taken_for_a_regular_one():

@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import until
 
 import stoppable
-from stoppable._core.sink import Sink
+from stoppable._core.node import Sink
 
 
 async def test_a_call_on_a_thread_sees_the_token_and_its_answer_is_kept():
@@ -45,7 +45,7 @@ async def test_a_thread_that_a_cancel_left_behind_keeps_the_run_stopping_until_i
 
     def tool():
         started.set()
-        release.wait(5)
+        release.wait(60)
 
     async def agent():
         await stoppable.to_thread(tool)
@@ -65,7 +65,7 @@ async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_na
 
     def stuck():
         started.set()
-        release.wait(5)
+        release.wait(60)
         with pytest.raises(stoppable.AgentStopped):
             stoppable.check()
 
@@ -79,7 +79,7 @@ async def test_a_thread_that_never_returns_makes_the_run_lost_and_the_receipt_na
     await until(lambda: handle.run.body_end is not None)  # the task has gone, the thread has not
     clock.advance(7)
     assert (await handle.outcome()).status == "lost"
-    (abandoned,) = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
+    (abandoned,) = [node.name for node in handle.run.receipt.entries if node.kind == "participant"]
     assert "stoppable-thread" in abandoned
     assert "test_threads.py" in abandoned
     release.set()
@@ -107,7 +107,7 @@ async def test_an_agent_blocked_on_a_lock_is_lost_within_the_total_and_the_recei
     clock.advance(0.1)
     outcome = await handle.outcome()
     assert (outcome.status, outcome.rung, outcome.clean) == ("lost", "lost", False)
-    nodes = {node.kind: node for node in handle.run.receipt.nodes}
+    nodes = {node.kind: node for node in handle.run.receipt.entries}
     assert {node.fate for node in nodes.values()} == {"abandoned", "lost"}
     assert re.fullmatch(r"test_threads\.py:\d+ in wait_for_ever \(thread stoppable agent\)", nodes["participant"].name)
     innermost, outer = nodes["participant"].stack
@@ -140,7 +140,7 @@ def test_a_thread_that_hangs_for_ever_holds_up_neither_the_loop_nor_the_process(
                 await handle.stop()
                 outcome = await handle.outcome()
                 took = time.monotonic() - began
-                (stuck,) = [node.name for node in handle.run.receipt.nodes if node.kind == "participant"]
+                (stuck,) = [node.name for node in handle.run.receipt.entries if node.kind == "participant"]
                 print(outcome.status, 0.3 < took < 20, " in hang" in stuck)
                 print(await (await stoppable.spawn(asyncio.sleep, 0, "went on")).result())
             return time.monotonic()
@@ -330,7 +330,7 @@ def test_threads_work_in_a_forked_child():
 def test_runs_work_in_a_child_that_was_forked_while_another_thread_was_at_the_gate():
     source = """
         import os, signal, threading, stoppable
-        from stoppable._core.gate import lock
+        from stoppable._core.participants import lock
         held = threading.Event()
         def hold():
             with lock:

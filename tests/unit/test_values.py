@@ -11,8 +11,14 @@ import pytest
 from tests import worker_agents
 
 import stoppable
-from stoppable._engine.isolation.messages import Item, Line, Progress, Told
-from stoppable._engine.isolation.values import Values, checked
+from stoppable._engine.isolation.messages import (
+    Item,
+    MessageSocket,
+    PartialReported,
+    ProgressReported,
+    Values,
+    load_message,
+)
 
 
 class Exploit:
@@ -30,7 +36,7 @@ def lines():
     """Our end of a line, and the socket that an agent process has of it."""
     ours, theirs = socket.socketpair()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        line = Line(ours, process, Values.JSON)
+        line = MessageSocket(ours, process, Values.JSON)
         yield line, theirs
         line.close()
         theirs.close()
@@ -41,7 +47,9 @@ def send(theirs, packed, length=None):
     theirs.sendall(struct.pack("!Q", len(packed) if length is None else length) + packed)
 
 
-@pytest.mark.parametrize("hide", [lambda bad: bad, lambda bad: Told("run", bad, False), lambda bad: {"a": [bad]}])
+@pytest.mark.parametrize(
+    "hide", [lambda bad: bad, lambda bad: PartialReported("run", bad, False), lambda bad: {"a": [bad]}]
+)
 def test_a_message_that_would_execute_something_is_refused(lines, tmp_path, hide):
     line, theirs = lines
     send(theirs, pickle.dumps(hide(Exploit(tmp_path / "made"))))
@@ -50,10 +58,12 @@ def test_a_message_that_would_execute_something_is_refused(lines, tmp_path, hide
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("message", [Told("run", b"", False), Item(b""), Progress("run", "kind", b"")])
+@pytest.mark.parametrize(
+    "message", [PartialReported("run", b"", False), Item(b""), ProgressReported("run", "kind", b"")]
+)
 def test_a_value_that_would_is_refused_where_values_are_json(lines, tmp_path, message):
     line, theirs = lines
-    name = "data" if isinstance(message, Progress) else "value"
+    name = "data" if isinstance(message, ProgressReported) else "value"
     object.__setattr__(message, name, pickle.dumps(Exploit(tmp_path / "made")))
     send(theirs, pickle.dumps(message))
     with pytest.raises(ValueError, match="decode"):
@@ -64,7 +74,7 @@ def test_a_value_that_would_is_refused_where_values_are_json(lines, tmp_path, me
 @pytest.mark.parametrize("name", ["lock", "Sender", "os.system", "pickle"])
 def test_only_classes_of_messages_are_found(name):
     with pytest.raises((pickle.UnpicklingError, AttributeError)):
-        checked(b"cstoppable._engine.wire\n" + name.encode() + b"\n)R.")
+        load_message(b"cstoppable._engine.wire\n" + name.encode() + b"\n)R.")
 
 
 def test_a_message_without_end_is_the_end_of_the_line(lines):

@@ -9,9 +9,9 @@ import threading
 import pytest
 from tests.waiting import wait_until
 
-from stoppable._core.ids import new_id
+from stoppable._core.values import new_id
 from stoppable._engine.processes import table
-from stoppable._engine.processes.watch import Family, Watcher
+from stoppable._engine.processes.adopted import Family, Watcher
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_one_that_fails_is_logged_and_holds_up_no_other(watcher, caplog):
 
 _FORKS = """
 import os, subprocess, threading
-from stoppable._engine.processes.watch import watcher
+from stoppable._engine.processes.adopted import watcher
 
 def notices_an_end():
     process, ended = subprocess.Popen(["true"]), threading.Event()

@@ -13,7 +13,7 @@ import stoppable
 from stoppable import Supervisor
 from stoppable._core.node import RunNode
 from stoppable._engine.isolation import host
-from stoppable._engine.isolation.messages import Line
+from stoppable._engine.isolation.messages import MessageSocket
 
 AGENTS = """
 import asyncio, os, threading, time
@@ -148,7 +148,7 @@ async def test_a_chain_in_a_process_in_a_process_is_told_of_at_the_top(agents, t
     assert [run.name for run in deep.lineage()] == ["waits", "middle", "chain", "nested"]
     await handle.stop("graceful")
     await handle.outcome()
-    runs = {(node.name, node.fate) for node in handle.run.receipt.nodes if node.kind == "run"}
+    runs = {(node.name, node.fate) for node in handle.run.receipt.entries if node.kind == "run"}
     assert {name for name, _ in runs} == {"waits", "middle", "chain", "nested"}
     assert {deep.status, deep.parent.status, deep.parent.parent.status} == {"stopped"}
 
@@ -175,7 +175,7 @@ async def test_a_thread_that_hangs_inside_is_lost_and_the_process_goes_on(agents
         outcome = await handle.outcome()
     assert (outcome.status, outcome.result) == ("completed", "lost")
     assert hangs.outcome.status == "lost"
-    abandoned = [node.name for node in hangs.receipt.nodes if node.kind == "participant"]
+    abandoned = [node.name for node in hangs.receipt.entries if node.kind == "participant"]
     assert len(abandoned) == 1
     # Both climb the ladder; the first that comes to its end gives it up, and only the worker knows where it stands.
     assert "in hangs" in abandoned[0] or "hangs in agent process" in abandoned[0]
@@ -186,14 +186,14 @@ async def test_a_run_inside_that_is_given_up_before_the_death_of_its_process_was
 ):
     may_hear = threading.Event()
     may_hear.set()
-    receive = Line.receive
+    receive = MessageSocket.receive
 
     def hear(line):
         message = receive(line)
         may_hear.wait(30)
         return message
 
-    monkeypatch.setattr(Line, "receive", hear)
+    monkeypatch.setattr(MessageSocket, "receive", hear)
     async with stoppable.open_run("policy", policy=stoppable.Policy(kill=0.1)):
         handle = await stoppable.spawn(agents.with_one_that_hangs, str(tmp_path), isolation="process")
         await until(lambda: (tmp_path / "hung").exists() and "hangs" in below(handle.run))
@@ -206,7 +206,7 @@ async def test_a_run_inside_that_is_given_up_before_the_death_of_its_process_was
         may_hear.set()
         assert (await handle.outcome()).status == "failed"
     assert outcome.status == "lost"
-    [named] = [node.name for node in hangs.receipt.nodes if node.kind == "participant"]
+    [named] = [node.name for node in hangs.receipt.entries if node.kind == "participant"]
     assert "hangs in agent process" in named
 
 
@@ -217,7 +217,7 @@ async def test_a_kill_of_the_worker_is_a_kill_of_what_was_in_flight_inside(agent
     await handle.stop("kill")
     assert (await handle.outcome()).rung == "kill"
     assert {(run.outcome.status, run.outcome.clean) for run in inner.values()} == {("stopped", False)}
-    [fate] = [node.fate for node in handle.run.receipt.nodes if (node.kind, node.name) == ("tool", "deep")]
+    [fate] = [node.fate for node in handle.run.receipt.entries if (node.kind, node.name) == ("tool", "deep")]
     assert fate == "killed"
 
 
@@ -228,7 +228,7 @@ async def test_a_remote_of_a_worker_that_was_killed_is_unreachable(agents, tmp_p
     await handle.stop("kill")
     assert (await handle.outcome()).status == "lost"
     receipt = await handle.receipt()
-    assert [node.fate for node in receipt.nodes if node.kind == "remote"] == ["unreachable"]
+    assert [node.fate for node in receipt.entries if node.kind == "remote"] == ["unreachable"]
 
 
 async def test_the_word_of_a_remote_inside_a_worker_counts(agents, tmp_path):
@@ -237,7 +237,7 @@ async def test_the_word_of_a_remote_inside_a_worker_counts(agents, tmp_path):
     await handle.stop("immediate")
     assert (await handle.outcome()).status == "stopped"
     receipt = await handle.receipt()
-    assert [node.fate for node in receipt.nodes if node.kind == "remote"] == ["cancelled"]
+    assert [node.fate for node in receipt.entries if node.kind == "remote"] == ["cancelled"]
 
 
 async def test_a_worker_that_dies_leaves_its_inner_runs_failed(agents, tmp_path):
@@ -252,7 +252,7 @@ async def test_what_inner_runs_return_and_raise_cannot_harm_the_outer_one(agents
     """Nobody here awaits it: what cannot be sent is said so, and its status is what it was."""
     seen = {}
 
-    class Told(stoppable._core.sink.Sink):
+    class Told(stoppable._core.node.Sink):
         def ended(self, run):
             seen[run.name] = run.outcome
 
@@ -295,5 +295,5 @@ async def test_a_stop_that_comes_when_the_worker_has_gone_is_acknowledged(agents
     late = stoppable._core.stop.Stop(handle.run, stoppable.Mode.KILL, stoppable.Reason())
     worker.tell(late)
     assert late.acknowledged_at is not None
-    assert not worker._told
+    assert not worker._sent_stops
     assert time.monotonic() >= late.acknowledged_at

@@ -13,7 +13,7 @@ from tests import worker_agents
 from tests.waiting import until
 
 import stoppable
-from stoppable._core.sink import Sink
+from stoppable._core.node import Sink
 from stoppable._engine.isolation.messages import LIMIT
 from stoppable._engine.processes.table import Members
 
@@ -386,11 +386,11 @@ async def test_the_receipt_tells_of_runs_inside_the_worker(agents, tmp_path):
     receipt = await handle.stop("kill")
     assert receipt.in_flight == ("tool:deep",)
     await handle.outcome()
-    assert ("tool", "deep", "killed") in [(node.kind, node.name, node.fate) for node in handle.run.receipt.nodes] or (
+    assert ("tool", "deep", "killed") in [(node.kind, node.name, node.fate) for node in handle.run.receipt.entries] or (
         "tool",
         "deep",
         "abandoned",
-    ) in [(node.kind, node.name, node.fate) for node in handle.run.receipt.nodes]
+    ) in [(node.kind, node.name, node.fate) for node in handle.run.receipt.entries]
 
 
 @pytest.mark.parametrize("mode", ["kill", "graceful"])
@@ -433,13 +433,13 @@ def test_workers_die_by_themselves_when_their_parent_is_killed(tmp_path):
         members._since = 0  # they were started before this
         assert len(members.pids()) >= 4
         parent.kill()
-        parent.wait(5)
+        parent.wait(60)
         while members.pids() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert members.pids() == []
     finally:
         parent.kill()
-        parent.wait(5)
+        parent.wait(60)
         parent.stdout.close()
 
 

@@ -33,7 +33,7 @@ def error_of(record: RunRecord) -> str | None:
     if record.status is Status.STOPPED:
         return f"AgentStopped: {outcome.reason}"
     if record.status is Status.LOST:
-        nodes = () if record.receipt is None else record.receipt.nodes
+        nodes = () if record.receipt is None else record.receipt.entries
         alive = [node.name for node in nodes if node.fate in {"abandoned", "unreachable"}]
         return f"StopUnconfirmed: may still be running: {', '.join(alive) or record.name}"
     return None if outcome.error is None else f"{outcome.error.type}: {outcome.error.message}"

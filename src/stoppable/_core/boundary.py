@@ -11,13 +11,12 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackTyp
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from stoppable._core import clock, context, participants
-from stoppable._core.callables import behind, code_of
 from stoppable._core.context import FORKED, OUTSIDE, RunContext
-from stoppable._core.fate import fate_of
-from stoppable._core.gate import Member, Role
 from stoppable._core.node import RunNode
+from stoppable._core.participants import Member, Role, code_of, unwrap_partial
 from stoppable._core.shield import shielded
-from stoppable._core.state import Fate
+from stoppable._core.stop import fate_of
+from stoppable._core.values import Fate
 from stoppable.errors import AgentStopped, InvalidArgument
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,13 +24,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LOOKED_AT = 64  # members to search at most: the innermost boundary is among the last that entered
 _get = context.current.get  # bound once, because every check calls it
 _coarse = clock.coarse
+_executing = participants.executing
 
 
 def should_stop() -> bool:
     """Return whether the current run was stopped; True counts as noticing the stop (delivery)."""
     scope = _get()
-    if scope is OUTSIDE or scope is FORKED:
-        _look_outside(scope, "should_stop()")
+    if scope is OUTSIDE:  # no other comparison: it would cost a third of an empty call
+        if _executing and not _warned:
+            _look_outside(scope, "should_stop()")
+        return False
     scope.checked_at = _coarse.now
     return scope.closed and scope.answer_should_stop()
 
@@ -41,7 +43,7 @@ def check() -> None:
     scope = _get()
     if type(scope) is RunNode:
         scope.checked_at = _coarse.now
-        participants.join(scope)
+        participants.engine.join(scope)
     elif (run := scope.run_here()) is not None:
         run.checked_at = _coarse.now
         _join_in_shield(scope, run)
@@ -52,7 +54,7 @@ def check() -> None:
 
 
 def _join_in_shield(scope: RunContext, run: RunNode) -> participants.Participant | None:
-    holder = participants.join(run)
+    holder = participants.engine.join(run)
     if holder is not None and isinstance(scope, shielded):
         scope._protect(holder)  # CANCEL also waits for a task that was started in the shield
     return holder
@@ -110,11 +112,11 @@ class Boundary(Member):
     def __enter__(self) -> Self:
         run = _get()
         if type(run) is not RunNode or self._run is not None:
-            return self._enter_elsewhere(run)
+            return self._enter_slowly(run)
         main = run.main
-        if main is None or not main.thread._is_owned() or main.task is not participants.current_task(main.loop):
+        if main is None or not main.thread._is_owned() or main.task is not participants.engine.current_task(main.loop):
             # The rare case: nearly always the run's own task enters, which is recognized without a call.
-            main = participants.join(run)
+            main = participants.engine.join(run)
         self._run = run
         self.holder = main
         members = run.members
@@ -124,7 +126,7 @@ class Boundary(Member):
             run.checked_at = _coarse.now
         members[self] = True  # published first, then checked
         if run.closed or run.budget is not None or run.sink is not None:
-            self._published(run, run)
+            self._after_publishing(run, run)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -144,50 +146,19 @@ class Boundary(Member):
             if run.sink is not None:
                 run.sink.left(run, self)
 
-    # The same methods as coroutines: calling the sync ones would cost a tenth of an `async with`. Only the run's own
-    # code uses them, so they are always a look.
-
     async def __aenter__(self) -> Self:
-        run = _get()
-        if type(run) is not RunNode or self._run is not None:
-            return self._enter_elsewhere(run)
-        main = run.main
-        if main is None or not main.thread._is_owned() or main.task is not participants.current_task(main.loop):
-            main = participants.join(run)
-        self._run = run
-        self.holder = main
-        members = run.members
-        if members is None:
-            members = run.make_members()
-        run.checked_at = _coarse.now
-        members[self] = True
-        if run.closed or run.budget is not None or run.sink is not None:
-            try:
-                self._published(run, run)
-            except AgentStopped:
-                await participants.hold_back()
-                raise
-        return self
+        try:
+            return self.__enter__()
+        except AgentStopped:
+            await participants.engine.hold_back()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        run = self._run
-        if run is not None:
-            self._run = None
-            run.checked_at = _coarse.now
-            if run.closed:
-                if error is not None and self._goes_on(run):
-                    return
-                self._note_fate(run, kind, error)
-            # A boundary that was entered is one of the members, so the dict exists.
-            del run.members[self]  # type: ignore[union-attr]
-            if run.closed:
-                self._leave_closed(run, kind, error)
-            if run.sink is not None:
-                run.sink.left(run, self)
+        self.__exit__(kind, error, tb)
 
-    def _enter_elsewhere(self, scope: RunContext) -> Self:
+    def _enter_slowly(self, scope: RunContext) -> Self:
         """Enter in a shield, which is allowed after the stop, or outside any run, which does nothing."""
         if self._run is not None:
             raise InvalidArgument(f"{self!r} is already entered: call boundary(…) again for each `with`")
@@ -198,12 +169,12 @@ class Boundary(Member):
                 run.checked_at = _coarse.now
             self.holder = _join_in_shield(scope, run)
             run.admit(self)
-            self._published(run, scope)
+            self._after_publishing(run, scope)
         else:
             _look_outside(scope, f"boundary {self.label!r}")
         return self
 
-    def _published(self, run: RunNode, scope: RunContext) -> None:
+    def _after_publishing(self, run: RunNode, scope: RunContext) -> None:
         """Count the boundary; withdraw it if the gate is closed, otherwise report it."""
         self._pass(run, scope)
         if run.sink is not None:
@@ -252,13 +223,13 @@ class Boundary(Member):
         run.withdraw(self)
         self._fate = Fate.SKIPPED
 
-    def enter_unpaid(self, scope: RunContext) -> bool:
+    def enter_uncounted(self, scope: RunContext) -> bool:
         """Enter the gate without counting against a limit: the call that made it was counted. False if stopped."""
         run = scope.run_here()
         if run is None:
             return True
         self._run = run
-        self.holder = participants.join(run)
+        self.holder = participants.engine.join(run)
         if self.holder is not None and isinstance(scope, shielded):
             scope._protect(self.holder)
         run.admit(self)
@@ -273,35 +244,35 @@ class Boundary(Member):
             run.sink.entered(run, self)
         return True
 
-    def _take_up(self) -> None:
+    def _resume_here(self) -> None:
         """Continue a stream in the task, thread and run that read it now."""
         scope = _get()
         run = self._run
         if run is not scope.run_here():
             if run is not None:
                 self.__exit__(None, None, None)  # that run may have ended: no stop would find the stream there
-            if not self.enter_unpaid(scope):
+            if not self.enter_uncounted(scope):
                 scope.raise_stopped()
         elif run is not None:
-            self.holder = participants.join(run)
+            self.holder = participants.engine.join(run)
         check()
 
     def __call__(self, function: F) -> F:
         """Make every call of a function a boundary; its name defaults to the function's qualified name."""
         if not callable(function):
             raise InvalidArgument(f"{function!r} is not a function: use @boundary(kind, name) above a function")
-        inner = behind(function)
+        inner = unwrap_partial(function)
         name = self.name or getattr(inner, "__qualname__", None) or type(inner).__qualname__
         return cast("F", functools.wraps(function)(_decorated(self.kind, name, function)))
 
 
 def innermost(run: RunNode) -> Boundary | None:
     """Return the boundary that the calling code is in, or that the code which waits for it is in."""
-    here = participants.join(run)
-    found = _innermost_of(here, run)
-    if found is None and here is not None:
-        found = next(filter(None, (_innermost_of(other, run) for other in here.awaiters())), None)
-    return found
+    here = participants.engine.join(run)
+    entry = _innermost_of(here, run)
+    if entry is None and here is not None:
+        entry = next(filter(None, (_innermost_of(other, run) for other in here.awaiters())), None)
+    return entry
 
 
 def _innermost_of(holder: participants.Participant | None, run: RunNode) -> Boundary | None:
@@ -324,7 +295,7 @@ class LibraryBoundary(Boundary):
         self._run = None
 
 
-class _Unpaid(Boundary):
+class _Uncounted(Boundary):
     """The boundary around a coroutine or stream that a decorated call returned; the call itself was counted."""
 
     __slots__ = ()
@@ -336,7 +307,7 @@ class _Unpaid(Boundary):
 
     def __enter__(self) -> Self:
         scope = _get()
-        if not self.enter_unpaid(scope):
+        if not self.enter_uncounted(scope):
             scope.raise_stopped()
         return self
 
@@ -370,7 +341,7 @@ def _async_iteration(kind: str, name: str, function: Callable[..., Any], make: _
                     except BaseException as error:  # raised by the consumer, such as a context manager's block
                         chunk = await chunks.athrow(error)
                     else:
-                        entry._take_up()
+                        entry._resume_here()
                         chunk = await chunks.asend(sent)
             except StopAsyncIteration:
                 pass
@@ -395,7 +366,7 @@ def _iteration(kind: str, name: str, function: Callable[..., Any], make: _Make =
                     except BaseException as error:
                         chunk = chunks.throw(error)
                     else:
-                        entry._take_up()
+                        entry._resume_here()
                         chunk = chunks.send(sent)
             except StopIteration as end:
                 return end.value
@@ -411,7 +382,7 @@ def _async_call(kind: str, name: str, function: Callable[..., Any], make: _Make 
         try:
             entry.__enter__()
         except AgentStopped:
-            await participants.hold_back()
+            await participants.engine.hold_back()
             raise
         try:
             result = await function(*args, **kwargs)
@@ -441,17 +412,17 @@ def _call(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., A
     return call
 
 
-async def _awaited(kind: str, name: str, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+async def _await_result(kind: str, name: str, coroutine: CoroutineType[Any, Any, Any]) -> Any:
     try:
-        return await _async_call(kind, name, lambda: coroutine, _Unpaid)()
+        return await _async_call(kind, name, lambda: coroutine, _Uncounted)()
     finally:
         coroutine.close()  # in case the gate is closed and it was not awaited
 
 
 _RETURNED: dict[type, Callable[[str, str, Any], Any]] = {
-    CoroutineType: _awaited,
-    GeneratorType: lambda kind, name, result: _iteration(kind, name, lambda: result, _Unpaid)(),
-    AsyncGeneratorType: lambda kind, name, result: _async_iteration(kind, name, lambda: result, _Unpaid)(),
+    CoroutineType: _await_result,
+    GeneratorType: lambda kind, name, result: _iteration(kind, name, lambda: result, _Uncounted)(),
+    AsyncGeneratorType: lambda kind, name, result: _async_iteration(kind, name, lambda: result, _Uncounted)(),
 }
 
 
@@ -464,12 +435,12 @@ def _look_outside(scope: RunContext, what: str) -> None:
     if _warned:
         return
     if scope is FORKED:
-        told = (
+        message = (
             f"{what} was called in a process that was forked inside a run: a fork has no run, and no stop reaches it. "
             "Start an agent with isolation='process' instead, or a command with stoppable.run_process()"
         )
-    elif scope is OUTSIDE and participants.is_worker_thread():
-        told = (
+    elif scope is OUTSIDE and participants.engine.is_worker_thread():
+        message = (
             f"{what} was called on a thread that belongs to no run while runs are live: no stop reaches it. Start the "
             "thread with stoppable.to_thread() or wrap the function with stoppable.bind(); if it is meant to outlive "
             "the run, use stoppable.detached()"
@@ -480,4 +451,7 @@ def _look_outside(scope: RunContext, what: str) -> None:
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("stoppable."):
         frame, level = frame.f_back, level + 1  # the warning names the calling line outside of stoppable
-    warnings.warn(told, RuntimeWarning, stacklevel=level)
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
+
+
+FORKED.on_check = lambda: _look_outside(FORKED, "should_stop()")

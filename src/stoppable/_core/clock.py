@@ -15,12 +15,7 @@ class Coarse:
     __slots__ = ("now",)
 
     def __init__(self) -> None:
-        self.update()
-
-    def update(self) -> float:
-        """Read the clock, and return the exact time."""
         self.now: float = now()
-        return self.now
 
 
 COARSE_SECONDS = 0.25
@@ -31,5 +26,5 @@ def use(tell: Callable[[], float]) -> Callable[[], float]:
     """Replace the clock and return the previous one."""
     global now
     previous, now = now, tell
-    coarse.update()
+    coarse.now = now()
     return previous

@@ -11,13 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from stoppable._core import context, participants
-from stoppable._core.callables import code_of
-from stoppable._core.gate import Member, Role
+from stoppable._core.participants import Member, Role, code_of
 from stoppable.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from stoppable._core.node import RunNode
-    from stoppable._core.outcome import Outcome
+    from stoppable._core.values import Outcome
 
 _logger = logging.getLogger("stoppable")
 
@@ -81,11 +80,12 @@ class Callback(Hook):
 class UserHook(Callback):
     """A hook that calls a user's function, which may raise or hang."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_delivers")
 
-    def __init__(self, run: RunNode, moment: Moment, function: Callable[[], object]) -> None:
+    def __init__(self, run: RunNode, moment: Moment, function: Callable[[], object], *, delivers: bool = False) -> None:
         super().__init__(run, moment, function)
         self._context = contextvars.copy_context()
+        self._delivers = delivers
 
     def call(self) -> None:
         """Call it in the context where it was registered; errors are logged, so that other hooks are still called."""
@@ -98,12 +98,18 @@ class UserHook(Callback):
     @classmethod
     def call_all(cls, hooks: Sequence[Hook]) -> None:
         """Call hooks on separate threads: a hook may hang, and must not block anything else."""
-        participants.dispatch(hooks)
+        participants.engine.dispatch(hooks)
 
     def _call_detached(self) -> None:
         # A hook cleans up after the run; its boundaries must not raise because the run is stopped.
         context.current.set(context.DETACHED)
+        if self._delivers:
+            self.run.deliver(raised=True)
         self._function()
+
+
+stops_under_way: dict[object, bool] = {}
+"""Stops that have marked their runs, and have not called the hooks yet: the process may be about to end meanwhile."""
 
 
 def call_hooks(hooks: Sequence[Hook]) -> None:
@@ -153,13 +159,17 @@ def _outcome_of(run: RunNode) -> Outcome[Any]:
     return run.outcome
 
 
-def on_stop(callback: Callable[[], object]) -> Hook | NoHook:
+def on_stop(callback: Callable[[], object], *, delivers: bool = False) -> Hook | NoHook:
     """Call ``callback`` when the current run is stopped; at once if it already was (G12).
 
     It is called on a separate thread, with the context variables of the code that registered it. An async function runs
-    as a task on the event loop on which it was registered. The run does not wait for it.
+    as a task on the event loop on which it was registered. The run does not wait for it; the end of the process does,
+    for a second at most.
+
+    With ``delivers=True`` the run has noticed the stop when the callback is called, so it ends as ``stopped`` even if
+    its function then returns a value: for a callback that is the cancel of a framework, which ends by returning.
     """
-    return _user_hook(Moment.STOP, callback)
+    return _user_hook(Moment.STOP, callback, delivers=delivers)
 
 
 def on_interrupt(callback: Callable[[], object]) -> Hook | NoHook:
@@ -180,15 +190,15 @@ def on_end(callback: Callable[[Outcome[Any]], object]) -> Hook | NoHook:
     if run is None:
         return NoHook()
     hook = EndHook(run, _plain(callback))
-    run.when_ended(hook.due)
+    run.when_ended(hook.due, first=True)  # before code that waits for the run, which may end the process
     return hook
 
 
-def _user_hook(moment: Moment, callback: Callable[[], object]) -> Hook | NoHook:
+def _user_hook(moment: Moment, callback: Callable[[], object], *, delivers: bool = False) -> Hook | NoHook:
     run = _run_for(callback)
     if run is None:
         return NoHook()
-    hook = UserHook(run, moment, _plain(callback))
+    hook = UserHook(run, moment, _plain(callback), delivers=delivers)
     run.add_hook(hook)
     return hook
 
@@ -200,4 +210,4 @@ def _run_for(callback: Callable[..., object]) -> RunNode | None:
 
 
 def _plain(callback: Callable[..., object]) -> Callable[..., object]:
-    return participants.in_loop(callback) if inspect.iscoroutinefunction(code_of(callback)) else callback
+    return participants.engine.in_loop(callback) if inspect.iscoroutinefunction(code_of(callback)) else callback

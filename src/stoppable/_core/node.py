@@ -1,34 +1,83 @@
-"""The node behind a run: one node of the tree, with everything that can happen to it.
+"""A run: its place in the tree, its gate, its stops, what it reports to the layers above, and how it ends.
+
+Entering the gate takes no lock. A new member first publishes itself among the members and then reads ``closed``; a stop
+first sets ``closed`` and then takes the snapshot. So either the new member sees the flag, or the snapshot contains the
+member, and nothing enters unseen (G1). Adding a key to a dict, popping it and copying the keys are atomic in CPython;
+popping a member claims it, and exactly one caller succeeds.
+
+Everything rarer (a stop, its delivery, the end of a run) happens under ``lock``: one for the process, held for a few
+lines, never while calling out. It is re-entrant because a signal handler may stop a run while it interrupts a thread
+that holds it. Python runs signal handlers only at calls and at the top of loops, so a test and the assignment after it
+are one step to them.
 
 Names without an underscore are for the rest of the library; users see those of ``Run`` only.
 """
-# Plain attributes implement the read-only properties of Run, because they are faster to read; pyright rejects that.
-# pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Never
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
-from stoppable._core import clock, participants, receipt
-from stoppable._core.budget import Budget
-from stoppable._core.gate import Member, Role, lock
-from stoppable._core.hooks import Hook, Moment, call_hooks
-from stoppable._core.ids import new_id
-from stoppable._core.outcome import Outcome
-from stoppable._core.partial import Partial
-from stoppable._core.participants import Participant
-from stoppable._core.policy import Limits, Policy, seconds
-from stoppable._core.reach import Abandoned
-from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.run import Run
-from stoppable._core.sink import Sink
-from stoppable._core.state import Mode, Rung, Status
-from stoppable._core.stop import CHANGES, Answer, Due, Receipt, Stop
-from stoppable._core.token import Token
-from stoppable._core.tree import Awaited
+from stoppable._core import clock, context, participants
+from stoppable._core.context import Token
+from stoppable._core.hooks import Hook, Moment, call_hooks, stops_under_way
+from stoppable._core.participants import Member, Participant, Role, lock
+from stoppable._core.run import Budget, Partial, Run
+from stoppable._core.stop import CHANGES, Abandoned, Answer, Notifications, Receipt, Stop, write_receipt
+from stoppable._core.values import Limits, Mode, Outcome, Policy, Reason, ReasonKind, Rung, Status, new_id, seconds
 from stoppable.errors import AgentStopped
+
+if TYPE_CHECKING:
+    from stoppable._core.boundary import Boundary
+
+
+M = TypeVar("M", bound=Member)
+
+
+class Sink:
+    """Receives the reports of a run and its subtree, from the run's code: must return at once and not raise."""
+
+    __slots__ = ()
+
+    def began(self, run: RunNode) -> None:
+        """Record that the body of a run begins; it may be a child that was not reported before."""
+
+    def stopping(self, stop: Stop) -> None:
+        """Record that a run was stopped; may be called in a signal handler."""
+
+    def ended(self, run: RunNode) -> None:
+        """Record that a run has its outcome; called before waiting callers are woken. It may never have begun."""
+
+    def died(self, run: RunNode) -> None:
+        """Record that nothing is left of a lost run; may be called more than once."""
+
+    def entered(self, run: RunNode, boundary: Boundary) -> None:
+        """Record that a boundary was entered."""
+
+    def left(self, run: RunNode, boundary: Boundary) -> None:
+        """Record that a boundary was left."""
+
+    def partial(self, run: RunNode, value: object, *, appended: bool) -> None:
+        """Record that the partial of the run was replaced by a value, or extended by it."""
+
+    def annotated(self, run: RunNode, metadata: dict[str, object]) -> None:
+        """Record facts about the run, which replace those of the same names."""
+
+    def event(self, run: RunNode, kind: str, data: dict[str, object]) -> None:
+        """Record progress of the run."""
+
+
+def emit(kind: str, /, **data: object) -> None:
+    """Report progress of the current run as an event."""
+    run = context.current_node()
+    if run is not None and run.sink is not None:
+        run.sink.event(run, kind, data)
+
+
+# Plain attributes implement the read-only properties of Run, because they are faster to read; pyright rejects that.
+# pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
+
 
 # Bound once: before 3.12, reading an enum member is slower than the call it is passed to.
 _PENDING, _RUNNING, _STOPPING = Status.PENDING, Status.RUNNING, Status.STOPPING
@@ -43,28 +92,39 @@ _ACCEPTED = Answer.ACCEPTED
 _MOST_UNGUARDED = 20
 
 
-class RunNode(Awaited, Run):
+class RunNode(Run):
     """The node behind a run, with the state and methods that the engine needs."""
 
     __slots__ = (
         "__weakref__",
         "_clean",
         "_later",
+        "_metadata",
+        "_next",
+        "_on_end",
+        "_previous",
         "body_end",
         "budget",
         "checked_at",
         "climbs",
+        "closed",
         "delivered_at",
+        "first_child",
+        "first_stop",
         "id",
         "labels",
         "library_threads",
         "main",
+        "members",
         "name",
         "noticed",
+        "outcome",
         "owner",
+        "parent",
         "policy",
         "recorded",
         "rung",
+        "sink",
         "started_at",
         "unguarded",
         "was_blind",
@@ -87,21 +147,20 @@ class RunNode(Awaited, Run):
         self.parent: RunNode | None = parent
         self.started_at: float | None = None
         self.closed: bool = False
-        self.members: dict[Member, bool] | None = None
+        self.members: dict[Member, bool] | None = None  # created for the first: most runs of a large tree have none
         self.first_child: RunNode | None = None
-        self._next = self._previous = None
+        self._next: RunNode | None = None  # the sibling after it
+        self._previous: RunNode | None = None  # the sibling before it; None without a parent
         self.main: Participant | None = None
         self.recorded: Partial | None = None
-        self.first_stop: Stop | None = None
-        self._metadata = None
+        self.first_stop: Stop | None = None  # the one whose reason counts
+        self._metadata: dict[str, object] | None = None  # created for the first fact: most runs have none
         self._later: list[Stop] | None = None
         self.delivered_at: float | None = None
-        self.checked_at: float = (
-            -math.inf
-        )  # when its code last reached a boundary, a check, ``should_stop()`` or a child
-        self.noticed: bool = (
-            False  # its code has noticed the stop, by AgentStopped or should_stop(), and may be unwinding
-        )
+        # When its code last reached a boundary, a check, ``should_stop()`` or a child.
+        self.checked_at: float = -math.inf
+        # Whether its code has noticed the stop, by AgentStopped or should_stop(), and may be unwinding.
+        self.noticed: bool = False
         self._clean: bool | None = True  # False once force has cut a clean-up, None if it may have
         self.was_blind: bool = False  # at its end
         self.was_interrupted: bool = False  # hooks were called at INTERRUPT: they may have ended an effect
@@ -111,7 +170,7 @@ class RunNode(Awaited, Run):
         self.outcome: Outcome[Any] | None = None
         self.library_threads: tuple[str, ...] = ()  # as the agent process reported them, or as they are at its end
         self.unguarded: tuple[str, ...] = ()  # connections that code of its subtree made outside every boundary
-        self._on_end = []
+        self._on_end: list[Callable[[], None]] = []
         self.budget: Budget | None = None
         if parent is None:
             self.owner: str | None = owner
@@ -149,16 +208,52 @@ class RunNode(Awaited, Run):
 
     @property
     def receipt(self) -> Receipt | None:
-        return None if self.first_stop is None else receipt.write(self, Answer.ACCEPTED)
+        return None if self.first_stop is None else write_receipt(self, Answer.ACCEPTED)
 
     @property
     def in_flight(self) -> tuple[str, ...]:
-        seen = Stop(self, Mode.COOPERATIVE, Reason())  # only collects boundaries, and is never requested
-        self._mark_in_flight(seen)
-        return tuple(boundary.label for _, boundary in seen.in_flight if boundary not in seen.idle)
+        probe = Stop(self, Mode.COOPERATIVE, Reason())  # only collects boundaries, and is never requested
+        self._mark_in_flight(probe)
+        return tuple(boundary.label for _, boundary in probe.in_flight if boundary not in probe.idle)
+
+    @property
+    def metadata(self) -> Mapping[str, object]:
+        return dict(self._metadata or ())
+
+    def annotate(self, **metadata: object) -> None:
+        with lock:
+            self._metadata = {**(self._metadata or {}), **metadata}
+        if self.sink is not None:
+            self.sink.annotated(self, metadata)
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.name!r} {self.status}>"
+
+    # Its members: published first, then the gate is checked, so that a stop misses none of them
+
+    def admit(self, member: Member) -> None:
+        """Publish a member; the caller reads ``closed`` next."""
+        members = self.members
+        if members is None:
+            members = self.make_members()
+        members[member] = True
+
+    def make_members(self) -> dict[Member, bool]:
+        with lock:
+            members = self.members
+            if members is None:
+                members = self.members = {}
+            return members
+
+    def withdraw(self, member: Member) -> bool:
+        """Remove a member; returns True to the one caller that removed it."""
+        members = self.members
+        return members is not None and members.pop(member, False)
+
+    def members_of(self, kind: type[M]) -> list[M]:
+        """Return the current members of one kind."""
+        members = self.members
+        return [member for member in list(members) if isinstance(member, kind)] if members else []
 
     # Stopping it
 
@@ -171,28 +266,37 @@ class RunNode(Awaited, Run):
     ) -> Receipt:
         grace = None if grace is None else seconds(grace, "grace")
         stop = Stop(self, Mode.of(mode), Reason.of(reason, actor=actor), grace)
-        return receipt.write(self, RunNode.tell([stop])[0])
+        return write_receipt(self, RunNode.tell([stop])[0])
 
     @staticmethod
     def tell(stops: Sequence[Stop]) -> list[Answer]:
         """Carry out stops and return what each changed; all subtrees are marked before any hook is called."""
-        due = Due()
-        told: list[Stop] = []
+        due = Notifications()
+        stops_under_way[due] = True
+        try:
+            return RunNode._tell(stops, due)
+        finally:
+            stops_under_way.pop(due, None)  # there is none in a process that was forked meanwhile
+
+    @staticmethod
+    def _tell(stops: Sequence[Stop], due: Notifications) -> list[Answer]:
+        new_stops: list[Stop] = []
         answers: list[Answer] = []
         for stop in stops:
             with lock:
                 answer = stop.target._request(stop)
                 if answer in CHANGES:
                     stop.target._mark(stop, due)
-                    told.append(stop)
+                    new_stops.append(stop)
             answers.append(answer)
         for remote, stop in due.remotes:
             remote.tell(stop)
-        for stop in told:
-            participants.climb(stop)
+        for stop in new_stops:
+            participants.engine.climb(stop)
             if stop.target.sink is not None:
                 stop.target.sink.stopping(stop)
-        call_hooks(due.hooks)
+        if due.hooks:
+            call_hooks(due.hooks)
         return answers
 
     def _request(self, stop: Stop) -> Answer:
@@ -211,9 +315,9 @@ class RunNode(Awaited, Run):
                 self._mark_in_flight(stop)
         return Answer.ALREADY_STOPPING
 
-    def _mark(self, stop: Stop, due: Due) -> None:
+    def _mark(self, stop: Stop, due: Notifications) -> None:
         """Close the gates of the whole subtree; collect hooks and remotes to notify later, outside the lock (G12)."""
-        told = len(due.remotes)
+        first_remote = len(due.remotes)
         self._note(stop)
         self.closed = True
         if self.members:
@@ -237,12 +341,12 @@ class RunNode(Awaited, Run):
                     if run._next is not None:
                         later.append(run._next)
                     run = run.first_child
-        if len(due.remotes) > told:
-            stop.expect(len(due.remotes) - told)
+        if len(due.remotes) > first_remote:
+            stop.expect(len(due.remotes) - first_remote)
         stop.mark_blind()
         stop.acknowledge()
 
-    def _reach_members(self, stop: Stop, due: Due) -> None:
+    def _reach_members(self, stop: Stop, due: Notifications) -> None:
         # The role identifies the class, which type checkers do not know; isinstance would be slower.
         for member in list(self.members or ()):
             role = member.role  # type checkers do not know that the role implies the class
@@ -283,7 +387,7 @@ class RunNode(Awaited, Run):
 
     def answer_should_stop(self) -> bool:
         """Return True from ``should_stop()``, which counts as a delivery; the caller takes part in the run."""
-        participants.attend(self)
+        participants.engine.attend(self)
         self.deliver(raised=True)
         return True
 
@@ -471,7 +575,7 @@ class RunNode(Awaited, Run):
             reason, rung = self.first_stop.reason, self.rung or Rung.SIGNAL
             if error is not None and self.delivered_at is not None:
                 clean = False  # the error was raised on the way out
-            self.library_threads = participants.library_threads(self) or self.library_threads
+            self.library_threads = participants.engine.library_threads(self) or self.library_threads
             # The stop may have a target above, of which that still changes; the receipt of this run is final.
             self.was_blind = any(stop.is_blind for stop in self.stops())
         fields = (status, reason, rung, clean, result, partial, error, clock.now())
@@ -490,7 +594,96 @@ class RunNode(Awaited, Run):
             self.sink.ended(self)
         self._wake_waiters()
 
-    # The tree
+    # Callbacks at its end
+
+    def when_ended(self, wake: Callable[[], None], *, first: bool = False) -> None:
+        """Call an internal function at the end, or at once if the run has ended; on request before all others."""
+        self._on_end.insert(0 if first else len(self._on_end), wake)  # published first, then checked, as at the gate
+        if self.outcome is not None and self.forget(wake):
+            wake()
+
+    def forget(self, wake: Callable[[], None]) -> bool:
+        """Remove a callback; returns True to the one caller that removed it."""
+        try:
+            self._on_end.remove(wake)
+        except ValueError:
+            return False
+        return True
+
+    def _wake_waiters(self) -> None:
+        waiters = self._on_end
+        while waiters:
+            try:
+                wake = waiters.pop(0)
+            except IndexError:
+                break  # the last one was just removed
+            wake()
+
+    # The tree: the children of a run are a linked list, so that a stop needs no list per run and a child is removed in
+    # O(1). ``_previous`` of the first child is the last child. Reading or changing the list requires the lock.
+
+    def _append(self, child: RunNode) -> None:
+        """Add a child after the others."""
+        first = self.first_child
+        if first is None:
+            self.first_child = child._previous = child
+        else:
+            last = first._previous
+            assert last is not None, "the first child knows the last one"
+            last._next = first._previous = child
+            child._previous = last
+
+    def _leave_parent(self) -> bool:
+        """Remove it from its parent; False if it has none."""
+        with lock:
+            if self._previous is None:
+                return False
+            self._unlink()
+            return True
+
+    def _unlink(self) -> None:
+        """Unlink it from its siblings."""
+        before, after, parent = self._previous, self._next, self.parent
+        assert before is not None, "it is one of the children"
+        assert parent is not None, "it is one of the children"
+        first = parent.first_child
+        assert first is not None, "it is one of the children"
+        if first is self:
+            parent.first_child = after
+        else:
+            before._next = after
+        if before is not self:
+            (after or first)._previous = before
+        self._previous = self._next = None
+
+    @property
+    def children(self) -> tuple[RunNode, ...]:
+        return tuple(self.list_children())
+
+    @property
+    def root(self) -> RunNode:
+        *_, top = self.lineage()
+        return top
+
+    def lineage(self) -> Iterator[RunNode]:
+        """Yield the run and its ancestors, nearest first."""
+        run: RunNode | None = self
+        while run is not None:
+            yield run
+            run = run.parent
+
+    def is_within(self, other: RunNode) -> bool:
+        return any(run is other for run in self.lineage())
+
+    def list_children(self) -> list[RunNode]:
+        """Return its children, the oldest first."""
+        children = []
+        with lock:
+            child = self.first_child
+            while child is not None:
+                children.append(child)
+                child = child._next
+        return children
 
     def _adopt(self, child: RunNode) -> None:
         """Add a child; if this run was stopped, the child is stopped before it begins (G4)."""

@@ -1,24 +1,61 @@
-"""Participants, and the functions that the core needs from the engine, which sets them when it is imported.
+"""The members of a run, those among them that execute it, and what the core asks of the engine.
 
-The core knows neither asyncio nor threads. Without the engine, a stop climbs no ladder and calls hooks in place.
+The core knows neither asyncio nor threads: the engine does, and sets ``engine`` when it is imported.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from stoppable._core.gate import Member, Role
-from stoppable.errors import InvalidArgument
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from stoppable._core.boundary import Boundary
     from stoppable._core.hooks import Hook
     from stoppable._core.node import RunNode
     from stoppable._core.shield import shielded
-    from stoppable._core.state import Rung
     from stoppable._core.stop import Stop
+    from stoppable._core.values import Rung
+
+
+def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a partial binds arguments to, or the function itself."""
+    return function.func if isinstance(function, functools.partial) else function
+
+
+def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that a callable finally calls; it decides whether the call is async or a generator."""
+    inner = unwrap_partial(function)
+    return inner if inspect.isroutine(inner) else type(inner).__call__
+
+
+lock = threading.RLock()
+# A fork waits for the lock: in the child, no thread would ever release it.
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+
+class Role(Enum):
+    """The role of a member; faster than ``isinstance`` when a stop visits every member of a tree."""
+
+    PARTICIPANT = "participant"
+    REMOTE = "remote"
+    BOUNDARY = "boundary"
+    HOOK = "hook"
+
+
+class Member:
+    """Anything that a run has besides its children; compared by identity."""
+
+    __slots__ = ()
+
+    role: ClassVar[Role]
+
+    def body_ended(self) -> None:
+        """Close what the code of a stopped run left open; called when that code has ended."""
 
 
 class Participant(Member):
@@ -78,6 +115,11 @@ class Participant(Member):
         """Send a delayed CANCEL."""
 
 
+executing: dict[object, Participant] = {}
+"""What executes the body of a run now: tasks by themselves, threads by their participants. Empty while no run is live.
+"""
+
+
 class RemoteParticipant(Participant):
     """A participant with its own gate, in another process or service, which must receive every stop."""
 
@@ -90,58 +132,45 @@ class RemoteParticipant(Participant):
         raise NotImplementedError
 
 
-def _no_participant() -> Participant | None:
-    return None
+class Engine(Protocol):
+    """What the core asks of the code that executes runs."""
+
+    cancels: tuple[type[BaseException], ...]
+    """The exceptions that a cancelled task raises."""
+
+    def current(self) -> Participant | None:
+        """Return the participant that executes the calling code."""
+
+    def join(self, run: RunNode, /) -> Participant | None:
+        """Return the participant that executes the calling code; a task joins the run if it has not yet."""
+
+    def attend(self, run: RunNode, /) -> object:
+        """Make the task or thread that executes the calling code a participant, until it leaves that code."""
+
+    def current_task(self, loop: Any, /) -> Any:
+        """Return the task that an event loop executes now."""
+
+    def climb(self, stop: Stop, /) -> None:
+        """Start the ladder of a stop."""
+
+    def dispatch(self, hooks: Sequence[Hook], /) -> None:
+        """Call hooks on separate threads, because a hook may hang."""
+
+    def in_loop(self, function: Callable[..., object], /) -> Callable[..., object]:
+        """Return a plain function that runs an async one on the event loop of the caller."""
+        ...
+
+    async def hold_back(self) -> None:
+        """Delay a branch that noticed the stop: its siblings are not unwound before they have finished their calls."""
+
+    def library_threads(self, run: RunNode, /) -> tuple[str, ...]:
+        """Return the names of the live threads that libraries started in a run."""
+        ...
+
+    def is_worker_thread(self) -> bool:
+        """Return whether runs are live but this thread belongs to none of them: a sign of lost context."""
+        ...
 
 
-def _nobody(_of: object) -> None:
-    return None
-
-
-def _no_climb(_stop: Stop) -> None:
-    pass
-
-
-def _call_in_place(hooks: Sequence[Hook]) -> None:
-    for hook in hooks:
-        hook.call()
-
-
-async def _no_siblings() -> None:
-    pass
-
-
-def _no_threads(_run: RunNode) -> tuple[str, ...]:
-    return ()
-
-
-def _no_loop(function: Callable[..., object]) -> Callable[..., object]:
-    raise InvalidArgument(f"{function!r} is async and no event loop is running: pass a plain function")
-
-
-def _is_worker_thread() -> bool:
-    return False
-
-
-cancels: tuple[type[BaseException], ...] = ()
-"""The exceptions that a cancelled task raises."""
-participant: Callable[[], Participant | None] = _no_participant
-"""The participant that executes the calling code."""
-join: Callable[[RunNode], Participant | None] = _nobody
-"""Return the participant that executes the calling code; a task joins the run if it has not yet."""
-attend: Callable[[RunNode], object] = _nobody
-"""Make the task or thread that executes the calling code a participant, until it leaves that code."""
-current_task: Callable[[Any], Any] = _nobody
-"""Return the task that an event loop executes now."""
-climb: Callable[[Stop], None] = _no_climb
-"""Start the ladder of a stop."""
-dispatch: Callable[[Sequence[Hook]], None] = _call_in_place
-"""Call hooks on separate threads, because a hook may hang."""
-in_loop: Callable[[Callable[..., object]], Callable[..., object]] = _no_loop
-"""Return a plain function that runs an async one on the event loop of the caller."""
-hold_back: Callable[[], Awaitable[None]] = _no_siblings
-"""Delay a branch that noticed the stop, so that it does not unwind its siblings before they finish their calls."""
-library_threads: Callable[[RunNode], tuple[str, ...]] = _no_threads
-"""Return the names of the live threads that libraries started in a run."""
-is_worker_thread: Callable[[], bool] = _is_worker_thread
-"""Whether runs are live but this thread belongs to none of them: a sign of lost context."""
+engine: Engine
+"""Set when ``stoppable._engine`` is imported, which every import of the package does."""

@@ -1,20 +1,130 @@
-"""The public interface of a run. The node behind it, which the engine works on, is in node.py."""
+"""A run as users see it, with its partial and its budgets."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from stoppable._core.state import Mode
+from stoppable._core import context
+from stoppable._core.participants import lock
+from stoppable._core.values import Limits, Mode, Reason, ReasonKind
+from stoppable.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from stoppable._core.outcome import Outcome
-    from stoppable._core.policy import Policy
-    from stoppable._core.reason import Reason
-    from stoppable._core.state import Status
+    from stoppable._core.context import Token
+    from stoppable._core.node import RunNode
     from stoppable._core.stop import Receipt
-    from stoppable._core.token import Token
+    from stoppable._core.values import Outcome, Policy, Status
+
+
+class Partial:
+    """A value that was set, and the items that were appended since; appending is atomic."""
+
+    __slots__ = ("_base", "_chunks")
+
+    is_automatic: ClassVar[bool] = False
+    """Whether stoppable keeps it for an agent that sets none; the first one of the agent takes its place."""
+
+    def __init__(self, base: object = None) -> None:
+        self._base = base
+        self._chunks: list[object] = []
+
+    def append(self, delta: object) -> None:
+        """Extend it: text is joined, any other value is added to a list."""
+        base = self._base
+        if base is not None and not isinstance(base, list) and not (isinstance(base, str) and isinstance(delta, str)):
+            raise InvalidArgument(
+                f"cannot append {type(delta).__name__} to a partial that is {type(base).__name__}: "
+                "append text to text or items to a list, or replace the whole with set_partial()"
+            )
+        self._chunks.append(delta)
+
+    def value(self) -> object:
+        """Return the whole value: text if all of it is text, otherwise a list."""
+        chunks = list(self._chunks)
+        base = self._base
+        if not chunks:
+            return base
+        if isinstance(base, list):
+            return [*base, *chunks]
+        texts = [chunk for chunk in chunks if isinstance(chunk, str)]
+        head = [base] if isinstance(base, str) else []
+        return "".join(head + texts) if len(texts) == len(chunks) else chunks
+
+
+class AutomaticPartial(Partial):
+    """The partial of an agent that sets none."""
+
+    __slots__ = ()
+
+    is_automatic = True
+
+
+def set_partial(value: object) -> None:
+    """Replace what the current run has recorded; it is in the outcome, however the run ends (G11)."""
+    run = context.current_node()
+    if run is not None:
+        run.recorded = Partial(value)
+        if run.sink is not None:
+            run.sink.partial(run, value, appended=False)
+
+
+def append_partial(delta: object) -> None:
+    """Add to what the current run has recorded: strings are joined, other values collected in a list (G11)."""
+    run = context.current_node()
+    if run is not None:
+        if run.recorded is None or run.recorded.is_automatic:
+            with lock:  # made when the first thread needs it: most runs have no partial
+                if run.recorded is None or run.recorded.is_automatic:
+                    run.recorded = Partial()
+        run.recorded.append(delta)
+        if run.sink is not None:
+            run.sink.partial(run, delta, appended=True)
+
+
+Left: TypeAlias = tuple[int, int]
+"""How many boundaries may still be entered, and the limit."""
+
+
+class Budget:
+    """The limits of one run; a boundary counts here and in every budget further up the tree."""
+
+    __slots__ = ("_counters", "_limits", "_outer", "_run", "_spent")
+
+    def __init__(self, run: RunNode, limits: Limits, outer: Budget | None) -> None:
+        self._run = run
+        self._limits = limits
+        self._outer = outer
+        # next() of a count is atomic, so two threads never get the same number.
+        self._counters: dict[str, Iterator[int]] = {kind: count(1) for kind in limits.boundaries}
+        self._spent: dict[str, int] = {}  # approximate: another thread may be about to raise it
+
+    def spend(self, kind: str) -> None:
+        """Count one boundary; the first one over a limit stops the run that has the limit."""
+        budget: Budget | None = self
+        while budget is not None:
+            counter = budget._counters.get(kind)
+            if counter is not None:
+                budget._spent[kind] = spent = next(counter)
+                if spent > budget._limits.boundaries[kind]:
+                    budget._exceeded(kind, budget._limits.boundaries[kind])
+            budget = budget._outer
+
+    def _exceeded(self, kind: str, limit: int) -> None:
+        self._run.stop(reason=Reason.of(f"limit of {limit} {kind} boundaries", kind=ReasonKind.LIMIT))
+
+    def left(self) -> dict[str, Left]:
+        """Return how many boundaries of each kind may still be entered, here and in every ancestor."""
+        counts: dict[str, Left] = {}
+        budget: Budget | None = self
+        while budget is not None:
+            for kind, limit in budget._limits.boundaries.items():
+                remaining = max(0, limit - budget._spent.get(kind, 0)), limit
+                counts[kind] = min(remaining, counts.get(kind, remaining))
+            budget = budget._outer
+        return counts
 
 
 class Run(ABC):
@@ -112,6 +222,11 @@ class Run(ABC):
     @abstractmethod
     def token(self) -> Token:
         """The read-only view of whether this run was stopped."""
+
+    @property
+    @abstractmethod
+    def delivered_at(self) -> float | None:
+        """When its code first noticed a stop, by the clock of this process, or None."""
 
     @property
     @abstractmethod

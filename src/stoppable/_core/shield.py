@@ -11,7 +11,7 @@ from typing import Never, Self
 from stoppable._core import clock, context, participants
 from stoppable._core.context import RunContext
 from stoppable._core.node import RunNode
-from stoppable._core.policy import seconds
+from stoppable._core.values import seconds
 from stoppable.errors import InvalidArgument, StoppableError
 
 
@@ -42,7 +42,7 @@ class shielded:  # noqa: N801 - reads as a statement: `with shielded(5):`
             self._run.checked_at = clock.coarse.now
             self._until = clock.now() + self._seconds
             self._outer = outer._region if isinstance(outer, shielded) else None
-            participant = participants.participant()
+            participant = participants.engine.current()
             if participant is not None:
                 self._protect(participant)
             self._reset = context.current.set(self)

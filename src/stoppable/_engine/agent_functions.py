@@ -12,9 +12,8 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from stoppable._core.callables import code_of
-from stoppable._core.labels import check_labels
-from stoppable._core.policy import Policy, check_given
+from stoppable._core.participants import code_of
+from stoppable._core.values import Policy, check_given, check_labels
 from stoppable.errors import InvalidArgument
 
 _BODY = "__stoppable_body__"
@@ -46,12 +45,12 @@ def body_of(agent: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(agent, functools.partial):
         inner = body_of(agent.func)
         return agent if inner is agent.func else functools.partial(inner, *agent.args, **agent.keywords)
-    marked: Callable[..., Any] | None = getattr(agent, _BODY, None)  # an object that has one need not be callable
-    if marked is None and not callable(agent):
+    inner_body: Callable[..., Any] | None = getattr(agent, _BODY, None)  # an object that has one need not be callable
+    if inner_body is None and not callable(agent):
         raise InvalidArgument(f"{agent!r} is not an agent: pass a function, and its arguments after it")
-    if marked is None:
+    if inner_body is None:
         return agent
-    return functools.partial(marked, agent.__self__) if inspect.ismethod(agent) else body_of(marked)
+    return functools.partial(inner_body, agent.__self__) if inspect.ismethod(agent) else body_of(inner_body)
 
 
 def kind_of(function: Callable[..., Any]) -> Kind:
@@ -97,7 +96,7 @@ class RunOptions:
 NO_OPTIONS = RunOptions()
 
 
-def asked(
+def merge_options(
     agent: Callable[..., Any], name: str | None, labels: Mapping[str, str] | None, policy: Policy | None
 ) -> RunOptions:
     """Return the options of a start, completed with the agent's defaults."""
@@ -141,3 +140,25 @@ def name_of(agent: Callable[..., Any]) -> str:
     while isinstance(agent, partial):
         agent = agent.func
     return options_of(agent).name or getattr(agent, "__name__", None) or type(agent).__name__
+
+
+GROUP = "stoppable.agents"
+"""The entry points of adapters: the name is a package or module, the object a function ``(value, name) -> agent``."""
+
+
+def adapt_object(value: Any, name: str | None = None) -> Callable[..., Any] | None:
+    """Return the agent that an adapter makes of an object, or None if there is no adapter for it.
+
+    An adapter handles objects whose class, or one of its base classes, is defined in the package or module that its
+    entry point is named after. Finding the adapter imports nothing.
+    """
+    if isinstance(value, FunctionType | type):
+        return None
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, and rarely needed
+
+    modules = {f"{kind.__module__}." for kind in type(value).__mro__}
+    for entry in entry_points(group=GROUP):
+        if any(module.startswith(f"{entry.name}.") for module in modules):
+            agent: Callable[..., Any] = entry.load()(value, name)
+            return agent
+    return None

@@ -15,29 +15,24 @@ from stoppable._core import context, participants
 from stoppable._core.boundary import check
 from stoppable._core.context import OUTSIDE
 from stoppable._core.node import RunNode
-from stoppable._core.policy import Policy
-from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.state import Status
-from stoppable._engine import stack_room
+from stoppable._core.values import Policy, Reason, ReasonKind, Status
 from stoppable._engine.agent_functions import (
     NO_OPTIONS,
     Kind,
     RunOptions,
-    asked,
     body_of,
     keep_body,
     keep_options,
     kind_of,
+    merge_options,
     name_of,
     options_of,
     with_keywords,
 )
-from stoppable._engine.channel import Channel, LazyChannel, pump, pump_blocking
-from stoppable._engine.edge import BlockingEdge, Edge, drive, in_task
-from stoppable._engine.generators import Steps
+from stoppable._engine.bodies import Channel, LazyChannel, Returned, Steps, pump, pump_blocking
+from stoppable._engine.edge import BlockingEdge, Edge, drive, in_task, require_stack_room
 from stoppable._engine.handle import RunHandle
-from stoppable._engine.returned_coroutine import Returned
-from stoppable._engine.tasks import passed_on
+from stoppable._engine.tasks import stop_on_foreign_cancel
 from stoppable.errors import AgentStopped, InvalidArgument, RunFailed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,10 +67,10 @@ def agent(
     errors reach the caller unchanged. Leaving a generator early ends its run.
     """
     options = RunOptions(name=name, labels=labels, policy=policy)
-    return functools.partial(_marked, options) if function is _NOT_GIVEN else _marked(options, function)
+    return functools.partial(_wrap_agent, options) if function is _NOT_GIVEN else _wrap_agent(options, function)
 
 
-def _marked(options: RunOptions, function: F) -> F:
+def _wrap_agent(options: RunOptions, function: F) -> F:
     match kind_of(function):
         case Kind.ASYNC:
             wrapper = _async_agent(function, options)
@@ -111,7 +106,7 @@ def _async_agent(function: Callable[..., Any], options: RunOptions) -> Callable[
                     error = None  # breaks a reference cycle between the traceback and its frame
             return edge.answer()
         except AgentStopped:
-            await participants.hold_back()
+            await participants.engine.hold_back()
             raise
 
     return call_agent
@@ -141,7 +136,7 @@ def _async_generator_agent(function: Callable[..., Any], options: RunOptions) ->
                 yield item
             await _ended_as_called(handle)
         except CancelledError:
-            is_cut = passed_on(run)
+            is_cut = stop_on_foreign_cancel(run)
             raise
         finally:
             if not is_cut:  # otherwise it is not waited for (G9)
@@ -261,10 +256,10 @@ async def spawn(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
     """
     agent = with_keywords(agent, args, kwargs)
     body = body_of(agent)
-    options = asked(agent, name, labels, policy)
+    options = merge_options(agent, name, labels, policy)
     if isolation != "auto":
-        isolated = _isolated(agent, args, isolation)
-        return start_isolated(child_run(body, options), body, isolated)
+        process_body = _process_body(agent, args, isolation)
+        return start_isolated(child_run(body, options), body, process_body)
     run = child_run(body, options)
     if kind_of(body) is _ASYNC:
         return RunHandle(run, in_task(run, body, args, {}))
@@ -335,7 +330,7 @@ async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
         handle = await spawn(agent, *args, name=name, labels=labels, policy=policy)
         await handle.join()  # no other code has this handle
         return await handle.result()
-    options = asked(agent, name, labels, policy)
+    options = merge_options(agent, name, labels, policy)
     if context.current_node() is None:
         return await body(*args)
     try:
@@ -347,7 +342,7 @@ async def call(  # type: ignore[misc]  # mypy: *args: *Ts is never *args: Any
             raise RunFailed(run.id, outcome) from outcome.error
         return edge.answer()
     except AgentStopped:
-        await participants.hold_back()
+        await participants.engine.hold_back()
         raise
 
 
@@ -355,19 +350,19 @@ def start(run: RunNode, body: Callable[..., Any], args: tuple[Any, ...]) -> RunH
     """Start a body as a run, in a new task or thread."""
     channel = channel_for(run, body)
     if channel is not None:
-        body = fed(channel, body)
+        body = feeding(channel, body)
     if kind_of(body) is _ASYNC:
         return RunHandle(run, in_task(run, body, args, {}), channel)
     return RunHandle(run, in_thread(run, functools.partial(perform, run, body, args, {})), channel)
 
 
-def start_isolated(run: RunNode, body: Callable[..., Any], isolated: Callable[..., Any]) -> RunHandle[Any]:
-    """Start a run in an agent process; ``isolated`` is its body as ``as_process_body`` returns it."""
+def start_isolated(run: RunNode, body: Callable[..., Any], process_body: Callable[..., Any]) -> RunHandle[Any]:
+    """Start a run in an agent process; ``process_body`` is its body as ``as_process_body`` returns it."""
     channel = channel_for(run, body)
     if channel is None:
-        perform = functools.partial(run_blocking, run, isolated, (None,), {})
+        perform = functools.partial(run_blocking, run, process_body, (None,), {})
     else:
-        perform = functools.partial(run_blocking, run, channel.closed_after(isolated), (channel.put,), {})
+        perform = functools.partial(run_blocking, run, channel.closed_after(process_body), (channel.put,), {})
     return RunHandle(run, in_thread(run, perform), channel)
 
 
@@ -376,13 +371,13 @@ def channel_for(run: RunNode, body: Callable[..., Any]) -> Channel[Any] | None:
     return Channel(run) if kind_of(body) in _GENERATORS else None
 
 
-def fed(channel: Channel[Any], body: Callable[..., Any]) -> Callable[..., Any]:
+def feeding(channel: Channel[Any], body: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that iterates over a generator and puts its items into a channel, then closes the channel."""
-    pumping = pumped(body, channel.put)
+    pumping = as_pump(body, channel.put)
     return channel.closed_after_async(pumping) if kind_of(pumping) is _ASYNC else channel.closed_after(pumping)
 
 
-def pumped(body: Callable[..., Any], put: Callable[[Any], object]) -> Callable[..., Any]:
+def as_pump(body: Callable[..., Any], put: Callable[[Any], object]) -> Callable[..., Any]:
     """Return a function that iterates over a generator and puts its items into a channel; other bodies unchanged."""
     match kind_of(body):
         case Kind.ASYNC_GENERATOR:
@@ -398,8 +393,10 @@ def in_thread(run: RunNode, call: Callable[[], object]) -> threading.Thread:
 
     A daemon thread, not the default executor, for which ``asyncio.run`` would wait at its end.
     """
-    copied = contextvars.copy_context()
-    thread = threading.Thread(target=copied.run, args=(_execute, run, call), name=f"stoppable {run.name}", daemon=True)
+    own_context = contextvars.copy_context()
+    thread = threading.Thread(
+        target=own_context.run, args=(_execute, run, call), name=f"stoppable {run.name}", daemon=True
+    )
     try:
         thread.start()
     except RuntimeError as error:
@@ -434,7 +431,7 @@ def run_blocking(run: RunNode, body: Callable[..., Any], args: tuple[Any, ...], 
 
 
 def perform(run: RunNode, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingEdge:
-    """Execute a blocking body as a spawned run, which has no caller that could await a returned coroutine."""
+    """Execute a blocking body as a spawned run, which has no caller that could await what it returns."""
     return run_blocking(run, functools.partial(_result_of, body), args, kwargs)
 
 
@@ -446,10 +443,15 @@ def _result_of(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             f"{name_of(body)} returned a coroutine, which is never awaited: pass the async function itself and its "
             "arguments after it, keywords with functools.partial"
         )
+    if inspect.isawaitable(result):
+        raise InvalidArgument(
+            f"{name_of(body)} returned {type(result).__name__!r}, which is never awaited: pass an async function that "
+            "calls and awaits it"
+        )
     return result
 
 
-def _isolated(
+def _process_body(
     agent: Callable[..., Any], args: tuple[Any, ...], isolation: Isolation
 ) -> Callable[[Callable[[Any], object] | None], Any]:
     if isolation != "process":
@@ -465,7 +467,7 @@ def child_run(body: Callable[..., Any], options: RunOptions = NO_OPTIONS) -> Run
     scope = context.current.get()
     if scope is OUTSIDE:
         return RunNode(name, labels=options.labels, policy=options.policy)
-    stack_room.require()
+    require_stack_room()
     check()
     parent = scope.run_here()
     if parent is not None and parent.budget is not None:

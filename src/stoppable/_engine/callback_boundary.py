@@ -7,9 +7,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from stoppable._core.boundary import Boundary
 from stoppable._core.node import RunNode
-from stoppable._core.outcome import Outcome
 from stoppable._core.participants import Participant
-from stoppable._core.state import Fate, Rung, Status
+from stoppable._core.values import Fate, Outcome, Rung, Status
 from stoppable._engine.tasks import TaskParticipant
 from stoppable.errors import InvalidArgument
 

@@ -10,8 +10,17 @@ from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, TypeVar
 
 from stoppable._core import context, participants
-from stoppable._engine.streaming.chunks import Chunks, Entry, GuardedEntry, QuietEntry
-from stoppable._engine.streaming.stream import AsyncChunks, BlockingChunks, EitherChunks, is_async, is_blocking
+from stoppable._engine.streams import (
+    AsyncChunks,
+    BlockingChunks,
+    Chunks,
+    EitherChunks,
+    Entry,
+    GuardedEntry,
+    QuietEntry,
+    is_async,
+    is_blocking,
+)
 from stoppable.errors import AgentStopped, InvalidArgument
 
 T = TypeVar("T")
@@ -19,21 +28,30 @@ T = TypeVar("T")
 _MARK = "__stoppable_guard__"
 
 
-def guard(obj: T, kind: str, *methods: str, name: str | Callable[[Any], str] | None = None) -> T:
+Name = str | Callable[..., str] | None
+"""The name of a boundary, or a function that returns it for an object or for a call."""
+Label = Callable[[tuple[Any, ...], dict[str, Any]], str]
+"""Returns the name under which a call is listed, from the arguments with which the guarded method was called."""
+
+
+def guard(obj: T, kind: str, *methods: str, name: str | Callable[..., str] | None = None) -> T:
     """Make methods of an object or class boundaries, in place, and return the object; guarding again changes nothing.
 
     A method may be named by a path: ``guard(client, "llm", "chat.completions.create")``. The boundary covers the call,
     including what a coroutine awaits. A returned stream stops between chunks, as with ``stream()``, and is in flight
-    while it is read; otherwise it behaves like the original. ``name`` is the name under which the boundary is listed,
-    or a function that returns it for the object whose method is called.
+    while it is read; otherwise it behaves like the original.
+
+    ``name`` is the name under which the boundary is listed, or a function that returns it. A function of one parameter
+    gets the object whose method is called: ``lambda model: model.name``. One that takes more also gets the arguments of
+    the call: ``lambda client, tool, *args, **kwargs: tool``.
 
     Guarding an object guards only that object, not its class, and not copies made with ``with_options()`` or
     ``copy.copy()``. Guarding a class guards all its objects, and those of subclasses that do not override the method.
     """
     if not methods:
-        raise InvalidArgument(f"name the methods to guard after the kind: {_named(obj)} has {_names(obj)}")
+        raise InvalidArgument(f"name the methods to guard after the kind: {_type_name(obj)} has {_names(obj)}")
     if name is not None and not (isinstance(name, str) or callable(name)):
-        raise InvalidArgument(f"name is {name!r:.40}: use a string, or a function of the object")
+        raise InvalidArgument(f"name is {name!r:.40}: use a string, or a function of the object or of the call")
     targets = [_find(obj, path) for path in methods]  # find all of them before anything is changed
     for target in [target for target in targets if not target.is_guarded(kind)]:
         _guard_one(obj, kind, target, name)
@@ -64,14 +82,18 @@ class _Target:
             raise InvalidArgument(f"{self.path!r} is guarded as {self.mark.kind!r}: it cannot be {kind!r} as well")
         return True
 
-    def label(self, name: str | Callable[[Any], str] | None) -> Callable[[tuple[Any, ...]], str]:
+    def label(self, name: Name) -> Label:
         """Return a function that returns the name under which a call is listed."""
+        if name is None:
+            name = f"{self.owner.__name__}.{self.path}" if isinstance(self.owner, type) else self.path
         if isinstance(name, str):
-            return lambda _: name
-        if isinstance(self.owner, type):
-            default = f"{self.owner.__name__}.{self.path}"
-            return (lambda _: default) if name is None else (lambda args: name(args[0]))
-        return (lambda _: self.path) if name is None else (lambda _: name(self.owner))
+            return lambda _args, _kwargs: name
+        is_of_class, owner, takes_call = isinstance(self.owner, type), self.owner, _takes_call(name)
+        if takes_call and is_of_class:
+            return lambda args, kwargs: name(*args, **kwargs)
+        if takes_call:
+            return lambda args, kwargs: name(owner, *args, **kwargs)
+        return (lambda args, _: name(args[0])) if is_of_class else (lambda _args, _kwargs: name(owner))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +110,35 @@ class _Mark:
         return issubclass(owner, self.owner) if isinstance(owner, type) else isinstance(owner, self.owner)
 
 
+def _takes_call(name: Callable[..., str]) -> bool:
+    """Return whether a function that names boundaries takes the arguments of the call, too, not only the object."""
+    try:
+        parameters = inspect.signature(name).parameters.values()
+    except (TypeError, ValueError):  # written in C, such as operator.attrgetter
+        return False
+    return len(parameters) > 1 or any(each.kind is each.VAR_POSITIONAL for each in parameters)
+
+
 def _find(obj: Any, path: str) -> _Target:
-    owner, found = obj, obj
+    owner, member = obj, obj
     for name in path.split("."):
-        owner = found
+        owner = member
         try:
-            found = getattr(owner, name)
+            member = getattr(owner, name)
         except AttributeError:
-            raise InvalidArgument(f"{_named(obj)} has no {path!r}: {_named(owner)} has {_names(owner)}") from None
+            raise InvalidArgument(
+                f"{_type_name(obj)} has no {path!r}: {_type_name(owner)} has {_names(owner)}"
+            ) from None
     if isinstance(owner, type):
-        found = inspect.getattr_static(owner, path.rpartition(".")[2])
-        if not inspect.isfunction(found):
+        member = inspect.getattr_static(owner, path.rpartition(".")[2])
+        if not inspect.isfunction(member):
             raise InvalidArgument(f"{path!r} of {owner.__name__} is not an ordinary method: decorate it with @boundary")
-    elif not callable(found):
-        raise InvalidArgument(f"{path!r} is {type(found).__name__}, not a method: it has {_names(found)}")
-    return _Target(path, owner, found)
+    elif not callable(member):
+        raise InvalidArgument(f"{path!r} is {type(member).__name__}, not a method: it has {_names(member)}")
+    return _Target(path, owner, member)
 
 
-def _named(obj: object) -> str:
+def _type_name(obj: object) -> str:
     return obj.__name__ if isinstance(obj, type) else type(obj).__name__
 
 
@@ -116,17 +149,17 @@ def _names(obj: object) -> str:
     return ", ".join(methods or names) or "no methods"
 
 
-def _guard_one(obj: Any, kind: str, target: _Target, name: str | Callable[[Any], str] | None) -> None:
+def _guard_one(obj: Any, kind: str, target: _Target, name: Name) -> None:
     is_copy = target.mark is not None and not isinstance(target.owner, type)
     method = _own_method(target) if is_copy else target.method
-    wrapper = functools.wraps(method)(_guarded(kind, target.label(name), method))
+    wrapper = functools.wraps(method)(_guard_method(kind, target.label(name), method))
     setattr(wrapper, _MARK, _Mark(target.owner, kind))
     try:
         _set(target.owner, target.name, wrapper)
         stays = _find(obj, target.path).method is wrapper
     except (AttributeError, TypeError):
         raise InvalidArgument(
-            f"{target.name!r} of {_named(target.owner)} cannot be replaced: use `with boundary({kind!r}, …)` "
+            f"{target.name!r} of {_type_name(target.owner)} cannot be replaced: use `with boundary({kind!r}, …)` "
             "around the call"
         ) from None
     if not stays:
@@ -151,47 +184,45 @@ def _set(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         object.__setattr__(owner, name, wrapper)
 
 
-def _guarded(kind: str, label: Callable[[tuple[Any, ...]], str], method: Callable[..., Any]) -> Callable[..., Any]:
+def _guard_method(kind: str, label: Label, method: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(method):
 
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            entry = GuardedEntry(kind, label(args))
+            entry = GuardedEntry(kind, label(args, kwargs))
             try:
                 entry.__enter__()
             except AgentStopped:
-                await participants.hold_back()
+                await participants.engine.hold_back()
                 raise
             with _left_on_error(entry):
                 result = await method(*args, **kwargs)
-            return _handed_out(entry, result, kwargs)
+            return _hand_out(entry, result, kwargs)
 
         return call_async
     if inspect.iscoroutinefunction(inspect.unwrap(method)):
         return _guarded_wrapper(kind, label, method)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        name = label(args)
+        name = label(args, kwargs)
         entry = GuardedEntry(kind, name).__enter__()
         with _left_on_error(entry):
             result = method(*args, **kwargs)
         if inspect.iscoroutine(result):
             entry.leave()  # it may never be awaited: it is listed only while it is awaited
-            return _awaited(GuardedEntry(kind, name), result, kwargs)
-        return _handed_out(entry, result, kwargs)
+            return _await_guarded(GuardedEntry(kind, name), result, kwargs)
+        return _hand_out(entry, result, kwargs)
 
     return call
 
 
-def _guarded_wrapper(
-    kind: str, label: Callable[[tuple[Any, ...]], str], method: Callable[..., Any]
-) -> Callable[..., Any]:
+def _guarded_wrapper(kind: str, label: Label, method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the guarded form of a plain function that wraps a coroutine function, as in the openai client.
 
     Nearly always the call returns a coroutine, and awaiting that is the boundary; otherwise the call itself is.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        name = label(args)
+        name = label(args, kwargs)
         entry = QuietEntry(kind, name).__enter__()
         try:
             result = method(*args, **kwargs)
@@ -201,25 +232,25 @@ def _guarded_wrapper(
             raise
         if inspect.iscoroutine(result):
             entry.withdraw()
-            return _awaited(GuardedEntry(kind, name), result, kwargs)
+            return _await_guarded(GuardedEntry(kind, name), result, kwargs)
         entry.tell()
-        return _handed_out(entry, result, kwargs)
+        return _hand_out(entry, result, kwargs)
 
     return call
 
 
-async def _awaited(entry: Entry, coroutine: Coroutine[Any, Any, Any], kwargs: dict[str, Any]) -> Any:
+async def _await_guarded(entry: Entry, coroutine: Coroutine[Any, Any, Any], kwargs: dict[str, Any]) -> Any:
     scope = context.current.get()
-    if not entry.enter_unpaid(scope):
+    if not entry.enter_uncounted(scope):
         coroutine.close()
         try:
             scope.raise_stopped()
         except AgentStopped:
-            await participants.hold_back()
+            await participants.engine.hold_back()
             raise
     with _left_on_error(entry):
         result = await coroutine
-    return _handed_out(entry, result, kwargs)
+    return _hand_out(entry, result, kwargs)
 
 
 class _left_on_error:  # noqa: N801 - reads as a statement
@@ -238,7 +269,7 @@ class _left_on_error:  # noqa: N801 - reads as a statement
             self._entry.leave(error)
 
 
-def _handed_out(entry: Entry, result: Any, kwargs: dict[str, Any]) -> Any:
+def _hand_out(entry: Entry, result: Any, kwargs: dict[str, Any]) -> Any:
     """Return the result of a guarded call; a stream takes over the boundary from the call."""
     if entry._run is None or isinstance(result, Chunks) or not _is_stream(entry.kind, result, kwargs):
         entry.leave()

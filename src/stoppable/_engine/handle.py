@@ -10,17 +10,14 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 
 from stoppable._core import context
 from stoppable._core.node import RunNode
-from stoppable._core.outcome import Outcome
-from stoppable._core.policy import seconds as checked_seconds
-from stoppable._core.reason import Reason
-from stoppable._core.receipt import write
 from stoppable._core.run import Run
-from stoppable._core.state import Mode, Status
-from stoppable._core.stop import Receipt
-from stoppable._engine.channel import Channel
+from stoppable._core.stop import Receipt, write_receipt
+from stoppable._core.values import Mode, Outcome, Reason, Status
+from stoppable._core.values import seconds as checked_seconds
+from stoppable._engine.bodies import Channel
 from stoppable._engine.edge import raise_ended
-from stoppable._engine.tasks import passed_on
-from stoppable._engine.waits import acknowledged, ended
+from stoppable._engine.tasks import stop_on_foreign_cancel
+from stoppable._engine.waits import await_acknowledgement, await_end
 from stoppable.errors import InvalidArgument, RunFailed
 
 T_co = TypeVar("T_co", covariant=True)
@@ -32,7 +29,7 @@ _BY_STOP = (Status.STOPPED, Status.LOST)
 _ACKNOWLEDGE_SECONDS = 1.0
 
 
-class Held:
+class BaseHandle:
     """The common part of async and blocking handles."""
 
     __slots__ = ("_run",)
@@ -59,7 +56,7 @@ class Held:
         return f"<{type(self).__name__} {self.id} {self._run.name!r} {self.status}>"
 
 
-class RunHandle(Held, Generic[T_co]):
+class RunHandle(BaseHandle, Generic[T_co]):
     """A run that was started with ``spawn``: stop it or wait for it, from any task."""
 
     __slots__ = ("_carrier", "_channel")
@@ -90,23 +87,23 @@ class RunHandle(Held, Generic[T_co]):
         if seconds:
             with suppress(TimeoutError):
                 async with timeout(seconds):
-                    await ended(self._run)
+                    await await_end(self._run)
         else:
-            await acknowledged(self._run, _ACKNOWLEDGE_SECONDS)
-        return write(self._run, receipt.answer)
+            await await_acknowledgement(self._run, _ACKNOWLEDGE_SECONDS)
+        return write_receipt(self._run, receipt.answer)
 
     # These return the inner coroutine, instead of wrapping it in another one.
 
     def outcome(self) -> Coroutine[Any, Any, Outcome[T_co]]:
         """Wait for the end and return it; never raises because the run was stopped."""
-        return ended(self._run, seen)
+        return await_end(self._run, observe_outcome)
 
     def result(self) -> Coroutine[Any, Any, T_co]:
         """Wait for the end and return the value, or raise RunStopped, RunFailed or RunLost.
 
         Inside the stopped subtree it raises AgentStopped.
         """
-        return ended(self._run, _value_of)
+        return await_end(self._run, _value_of)
 
     async def receipt(self) -> Receipt | None:
         """Return the receipt of the stops of this run so far, or None if it was not stopped."""
@@ -121,7 +118,7 @@ class RunHandle(Held, Generic[T_co]):
         try:
             return await self.outcome()
         except CancelledError:
-            passed_on(self._run)
+            stop_on_foreign_cancel(self._run)
             raise
 
     async def stream(self, *, until: Until = "end") -> AsyncIterator[Any]:
@@ -136,7 +133,7 @@ class RunHandle(Held, Generic[T_co]):
             await self.result()
 
 
-def seen(run: RunNode) -> Outcome[Any]:
+def observe_outcome(run: RunNode) -> Outcome[Any]:
     """Return how a run ended; if the caller's own stop ended it, that stop counts as delivered."""
     outcome = run.outcome
     assert outcome is not None, "it has ended"

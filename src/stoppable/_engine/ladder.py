@@ -2,7 +2,7 @@
 
 The time of a rung counts only while what has to act on it can act. An event loop that another task blocks delivers no
 cancel and resumes no clean-up; if the rungs went on meanwhile, a run that obeys would be killed, or given up as
-``lost``. So, while a ladder waits, the control thread pings the loops (pulse.py). A rung that is due waits until the
+``lost``. So, while a ladder waits, the control thread pings the loops (control.py). A rung that is due waits until the
 loops that execute the run have turned since the rung below, and as much longer as they were held up, or as the control
 thread itself could not run. Two exceptions:
 
@@ -29,9 +29,9 @@ from itertools import islice
 from stoppable._core import clock, participants
 from stoppable._core.hooks import Hook, Moment, call_hooks
 from stoppable._core.node import RunNode
-from stoppable._core.state import Rung
 from stoppable._core.stop import Stop
-from stoppable._engine import control, pulse, tasks
+from stoppable._core.values import Rung
+from stoppable._engine import control, tasks
 
 _logger = logging.getLogger("stoppable")
 
@@ -73,7 +73,7 @@ class Ladder(control.Timer):
             self.when = min(self.when, clock.now() + stop.target.policy.blind_wait / _LOOKS)
         control.get().add(self)
 
-    def collected(self) -> bool:
+    def must_be_scheduled(self) -> bool:
         """Return whether anything is still alive; usually everything that the stop reached has ended by then."""
         if self._stop is None or not self._stop.target.is_alive():
             self.cancel()
@@ -167,20 +167,22 @@ class Ladder(control.Timer):
             return
         planned_at, began_at, pause = self.when, self._began_at, _FIRST_PAUSE
         # The rung below may have been climbed late: a large tree, or a process that was suspended meanwhile.
-        is_late = began_at + seconds - planned_at > pulse.LATE_SECONDS
+        is_late = began_at + seconds - planned_at > control.LATE_SECONDS
         due_at = began_at + seconds if is_late else planned_at
         bound = max(_BOUND_FACTOR * seconds, _LEAST_BOUND_SECONDS)
         while True:
             now = clock.now()  # before what was lost of it is looked up
             starved = list(control.get().starved)
-            frozen = pulse.covered(starved, began_at)
+            frozen = control.covered_seconds(starved, began_at)
             is_over = now >= due_at and not frozen and rung is not Rung.LOST
-            if is_over and all(loop.is_steady(began_at) for loop in pulse.every()):
+            if is_over and all(loop.is_steady(began_at) for loop in control.all_pulses()):
                 return  # the usual case, however many runs there are
             loops, is_searching = yield from self._survey(stop, rung)
-            stalled = [pulse.covered([*starved, *loop.stalls()], began_at) for loop in loops]
+            stalled = [control.covered_seconds([*starved, *loop.stalls()], began_at) for loop in loops]
             # Short delays count for the bound: on a machine that is always too busy they would never end.
-            suspended = pulse.covered((time for time in starved if time[1] - time[0] > _SUSPENDED_SECONDS), began_at)
+            suspended = control.covered_seconds(
+                (time for time in starved if time[1] - time[0] > _SUSPENDED_SECONDS), began_at
+            )
             over_at, latest = due_at + max(stalled, default=frozen), began_at + bound + suspended
             # For LOST once more, after the time is over: what was about to end has ended then.
             behind = [loop for loop in loops if loop.turned_at < (over_at if rung is Rung.LOST else began_at)]
@@ -193,19 +195,19 @@ class Ladder(control.Timer):
             yield again_at
             pause = min(2 * pause, control.TICK_SECONDS)
 
-    def _survey(self, stop: Stop, rung: Rung) -> Generator[float, None, tuple[set[pulse.Pulse], bool]]:
+    def _survey(self, stop: Stop, rung: Rung) -> Generator[float, None, tuple[set[control.Pulse], bool]]:
         """Return the loops that have to turn, and whether a participant has yet to search for its processes."""
-        loops: set[pulse.Pulse] = set()
-        own: set[pulse.Pulse] = set()
+        loops: set[control.Pulse] = set()
+        own: set[control.Pulse] = set()
         is_searching = False
         for run in (yield from _alive(stop, rung)):
             yield _NOW
             seats = run.participants()
             if not seats and run.started_at is None:
-                loops.update(pulse.every())  # it waits for its first step, in any of them
+                loops.update(control.all_pulses())  # it waits for its first step, in any of them
             for seat in seats:
                 is_searching = is_searching or (rung is Rung.LOST and not seat.has_looked())
-                loop = None if seat.loop is None else pulse.of(seat.loop)
+                loop = None if seat.loop is None else control.pulse_of(seat.loop)
                 if loop is not None and seat.alive():
                     is_own = rung is not Rung.LOST and tasks.current_task(seat.loop) is seat.task
                     (own if is_own else loops).add(loop)

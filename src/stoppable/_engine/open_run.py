@@ -10,11 +10,10 @@ from types import FrameType, TracebackType
 from stoppable._core import clock, context
 from stoppable._core.boundary import check
 from stoppable._core.node import RunNode, node_of
-from stoppable._core.policy import Limits, Policy, check_given
-from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.run import Run
-from stoppable._engine import control, stack_room
-from stoppable._engine.edge import BlockingEdge, Edge
+from stoppable._core.values import Limits, Policy, Reason, ReasonKind, check_given
+from stoppable._engine import control
+from stoppable._engine.edge import BlockingEdge, Edge, require_stack_room
 from stoppable.errors import InvalidArgument, StoppableError
 
 
@@ -67,7 +66,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         assert isinstance(self._edge, BlockingEdge)
         self._edge.close(None, error)
-        return self._ended(error)
+        return self._finish(error)
 
     async def __aenter__(self) -> Run:
         refuse_generators(sys._getframe(1), "open_run()")
@@ -78,12 +77,12 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
     ) -> bool:
         assert isinstance(self._edge, Edge)
         await self._edge.close(None, error)
-        return self._ended(error)
+        return self._finish(error)
 
     def _enter(self, kind: type[Edge | BlockingEdge]) -> Run:
         if self._make is None:
             raise InvalidArgument("this open_run(…) was already used: call open_run(…) again for each run")
-        stack_room.require()
+        require_stack_room()
         run = self._make()
         self._make = None
         self._edge = kind(run)
@@ -97,7 +96,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         limit_time(run, self._limits)
         return run
 
-    def _ended(self, error: BaseException | None) -> bool:
+    def _finish(self, error: BaseException | None) -> bool:
         run = self._edge.run
         outcome = run.outcome
         if outcome is not None and outcome.error is error is not None and not run.token.stopped:
@@ -106,7 +105,7 @@ class open_run:  # noqa: N801 - reads as a statement: `async with open_run("job"
         return True
 
 
-_DRIVERS = ("contextlib", "stoppable._engine.channel", "stoppable._engine.generators")
+_DRIVERS = ("contextlib", "stoppable._engine.bodies")
 
 
 def refuse_generators(frame: FrameType | None, what: str) -> None:

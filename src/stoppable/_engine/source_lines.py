@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 import threading
 import traceback
@@ -27,9 +29,9 @@ def place(frames: list[FrameType]) -> str:
     where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
     if own == 0:
         return where
-    called = frames[own - 1]
-    module = str(called.f_globals.get("__name__", "")).partition(".")[0]
-    return f"{where}, inside {module}.{called.f_code.co_name}"
+    library_frame = frames[own - 1]
+    module = str(library_frame.f_globals.get("__name__", "")).partition(".")[0]
+    return f"{where}, inside {module}.{library_frame.f_code.co_name}"
 
 
 @cache
@@ -41,8 +43,8 @@ def _libraries() -> tuple[str, ...]:
 
 def lines(frames: list[FrameType]) -> tuple[str, ...]:
     """Return the innermost frames as text, innermost first."""
-    told = frames[:_FRAMES_TOLD]
-    return tuple(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in told)
+    innermost = frames[:_FRAMES_TOLD]
+    return tuple(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in innermost)
 
 
 def trace_of(error: BaseException) -> str:
@@ -52,12 +54,12 @@ def trace_of(error: BaseException) -> str:
     of a second.
     """
     whole = traceback.TracebackException.from_exception(error, lookup_lines=False)
-    left: list[traceback.TracebackException | None] = [whole]
-    while left:
-        one = left.pop()
-        if one is not None:
-            one.stack = traceback.StackSummary.from_list(_of_the_author(one.stack))
-            left += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
+    unvisited: list[traceback.TracebackException | None] = [whole]
+    while unvisited:
+        part = unvisited.pop()
+        if part is not None:
+            part.stack = traceback.StackSummary.from_list(_of_the_author(part.stack))
+            unvisited += [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or ())]
     return "".join(whole.format())
 
 
@@ -65,8 +67,8 @@ def _of_the_author(frames: list[traceback.FrameSummary]) -> list[traceback.Frame
     """Return frames without our own, except the last ones: an error of stoppable keeps the line that raised it."""
     is_ours = [_is_our_code(frame.filename, frame.name) for frame in frames]
     own_end = len(frames) - next((count for count, ours in enumerate(reversed(is_ours)) if not ours), 0)
-    kept = [frame for number, frame in enumerate(frames) if number >= own_end or not is_ours[number]]
-    return kept if len(kept) <= _FRAMES_OF_TRACE else kept[-_FRAMES_OF_RECURSION:]
+    users_frames = [frame for number, frame in enumerate(frames) if number >= own_end or not is_ours[number]]
+    return users_frames if len(users_frames) <= _FRAMES_OF_TRACE else users_frames[-_FRAMES_OF_RECURSION:]
 
 
 def describe_thread(thread: threading.Thread) -> str:
@@ -75,12 +77,44 @@ def describe_thread(thread: threading.Thread) -> str:
     return f"{where} (thread {thread.name})" if where else f"thread {thread.name}"
 
 
+_collection_lock = threading.RLock()  # a signal handler may look at threads, too
+
+
+def _renew_lock() -> None:
+    global _collection_lock
+    _collection_lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # another thread may have had it
+
+
+def stacks_of_threads() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by the identifier of the thread.
+
+    Python 3.11 holds the lock of its list of threads meanwhile. If a garbage collection begins then and destroys an
+    object whose code needs that lock, all threads wait for ever (python/cpython#106883): so none may begin.
+    """
+    with _collection_lock:
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if is_collecting:
+                gc.enable()
+
+
+def frames_here() -> list[FrameType]:
+    """Return the frames of the calling thread, innermost first, without our own and those that start the thread."""
+    return [frame for frame in _outwards(sys._getframe(1)) if not _is_ours(frame)]
+
+
 def frames_of_thread(thread: threading.Thread, stacks: Mapping[int, FrameType] | None = None) -> list[FrameType]:
     """Return the frames of a thread, innermost first, without our own and those that start the thread.
 
     Who looks at many threads passes the ``stacks`` of all, so that they are collected once.
     """
-    innermost = (sys._current_frames() if stacks is None else stacks).get(thread.ident or 0)
+    innermost = (stacks_of_threads() if stacks is None else stacks).get(thread.ident or 0)
     return [frame for frame in _outwards(innermost) if not _is_ours(frame)]
 
 

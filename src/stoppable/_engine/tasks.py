@@ -1,4 +1,22 @@
-"""Asyncio tasks as participants, the tasks that a run left behind, and which code issued the cancel of a task."""
+"""Asyncio tasks as participants, the tasks that a run left behind, and which code issued the cancel of a task.
+
+A stop may end a task in one way only, ``task.cancel()``, and a cancel cannot be aimed: it hits whatever await the task
+is in. Three rules make it hit the right code, once.
+
+- **On the thread of the loop, while the task is suspended** (``TaskParticipant._cancel``). Nothing of the task runs
+  meanwhile, so which run it is in cannot change between the look and the cancel (G13). A task that has left the run
+  since the ladder was climbed is left alone.
+- **Once before KILL** (G7). A second cancel would hit the ``finally`` that the first one started. ``_unwinding`` is the
+  run to whose end a cancel unwinds the task, and as long as it does, CANCEL does nothing. A TaskGroup or gather passes
+  its cancel down to tasks that have joined the same run; those are cancelled last, after the loop has been quiet for a
+  few turns, and only if nothing has reached them by then (``_DelayedCancel``).
+- **Counted** (G9): each cancel is added to ``own_cancels``, and the edge takes back what came while it was open. How
+  the sums tell stoppable's cancels from those of other code is at the top of ``edge.py``.
+
+A task that was made for a run (``run.main``) ends with it. A task that only entered a boundary or asked
+``should_stop()`` has joined: it is cancelled with the run, and the run waits for its end. Tasks that user code created
+and never joined are found at the end of the body by the run in their context (``join_leftover``).
+"""
 
 from __future__ import annotations
 
@@ -10,22 +28,56 @@ import sys
 import threading
 import weakref
 from asyncio import AbstractEventLoop, Task
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
-from stoppable._core import clock, context
+from stoppable._core import clock, context, participants
 from stoppable._core.boundary import Boundary
 from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.reason import Reason, ReasonKind
 from stoppable._core.shield import shielded
-from stoppable._core.state import Mode, Rung
-from stoppable._engine import control, pulse, threads
-from stoppable._engine.awaiters import awaiters_of
-from stoppable._engine.source_lines import lines, place
+from stoppable._core.values import Mode, Reason, ReasonKind, Rung
+from stoppable._engine import control
+from stoppable._engine.source_lines import frames_of_thread, lines, place, stacks_of_threads
 from stoppable.errors import AgentStopped
+
+_MOST = 64  # futures to look at
+
+
+def awaiters_of(task: asyncio.Task[Any]) -> Iterator[asyncio.Task[Any]]:
+    """Yield the tasks that wait for a task, nearest first."""
+    futures: list[asyncio.Future[Any]] = [task]
+    for future in futures:
+        for callback, *_ in getattr(future, "_callbacks", None) or ():
+            for waiter in _behind(callback):
+                if waiter not in futures and len(futures) < _MOST:
+                    futures.append(waiter)
+                    if isinstance(waiter, asyncio.Task):
+                        yield waiter
+
+
+def _behind(callback: Any) -> Iterator[asyncio.Future[Any]]:
+    """Yield the futures that a callback of a future resolves or wakes."""
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.TaskGroup):
+        owner = owner._parent_task  # type: ignore[attr-defined]
+    values = [owner, *(callback.args if isinstance(callback, partial) else ())]
+    values += [cell.cell_contents for cell in getattr(callback, "__closure__", None) or () if _is_filled(cell)]
+    for value in values:
+        if asyncio.isfuture(value):
+            yield value
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
 
 _get_running_loop = asyncio._get_running_loop
 # Both take the loop; before 3.12 the public function is written in Python and would be a fifth of a boundary's cost.
@@ -34,15 +86,15 @@ if sys.version_info >= (3, 12):
 else:
     current_task = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
-OURS = "stopped by stoppable"
+OWN_CANCEL = "stopped by stoppable"
 """The message of the cancels that stoppable issues, recognized by its identity."""
 
-_by_task: dict[Task[Any], TaskParticipant] = {}
+by_task = cast("dict[Task[Any], TaskParticipant]", participants.executing)
 _starter: contextvars.ContextVar[weakref.ref[Task[Any]] | None] = contextvars.ContextVar("starter", default=None)
 """The participating task that owns the current context, or from whose context it was copied."""
 
 
-class _Here(threading.local):
+class _CallingThread(threading.local):
     """The lock that identifies the calling thread; see Participant.thread."""
 
     def __init__(self) -> None:
@@ -50,7 +102,7 @@ class _Here(threading.local):
         self.thread.acquire()
 
 
-here = _Here()
+here = _CallingThread()
 
 _QUIET_TURNS = 3
 _MOST_TURNS = 100
@@ -67,20 +119,20 @@ class TaskParticipant(Participant):
 
     __slots__ = (
         "_held_back",
-        "_joined",
+        "_joined_runs",
         "_shields",
         "_started_by",
         "_unwinding",
-        "issued",
+        "foreign_before",
         "loop",
-        "others",
+        "own_cancels",
         "reader_left",
         "task",
         "thread",
     )
 
     def __init__(self, task: Task[Any], loop: AbstractEventLoop, *, is_current: bool = True) -> None:
-        _by_task[task] = self
+        by_task[task] = self
         self.task = task
         self._started_by: weakref.ref[Task[Any]] | None = None
         if is_current:
@@ -88,9 +140,9 @@ class TaskParticipant(Participant):
             _starter.set(weakref.ref(task))  # inherited by the tasks that it starts from now on
         self.loop = loop
         self.thread = here.thread  # this is the loop's thread
-        self.issued = 0  # our cancels that were not taken back yet
-        self.others = 0  # foreign cancels before our first one
-        self._joined: list[RunNode] | None = None
+        self.own_cancels = 0  # our cancels that were not taken back yet
+        self.foreign_before = 0  # foreign cancels before our first one
+        self._joined_runs: list[RunNode] | None = None
         self._shields: list[shielded] | None = None
         self._unwinding: RunNode | None = None
         self._held_back: RunNode | None = None
@@ -104,11 +156,11 @@ class TaskParticipant(Participant):
     def started_by(self) -> TaskParticipant | None:
         """Return the participant that started the task, if it is known and alive."""
         task = None if self._started_by is None else self._started_by()
-        return None if task is None else _by_task.get(task)
+        return None if task is None else by_task.get(task)
 
     def awaiters(self) -> Iterable[Participant]:
         """Return the participants whose tasks wait for this one."""
-        return [_by_task[task] for task in awaiters_of(self.task) if task in _by_task]
+        return [by_task[task] for task in awaiters_of(self.task) if task in by_task]
 
     def alive(self) -> bool:
         """Return whether the task can still take a step."""
@@ -140,19 +192,20 @@ class TaskParticipant(Participant):
 
     @staticmethod
     def _cancel_all(rung: Rung, pairs: list[tuple[TaskParticipant, RunNode]]) -> None:
-        made_for: list[tuple[TaskParticipant, RunNode]] = []
-        joined: list[tuple[TaskParticipant, RunNode]] = []
+        main_pairs: list[tuple[TaskParticipant, RunNode]] = []
+        joined_pairs: list[tuple[TaskParticipant, RunNode]] = []
         for pair in pairs:
             is_main = pair[1].main is pair[0]
-            (made_for if is_main or rung is not Rung.CANCEL else joined).append(pair)
-        later = _Joined(joined)  # first, because cancelling a task that waits for a gather cancels others at once
-        for participant, run in made_for:
+            (main_pairs if is_main or rung is not Rung.CANCEL else joined_pairs).append(pair)
+        # First, because cancelling a task that waits for a gather cancels others at once.
+        later = _DelayedCancel(joined_pairs)
+        for participant, run in main_pairs:
             participant._cancel(rung, run)
-        if joined:
+        if joined_pairs:
             later()
 
     def _cancel(self, rung: Rung, run: RunNode) -> None:
-        if self.task.done() or (run.body_end is not None and run not in (self._joined or ())):
+        if self.task.done() or (run.body_end is not None and run not in (self._joined_runs or ())):
             return  # it has left that run, and now works for other code (G13)
         if rung is Rung.CANCEL:
             if self._is_unwinding():
@@ -162,18 +215,18 @@ class TaskParticipant(Participant):
                 self._held_back = run
                 control.get().call_at(shield_ends, lambda: self.climb(rung, {self: run}))
                 return
-        self.unwinds(run)
+        self.note_unwinding(run)
         if rung is Rung.CANCEL:
             self._note_clean(run)
-        if not self.issued:
-            self.others = self.task.cancelling()
-        self.issued += 1
+        if not self.own_cancels:
+            self.foreign_before = self.task.cancelling()
+        self.own_cancels += 1
         # A cancel that is about to arrive keeps its message; otherwise a foreign one would look like ours, and ours
         # like a foreign one.
         is_due = getattr(self.task, "_must_cancel", False)
-        self.task.cancel(getattr(self.task, "_cancel_message", None) if is_due else OURS)
+        self.task.cancel(getattr(self.task, "_cancel_message", None) if is_due else OWN_CANCEL)
 
-    def unwinds(self, run: RunNode) -> None:
+    def note_unwinding(self, run: RunNode) -> None:
         """Record that a cancel unwinds the task to the end of a run."""
         if self._unwinding is None or not self._is_unwinding() or not run.is_within(self._unwinding):
             self._unwinding = run  # otherwise this run is part of the clean-up, and the task unwinds further
@@ -193,16 +246,16 @@ class TaskParticipant(Participant):
     def _is_unwinding(self) -> bool:
         """Return whether our cancel still unwinds the task: to the end of the body, or of the task if it joined."""
         run = self._unwinding
-        return run is not None and (run.body_end is None or (run.outcome is None and run in (self._joined or ())))
+        return run is not None and (run.body_end is None or (run.outcome is None and run in (self._joined_runs or ())))
 
-    def others_now(self) -> int:
+    def foreign_cancels(self) -> int:
         """Return the number of requested cancels that other code issued."""
         count: int = self.task.cancelling()
-        return count - self.issued
+        return count - self.own_cancels
 
     def is_cancelled_for(self, run: RunNode, before: int) -> bool:
         """Return whether one of our cancels, after the first ``before``, was for this run or one around it."""
-        return self.issued > before and self._unwinding is not None and run.is_within(self._unwinding)
+        return self.own_cancels > before and self._unwinding is not None and run.is_within(self._unwinding)
 
     def shield_entered(self, shield: shielded) -> None:
         """Delay CANCEL."""
@@ -222,40 +275,40 @@ class TaskParticipant(Participant):
         if run is not None:
             self.climb(Rung.CANCEL, {self: run})
 
-    def pay_back(self, before: int) -> int:
+    def uncancel_own(self, before: int) -> int:
         """Take back our cancels, except the first ``before``, and return their number (G9)."""
-        count, self.issued = self.issued - before, before
+        count, self.own_cancels = self.own_cancels - before, before
         for _ in range(count):
             self.task.uncancel()
         return count
 
     def join(self, run: RunNode) -> None:
         """Become a participant of a run, until the task ends."""
-        if self._joined is None:
-            self._joined = []
-            self.task.add_done_callback(self._done)
-        self._joined.append(run)
+        if self._joined_runs is None:
+            self._joined_runs = []
+            self.task.add_done_callback(self._on_done)
+        self._joined_runs.append(run)
         run.admit(self)
 
     def leave(self) -> None:
         """Forget a task that was made for a run, at the end of the run."""
-        if self._joined is None:
-            _by_task.pop(self.task, None)
+        if self._joined_runs is None:
+            by_task.pop(self.task, None)
 
-    def _done(self, task: Task[Any]) -> None:
+    def _on_done(self, task: Task[Any]) -> None:
         # Calling exception() keeps asyncio from logging that it was never retrieved. For a stop that is right, but
         # other errors must still be logged, so the attribute is read first.
         if isinstance(task._exception, AgentStopped):
             task.exception()
-        _by_task.pop(task, None)
-        for run in self._joined or ():
+        by_task.pop(task, None)
+        for run in self._joined_runs or ():
             if task.cancelling() > 1 and run.first_stop is not None:
                 run.note_clean(clean=None)  # the second cancel may have hit the clean-up after the first
             run.withdraw(self)
             run.settle()
 
 
-class _Joined:
+class _DelayedCancel:
     """Cancels tasks that joined a run, a little later; called on the thread of their loop, once in each turn.
 
     It waits until no task of the loop was cancelled for a few turns: by then, a cancel that is passed down from task to
@@ -284,57 +337,57 @@ class _Joined:
             return
         for (participant, run), before in zip(self._pairs, self._before, strict=True):
             if participant.task.cancelling() > before:
-                participant.unwinds(run)
+                participant.note_unwinding(run)
             else:
                 participant._cancel(Rung.CANCEL, run)
 
 
 def suspended_in(waiting: object) -> list[FrameType]:
     """Return the frames of a chain of awaits, innermost first, without those of stoppable and asyncio."""
-    found: list[FrameType] = []
+    frames: list[FrameType] = []
     while waiting is not None:
         for frame_name, inner_name in _AWAITS:
             if hasattr(waiting, frame_name):
                 frame = getattr(waiting, frame_name)
                 if frame is not None and not frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-                    found.insert(0, frame)
+                    frames.insert(0, frame)
                 waiting = getattr(waiting, inner_name)
                 break
         else:
             break
-    return found
+    return frames
 
 
 def starter() -> TaskParticipant | None:
     """Return the participant that executes the calling code, or that started its task, however indirectly."""
     task = _starter.get()
-    return None if task is None else _by_task.get(task())  # type: ignore[arg-type]  # None is never among them
+    return None if task is None else by_task.get(task())  # type: ignore[arg-type]  # None is never among them
 
 
 def current() -> TaskParticipant | None:
     """Return the participant for the task that executes the calling code; None outside a task."""
     loop = _get_running_loop()
-    return None if loop is None else _current_in(loop)
+    return None if loop is None else current_in(loop)
 
 
-def _current_in(loop: AbstractEventLoop) -> TaskParticipant | None:
+def current_in(loop: AbstractEventLoop) -> TaskParticipant | None:
     task = current_task(loop)
     if task is None:
         return None
-    return _by_task.get(task) or _new_participant(task, loop)
+    return by_task.get(task) or _new_participant(task, loop)
 
 
 def _new_participant(task: Task[Any], loop: AbstractEventLoop, *, is_current: bool = True) -> TaskParticipant:
-    pulse.follow(loop)
+    control.follow_loop(loop)
     participant = TaskParticipant(task, loop, is_current=is_current)
-    task.add_done_callback(participant._done)
-    participant._joined = []
+    task.add_done_callback(participant._on_done)
+    participant._joined_runs = []
     return participant
 
 
 def join_task(run: RunNode, task: Task[Any], loop: AbstractEventLoop) -> TaskParticipant:
     """Make a task a participant of a run; call it on the thread of the task's loop."""
-    participant = _by_task.get(task) or _new_participant(task, loop, is_current=False)
+    participant = by_task.get(task) or _new_participant(task, loop, is_current=False)
     if participant is not run.main and participant not in (run.members or ()):
         participant.join(run)
     return participant
@@ -342,37 +395,7 @@ def join_task(run: RunNode, task: Task[Any], loop: AbstractEventLoop) -> TaskPar
 
 def cancel(task: Task[Any], rung: Rung, run: RunNode) -> None:
     """Cancel a task that has joined a run, on behalf of the run; call it on the thread of the task's loop."""
-    _by_task[task]._cancel(rung, run)
-
-
-def join(run: RunNode) -> Participant | None:
-    """Return the participant that executes the calling code; a task joins the run if it has not yet."""
-    main = run.main
-    # The usual case, without asking for the running loop, which is a system call before 3.12.
-    if main is not None and main.thread._is_owned() and main.task is current_task(main.loop):
-        return main
-    loop = _get_running_loop()
-    if loop is None:
-        return threads.current()
-    participant = _current_in(loop)
-    if participant is not None and participant not in (run.members or ()):
-        if threads.is_visiting(run, loop):
-            return threads.current()  # the task may be anybody's, and would be cancelled with the run (G9)
-        participant.join(run)
-    return participant
-
-
-def attend(run: RunNode) -> None:
-    """Make the task or thread that executes the calling code a participant, until it leaves that code."""
-    if not isinstance(join(run), TaskParticipant):
-        threads.attend(run)
-
-
-def is_worker_thread() -> bool:
-    """Return whether runs are live but this thread belongs to none of them."""
-    if _get_running_loop() is not None or threading.current_thread() is threading.main_thread():
-        return False
-    return bool(threads.live) or any(participant.alive() for participant in list(_by_task.values()))
+    by_task[task]._cancel(rung, run)
 
 
 _MANY = 200
@@ -396,19 +419,19 @@ def join_leftover(run: RunNode, loop: AbstractEventLoop) -> None:
 
 def _by_run(loop: AbstractEventLoop) -> dict[RunNode, list[Task[Any]]]:
     """Return the tasks of a loop by stopped run; if there are many, the result is kept for one turn of the loop."""
-    found = _looks.get(loop)
-    if found is None:
-        found = {}
+    by_run = _looks.get(loop)
+    if by_run is None:
+        by_run = {}
         everybody = asyncio.all_tasks(loop)
         for task in everybody:
             scope = context_of(task).get(context.current)
             run = None if scope is None else scope.run_here()
             if run is not None and run.closed:
-                found.setdefault(run, []).append(task)
+                by_run.setdefault(run, []).append(task)
         if len(everybody) > _MANY:
-            _looks[loop] = found
+            _looks[loop] = by_run
             loop.call_soon(_looks.pop, loop, None)
-    return found
+    return by_run
 
 
 if sys.version_info >= (3, 12):
@@ -428,22 +451,67 @@ else:
 _NO_CONTEXT = contextvars.Context()
 
 
-def is_marked_ours(cancel: asyncio.CancelledError) -> bool:
+def is_own(cancel: asyncio.CancelledError) -> bool:
     """Return whether an exception is a cancel that stoppable issued."""
-    return bool(cancel.args) and cancel.args[0] is OURS
+    return bool(cancel.args) and cancel.args[0] is OWN_CANCEL
 
 
-def is_our_cancel() -> bool:
+def is_only_own_cancel() -> bool:
     """Return whether stoppable issued the cancel of the current task, and no other code cancelled it as well."""
     participant = current()
-    if participant is None or not participant.issued:
+    if participant is None or not participant.own_cancels:
         return False
-    return participant.others_now() <= participant.others
+    return participant.foreign_cancels() <= participant.foreign_before
 
 
-def passed_on(run: RunNode) -> bool:
+def stop_on_foreign_cancel(run: RunNode) -> bool:
     """Pass a foreign cancel on to the run that the task reads or awaits, as a cancel would hit a plain call (G9)."""
-    if is_our_cancel():
+    if is_only_own_cancel():
         return False
     run.stop(Mode.IMMEDIATE, Reason.of("CancelledError from outside", kind=ReasonKind.EXTERNAL))
     return True
+
+
+# Event loops that the threads of a run run themselves: blocking code calls ``asyncio.run`` for an async tool.
+
+
+def main_task(thread: threading.Thread, stacks: Mapping[int, FrameType] | None = None) -> Task[Any] | None:
+    """Return the task that a thread runs to its end, as ``asyncio.run`` does."""
+    for frame in frames_of_thread(thread, stacks):
+        # Only of these two functions, whose variables stay: to read those of code that goes on meanwhile is what a
+        # debugger does to a thread that it has halted, and has crashed Python 3.11.
+        if frame.f_code.co_name not in ("run", "run_until_complete"):
+            continue
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, AbstractEventLoop) and frame.f_code.co_name == "run_until_complete":
+            main = frame.f_locals.get("future")
+        elif isinstance(owner, asyncio.Runner):
+            main = frame.f_locals.get("task")  # uvloop has no frames
+        else:
+            continue
+        if isinstance(main, Task):
+            return main
+    return None
+
+
+def cancel_main_tasks(rung: Rung, targets: Iterable[tuple[threading.Thread, RunNode]]) -> None:
+    """Cancel the tasks that threads run to their end, those that belong to the run of their thread."""
+    stacks = stacks_of_threads()
+    for thread, run in targets:
+        task = main_task(thread, stacks)
+        if task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                task.get_loop().call_soon_threadsafe(_cancel, task, rung, run)
+
+
+def _cancel(task: Task[Any], rung: Rung, run: RunNode) -> None:
+    # On the thread of the loop, between two steps of the task. While a step calls blocking code that is a run of its
+    # own, the task would seem to belong to that run, but it belongs to the caller (G9).
+    scope = context_of(task).get(context.current)
+    home = None if scope is None else scope.run_here()
+    if task.done() or home is None or not home.is_within(run):
+        return
+    participant = join_task(run, task, task.get_loop())
+    if rung is Rung.CANCEL and isinstance(scope, shielded) and not participant.is_shielded():
+        return  # not its own shield: it is a part of the clean-up of the code that runs the loop, until KILL
+    cancel(task, rung, run)

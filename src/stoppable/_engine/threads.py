@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import contextvars
 import functools
@@ -12,7 +11,6 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,8 +18,8 @@ from stoppable._core import context, participants
 from stoppable._core.boundary import Boundary, check, innermost
 from stoppable._core.node import RunNode
 from stoppable._core.participants import Participant
-from stoppable._core.state import Rung
-from stoppable._engine.plain.futures import CallFuture
+from stoppable._core.values import Rung
+from stoppable._engine import tasks
 from stoppable._engine.source_lines import describe_thread, frames_of_thread, lines
 from stoppable.errors import AgentStopped, InvalidArgument
 
@@ -102,9 +100,6 @@ class DaemonPool:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-live: set[ThreadParticipant] = set()
-"""The threads that execute the body of a run now."""
-
 
 _local = threading.local()
 pool = DaemonPool("stoppable-thread")
@@ -123,21 +118,19 @@ class ThreadParticipant(Participant):
     def enter_edge(self) -> None:
         """Begin to execute the body of a run."""
         self._edges += 1
-        live.add(self)
+        participants.executing[self] = self
 
     def leave_edge(self) -> None:
         """End the body of a run; the thread may still execute an outer one."""
         self._edges -= 1
         if not self._edges:
-            live.discard(self)
+            participants.executing.pop(self, None)
 
     @classmethod
     def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
         """Cancel the task for which a thread runs an event loop. Otherwise its next boundary raises, or it is lost."""
-        from stoppable._engine import nested_loops  # noqa: PLC0415 - it imports the tasks, which import this module
-
         threads = ((participant._thread, run) for participant, run in targets.items() if isinstance(participant, cls))
-        nested_loops.cancel_main_tasks(rung, threads)
+        tasks.cancel_main_tasks(rung, threads)
 
     def alive(self) -> bool:
         """Return whether the thread still runs."""
@@ -232,8 +225,8 @@ def attend(run: RunNode) -> None:
         return
     if innermost(run) is not None or threading.current_thread() is threading.main_thread():
         return  # it takes part while it is in that boundary; and the main thread belongs to no pool
-    found = _attended.get()
-    visit = found.visit if isinstance(found, _Attendance) else found
+    attendance = _attended.get()
+    visit = attendance.visit if isinstance(attendance, _Attendance) else attendance
     if visit is None or visit._run is not run or visit._thread is not threading.current_thread() or not visit.alive():
         _attended.set(_Attendance(_Visit(run, None)))
 
@@ -301,7 +294,7 @@ async def to_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
     try:
         return await _to_thread(functools.partial(function, *args, **kwargs))
     except AgentStopped:
-        await participants.hold_back()
+        await participants.engine.hold_back()
         raise
 
 
@@ -309,7 +302,7 @@ async def _to_thread(call: Callable[[], T]) -> T:
     check()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    copied = contextvars.copy_context()
+    own_context = contextvars.copy_context()
     run = context.current_node()
     if run is not None:
         call = functools.partial(_visit, innermost(run), call, (), {})
@@ -317,7 +310,7 @@ async def _to_thread(call: Callable[[], T]) -> T:
     def work() -> None:
         result, error = None, None
         try:
-            result = copied.run(call)
+            result = own_context.run(call)
         except BaseException as caught:
             error = caught
         with contextlib.suppress(RuntimeError):  # the loop was closed, and its tasks with it
@@ -338,58 +331,3 @@ def _hand_over(future: asyncio.Future[Any], result: object, error: BaseException
         future.set_result(result)
     else:
         future.set_exception(error)
-
-
-class ThreadPoolExecutor(concurrent.futures.ThreadPoolExecutor):
-    """A thread pool whose calls belong to the run that submitted them; its threads are daemons.
-
-    It is a ``concurrent.futures`` executor, also for ``loop.set_default_executor()``. A call that has not begun when
-    its run is stopped raises AgentStopped instead of running.
-    """
-
-    def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "stoppable-pool") -> None:
-        super().__init__(max_workers, thread_name_prefix)
-        self._daemons = DaemonPool(thread_name_prefix, self._max_workers)
-        self._pending: dict[Future[Any], bool] = {}
-        self._is_shut = False
-        self._guard = threading.Lock()
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a call on one of the threads."""
-        return self._submit(functools.partial(bind(fn), *args, **kwargs))
-
-    def _submit(self, call: Callable[[], T]) -> Future[T]:
-        future: Future[T] = CallFuture()
-
-        def work() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = call()
-                except BaseException as error:
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-            self._pending.pop(future, None)
-
-        with self._guard:
-            if self._is_shut:
-                raise RuntimeError("cannot submit to an executor that was shut down")
-            self._pending[future] = True
-            try:
-                self._daemons.submit(work)
-            except RuntimeError:
-                del self._pending[future]
-                raise
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - inherited
-        """Refuse further calls; ``wait`` for those that run."""
-        with self._guard:
-            self._is_shut = True
-        if cancel_futures:
-            for future in list(self._pending):
-                future.cancel()
-        if wait:
-            concurrent.futures.wait(list(self._pending))
-        self._daemons.close()
-        super().shutdown(wait=False)

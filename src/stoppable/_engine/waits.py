@@ -1,4 +1,4 @@
-"""Waits for the end of a run, and waits that a stop cuts short."""
+"""Waits for the end of a run or of calls in flight, and waits that a stop cuts short."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import asyncio
 import contextlib
 import functools
 import threading
+from asyncio import Task
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stoppable._core import context, participants
-from stoppable._core.boundary import check
-from stoppable._core.hooks import Hook, Moment
+from stoppable._core import clock, context, participants
+from stoppable._core.boundary import Boundary, check
+from stoppable._core.hooks import Callback, Hook, Moment
 from stoppable._core.node import RunNode
-from stoppable._core.outcome import Outcome
-from stoppable._core.policy import seconds as checked_seconds
+from stoppable._core.values import Mode, Outcome
+from stoppable._core.values import seconds as checked_seconds
 from stoppable._engine import control, tasks
-from stoppable._engine.alarms import Alarm
+from stoppable._engine.control import Alarm
+from stoppable._engine.tasks import TaskParticipant
+from stoppable._engine.threads import ThreadParticipant
 from stoppable.errors import AgentStopped
 
 T = TypeVar("T")
@@ -29,7 +32,7 @@ def _outcome_of(run: RunNode) -> Outcome[Any]:
 
 
 # Without ``answer``, T is Outcome, which mypy cannot infer from a default.
-async def ended(run: RunNode, answer: Callable[[RunNode], T] = _outcome_of) -> T:  # type: ignore[assignment]
+async def await_end(run: RunNode, answer: Callable[[RunNode], T] = _outcome_of) -> T:  # type: ignore[assignment]
     """Wait for the terminal status of a run, in any loop, and return what ``answer`` makes of the run."""
     if run.outcome is None:
         future: asyncio.Future[None] = asyncio.Future(loop=asyncio.get_running_loop())
@@ -53,7 +56,7 @@ async def ended(run: RunNode, answer: Callable[[RunNode], T] = _outcome_of) -> T
     return answer(run)
 
 
-async def acknowledged(run: RunNode, seconds: float) -> None:
+async def await_acknowledgement(run: RunNode, seconds: float) -> None:
     """Wait until every gate that the stops of a run must close is closed, or the time is over."""
     loop = asyncio.get_running_loop()
     try:
@@ -81,6 +84,14 @@ def wait_within(run: RunNode, seconds: float) -> None:
     run.when_ended(alarm.ring)
     if not alarm.wait(min(seconds, threading.TIMEOUT_MAX)):
         run.forget(alarm.ring)
+
+
+def wait_for_stop(run: RunNode, seconds: float) -> None:
+    """Wait for a stop of a run, on a thread, but not longer than that."""
+    alarm = Alarm()
+    with Callback(run, Moment.STOP, alarm.ring) as hook:
+        run.add_hook(hook)
+        alarm.wait(seconds)
 
 
 class _Wake(Hook):
@@ -134,7 +145,7 @@ async def sleep(seconds: float) -> None:
     try:
         await _sleep(checked_seconds(seconds, "seconds"))
     except AgentStopped:
-        await participants.hold_back()
+        await participants.engine.hold_back()
         raise
 
 
@@ -175,3 +186,104 @@ def _resolve_all(futures: Sequence[asyncio.Future[None]]) -> None:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+_LOOK_SECONDS = 0.01
+
+_waiting: set[TaskParticipant] = set()
+"""The branches that noticed a stop and wait for others."""
+_looks: dict[tuple[asyncio.AbstractEventLoop, RunNode], asyncio.Future[bool]] = {}
+"""Futures that say whether the wait is over; one branch checks for all, because there may be thousands."""
+
+
+async def drained() -> None:
+    """Wait until no other branch of the current run is inside a boundary, while the grace of its stop lasts.
+
+    Use it in parallel branches: ``except AgentStopped: await drained(); raise``. A task group cancels the siblings of a
+    branch that raises, including calls that were paid for (N12); an awaited boundary waits automatically, but
+    ``check()`` and a plain ``with boundary(…)`` cannot. Boundaries around the calling branch do not count. Returns at
+    once if the run was not stopped, and at the INTERRUPT rung at the latest, so it never prolongs a stop (G6).
+    """
+    run, me = context.current_node(), tasks.current()
+    if run is not None and me is not None:
+        await _drain(run, me)
+
+
+async def hold_back() -> None:
+    """Wait as ``drained()`` does, in a branch that noticed the stop while it awaited a function of stoppable.
+
+    The run's main task does not wait: its clean-up may be needed to end what still runs, and has the grace for that.
+    """
+    run, me = context.current_node(), tasks.current()
+    if run is not None and me is not None and me is not run.main and not me.task.cancelling():
+        await _drain(run, me)
+
+
+async def _drain(run: RunNode, me: TaskParticipant) -> None:
+    if run.first_stop is None:
+        return
+    until = run.first_stop.requested_at + run.policy.grace  # a cooperative stop has no rung that would end it
+    _waiting.add(me)
+    try:
+        while not await _is_over(run, until):
+            pass  # the branch that checked was cancelled
+    finally:
+        _waiting.discard(me)
+
+
+async def _is_over(run: RunNode, until: float) -> bool:
+    """Wait for the calls of other branches and return True, or False if the branch that checks for all gave up."""
+    loop = asyncio.get_running_loop()
+    look = _looks.get((loop, run))
+    if look is not None:
+        await asyncio.wait([look])  # a cancel of this branch must not cancel the check
+        return look.result()
+    look = _looks[loop, run] = loop.create_future()
+    try:
+        # Polls: leaving a boundary does not wake this, to keep boundaries cheap.
+        while _may_wait(run) and clock.now() < until and _is_another_inside(run):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+        look.set_result(True)
+    finally:
+        if look.done():
+            loop.call_soon(_looks.pop, (loop, run))  # branches that notice the stop in this turn share it
+        else:
+            del _looks[loop, run]
+            look.set_result(False)
+    return True
+
+
+def _may_wait(run: RunNode) -> bool:
+    return run.rung is None and all(stop.mode <= Mode.GRACEFUL for stop in run.stops())
+
+
+def _is_another_inside(run: RunNode) -> bool:
+    """Return whether a call is in flight, in a run or below it, apart from boundaries around waiting branches."""
+    around = _around_those_who_wait()
+    nodes = [run]
+    for node in nodes:
+        nodes += node.list_children()
+        if any(not entry.is_idle and _is_call(entry.holder, around) for entry in node.members_of(Boundary)):
+            return True
+    return False
+
+
+def _is_call(holder: object, around: set[Task[Any]]) -> bool:
+    """Return whether a boundary is a call that an unwinding branch could cut off.
+
+    A separate thread or process is not: nothing unwinds it, and it may wait for the clean-up.
+    """
+    if isinstance(holder, ThreadParticipant):
+        return holder._thread is not threading.current_thread()
+    return isinstance(holder, TaskParticipant) and holder.task not in around
+
+
+def _around_those_who_wait() -> set[Task[Any]]:
+    """Return the waiting tasks and the tasks that started them, whose boundaries wait too."""
+    around: set[Task[Any]] = set()
+    for waiter in list(_waiting):
+        participant: TaskParticipant | None = waiter
+        while participant is not None and participant.task not in around:
+            around.add(participant.task)
+            participant = participant.started_by()
+    return around

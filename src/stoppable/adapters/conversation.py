@@ -98,21 +98,21 @@ class Conversation:
         """Yield the events of the other agent; raises AgentStopped if the stop ended the task there."""
         follower = asyncio.create_task(self._follow(), name=f"stoppable follows {self._name}")
         _background.add(follower)
-        follower.add_done_callback(self._followed)
+        follower.add_done_callback(self._on_followed)
         try:
-            while isinstance(told := await self._queue.get(), tuple):
-                yield told[0]
+            while isinstance(item := await self._queue.get(), tuple):
+                yield item[0]
             if self._node is not None and self._node.fate is not None:
                 await asyncio.wait({follower})  # it leaves its block: a run that ends before its children was stopped
-        except (GeneratorExit, asyncio.CancelledError) as left:
-            await self._leave(follower, left)
+        except (GeneratorExit, asyncio.CancelledError) as exit_error:
+            await self._leave(follower, exit_error)
             raise
         if not self.has_completed:
             stoppable.check()
-        if told is not None:
-            raise told
+        if item is not None:
+            raise item
 
-    async def _leave(self, follower: asyncio.Task[None], left: BaseException) -> None:
+    async def _leave(self, follower: asyncio.Task[None], exit_error: BaseException) -> None:
         """Stop the task there and wait for its end, because the caller may close the client next.
 
         A cancel by other code is not delayed by this (G9).
@@ -122,11 +122,11 @@ class Conversation:
             return
         node.run.stop(Mode.GRACEFUL, Reason.of("its reader left", kind=ReasonKind.DISCONNECT))
         run = stoppable.current_run()
-        if isinstance(left, GeneratorExit) or (run is not None and run.token.stopped):
+        if isinstance(exit_error, GeneratorExit) or (run is not None and run.token.stopped):
             with stoppable.shielded(_LEAVE_SECONDS):
                 await asyncio.wait({follower}, timeout=_LEAVE_SECONDS)
 
-    def _followed(self, follower: asyncio.Task[None]) -> None:
+    def _on_followed(self, follower: asyncio.Task[None]) -> None:
         _background.discard(follower)
         error = None if follower.cancelled() else follower.exception()
         self._queue.put_nowait(error)
@@ -138,7 +138,7 @@ class Conversation:
     async def _follow(self) -> None:
         """Run as the node's task, from before the message is sent until the other agent has reported the end."""
         reader: asyncio.Task[None] | None = None
-        gone: asyncio.Task[None] | None = None
+        watcher: asyncio.Task[None] | None = None
         try:
             async with stoppable.remote(self._name, tell=self._tell, policy=self._policy) as node:
                 self._node = node
@@ -149,20 +149,20 @@ class Conversation:
                 # In a separate task: when the ladder cancels this one, the id of the task may not be known yet.
                 with stoppable.detached():
                     reader = asyncio.create_task(self._read(node))
-                    gone = asyncio.create_task(node.gone())
-                await asyncio.wait({reader, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if node.fate is None and gone.done():
+                    watcher = asyncio.create_task(node.gone())
+                await asyncio.wait({reader, watcher}, return_when=asyncio.FIRST_COMPLETED)
+                if node.fate is None and watcher.done():
                     stoppable.check()  # it was given up
                 if not self.is_parked:
                     await asyncio.wait({reader})  # its last events count, also if the end is known from a cancel
                 if self.is_parked:
-                    await asyncio.wait({gone})
+                    await asyncio.wait({watcher})
                     return
                 reader.result()
                 if node.fate is None:
                     await self._poll(node)
         finally:
-            for task in (reader, gone):
+            for task in (reader, watcher):
                 if task is not None:
                     task.cancel()
             _parked.pop(self._address, None)

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 
-from stoppable._extras import pip_install
+from stoppable._extras import typed_again
 
 _COMPLETION = "_STOPPABLE_COMPLETE"
 
@@ -15,10 +15,10 @@ _COMPLETION = "_STOPPABLE_COMPLETE"
 def main() -> None:
     """Run the command; a missing extra is one clear sentence."""
     gc.disable()  # what is imported stays: to look for garbage in it takes a tenth of the time of a short command
-    _open_what_is_closed()
-    _write_what_has_no_encoding()
+    _reopen_closed_streams()
+    _escape_unencodable()
     try:
-        from stoppable.cli.app import command_line  # noqa: PLC0415 - it needs an extra
+        from stoppable.cli.command_line import command_line  # noqa: PLC0415 - it needs an extra
 
         # A shell that completes a line has it in its environment.
         app = command_line() if _COMPLETION in os.environ else command_line(sys.argv[1:])
@@ -27,14 +27,17 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "stoppable":
             raise
-        sys.exit(f"error: the command line needs {error.name}, which is not installed: {pip_install('cli')}")
+        sys.exit(f"error: the command line needs {error.name}, which is not installed: {typed_again(sys.argv[1:])}")
     gc.freeze()
     gc.enable()
     app()
 
 
-def _open_what_is_closed() -> None:
-    """Take the first three descriptors: a store that got one of them would be written to by every print."""
+def _reopen_closed_streams() -> None:
+    """Reopen closed stdin, stdout and stderr on the null device.
+
+    Otherwise the file of a store could get descriptor 1, and ``print`` would write into it.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # noqa: FBT003 - it takes no name
     os.close(descriptor)
@@ -43,8 +46,8 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - for good
 
 
-def _write_what_has_no_encoding() -> None:
-    """Write what the encoding of the output does not have, as a check mark in Latin 1, in another way."""
+def _escape_unencodable() -> None:
+    """Escape characters that the encoding of the output lacks, such as a check mark in Latin-1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")

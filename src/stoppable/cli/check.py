@@ -11,20 +11,20 @@ from xml.etree import ElementTree as ET
 
 import typer
 
-from stoppable.cli import load, options
+from stoppable.cli import find_agent, options
 from stoppable.cli.exits import Exit, reports_errors
 from stoppable.cli.text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stoppable.testing.card import ReportCard, Trial
+    from stoppable.agent_check.report import ReportCard, Trial
 
 
 @reports_errors
 def check(
     target: options.Target,
-    given: options.InputArgument = None,
+    text: options.InputArgument = None,
     within: Annotated[float, typer.Option("--within", metavar="SECONDS", help="The grace that it gets.")] = 2.0,
     most: Annotated[int, typer.Option("--most", min=1, help="How many of its boundaries are tried.")] = 10,
     model: Annotated[bool, typer.Option("--model", help="Give it a scripted model at OPENAI_BASE_URL.")] = False,
@@ -35,16 +35,16 @@ def check(
 
     The agent need not use stoppable. Every run has its real effects: give it an input that is safe to repeat.
     """
-    from stoppable.testing.card import report_card  # noqa: PLC0415 - only here
+    from stoppable.agent_check.trials import check_agent  # noqa: PLC0415 - only here
 
     with contextlib.ExitStack() as stack:
         if model:
             from stoppable.demo import demo_model  # noqa: PLC0415 - only here
 
             stack.enter_context(demo_model(words_per_second=50))
-        agent = load.agent(target)
-        args, kwargs = load.call(agent, options.arguments(given))
-        card = report_card(agent, args, kwargs, within=within, most=most)
+        agent = find_agent.agent(target)
+        args, kwargs = find_agent.call(agent, options.arguments(text))
+        card = check_agent(agent, args, kwargs, within=within, most=most)
     if junit is not None:
         junit.write_text(_junit(card), encoding="utf-8")
     if as_json:

@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from stoppable.cli import screen, show
+from stoppable.cli import formatting, screen
 from stoppable.cli.exits import Exit, complain, reports_errors
+from stoppable.cli.live_view import RunDisplay, event_line, side_by_side
 from stoppable.cli.options import Json
-from stoppable.cli.view import RunView, event_line, side_by_side
-from stoppable.demo.three_runs import LABELS, Scenario, play, wrong
+from stoppable.demo.three_runs import LABELS, Scenario, list_mistakes, play
 from stoppable.records import Event, EventType, RunRecord
 from stoppable.supervisor import Supervisor
 
@@ -35,7 +35,7 @@ def demo(
     """
     scenario = Scenario(seconds=_FAST_SECONDS) if fast else Scenario()
     records = asyncio.run(_play(scenario, is_quiet=as_json))
-    mistakes = wrong(records, scenario)
+    mistakes = list_mistakes(records, scenario)
     if as_json:
         screen.print_json(records)
     else:
@@ -48,22 +48,22 @@ def demo(
 
 
 async def _play(scenario: Scenario, *, is_quiet: bool) -> dict[str, RunRecord]:
-    views = {label: RunView(label) for label in LABELS}
+    views = {label: RunDisplay(label) for label in LABELS}
     if not is_quiet:
         screen.say(f"three runs of {scenario.steps} steps; B is stopped after {scenario.stop_after}")
 
-    def told(label: str, event: Event) -> None:
+    def show_event(label: str, event: Event) -> None:
         views[label].take(event)
         if not is_quiet and not screen.is_live() and event.type in {EventType.PROGRESS, EventType.STATUS}:
             screen.say(f"{label}  {event_line(event)}")
 
     with _screen(views, is_quiet=is_quiet):
         async with Supervisor() as supervisor:
-            return await play(supervisor, scenario, told)
+            return await play(supervisor, scenario, show_event)
 
 
 @contextlib.contextmanager
-def _screen(views: Mapping[str, RunView], *, is_quiet: bool) -> Iterator[None]:
+def _screen(views: Mapping[str, RunDisplay], *, is_quiet: bool) -> Iterator[None]:
     if is_quiet or not screen.is_live():
         yield
         return
@@ -74,7 +74,7 @@ def _screen(views: Mapping[str, RunView], *, is_quiet: bool) -> Iterator[None]:
 class _Bars:
     """The bars, drawn anew each time."""
 
-    def __init__(self, views: Mapping[str, RunView]) -> None:
+    def __init__(self, views: Mapping[str, RunDisplay]) -> None:
         self._views = views
 
     def __rich__(self) -> Table:
@@ -85,9 +85,9 @@ def _report(records: Mapping[str, RunRecord]) -> None:
     for label, record in records.items():
         screen.show("")
         if record.receipt is not None:
-            screen.show(show.receipt(record.receipt, record, label))
+            screen.show(formatting.render_receipt(record.receipt, record, label))
         else:
-            line = Text.assemble((label, "bold"), f"  {show.short(record.id)}  ")
-            line.append_text(show.status(record.status))
+            line = Text.assemble((label, "bold"), f"  {formatting.short_id(record.id)}  ")
+            line.append_text(formatting.render_status(record.status))
             screen.show(line.append(f"  {record.outcome.result if record.outcome else ''}", style="dim"))
     screen.show("")

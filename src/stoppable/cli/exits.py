@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from stoppable._core.state import Status
+from stoppable._core.values import Status
 from stoppable.cli.text import safe
 from stoppable.errors import (
     AgentNotFound,

@@ -14,16 +14,16 @@ from stoppable.errors import HoldNotFound, RunNotFound, StoppableError
 from stoppable.records import RunRecord
 
 if TYPE_CHECKING:
-    from stoppable.cli.direct import StoreClient
+    from stoppable.cli.store_client import StoreClient
     from stoppable.client import Client
-    from stoppable.client.blocking_calls import BlockingCalls as Server
+    from stoppable.client._sync.calls import Calls as Server
 
     Connected: TypeAlias = Server | StoreClient
 
 _RETRY_SECONDS = 2.0  # a person is waiting at a terminal
-_SHORTEST = 4  # characters of an id
-_TOLD = 10
-_LOOKED_THROUGH = 1000
+_SHORTEST_PREFIX = 4  # characters of an id
+_NAMED_MATCHES = 10
+_MOST_SEARCHED = 1000
 
 
 def _impatient() -> Client:
@@ -77,7 +77,7 @@ Store = Annotated[
         envvar="STOPPABLE_STORE",
         metavar="URL",
         help="Where runs are kept: sqlite:///runs.db.",
-        callback=lambda given: given or _secrets.store_url(),
+        callback=lambda url: url or _secrets.store_url(),
     ),
 ]
 
@@ -92,28 +92,28 @@ def connect(url: str | None, store: str | None) -> Connected:
     """Return what the commands ask: the store itself if one is given, otherwise the server."""
     if store is None:
         return connect_to_server(url)
-    from stoppable.cli.direct import StoreClient  # noqa: PLC0415 - only here
+    from stoppable.cli.store_client import StoreClient  # noqa: PLC0415 - only here
 
     return StoreClient(store)
 
 
 def connect_to_server(url: str | None) -> Server:
     """Return a client that does not keep a person waiting."""
-    from stoppable.client.settings import is_loopback, server_url  # noqa: PLC0415 - `run` and `demo` need no client
+    from stoppable.client.call_plans import is_loopback, server_url  # noqa: PLC0415 - `run` and `demo` need no client
 
     address = server_url(url)
     if address.startswith("http:") and is_loopback(address):
-        from stoppable.cli.quick import QuickClient  # noqa: PLC0415
+        from stoppable.cli.http_client import HttpClient  # noqa: PLC0415
 
-        return QuickClient(address, retry_seconds=_RETRY_SECONDS)
+        return HttpClient(address, retry_seconds=_RETRY_SECONDS)
     from stoppable.client import Client  # noqa: PLC0415 - httpx takes a while
 
     return Client(address, retry_seconds=_RETRY_SECONDS)
 
 
-def labels(given: Sequence[str] | None) -> dict[str, str]:
+def labels(texts: Sequence[str] | None) -> dict[str, str]:
     """Return labels from what was typed."""
-    pairs = [text.partition(":") for text in given or ()]
+    pairs = [text.partition(":") for text in texts or ()]
     for key, colon, _ in pairs:
         if not key or not colon:
             raise CommandError(f"{key!r} is not a label: use KEY:VALUE")
@@ -132,49 +132,50 @@ def arguments(text: str | None) -> Any:
         return text
 
 
-def find(client: Connected, typed: str) -> RunRecord:
+def find(client: Connected, prefix: str) -> RunRecord:
     """Return the run of an id, or of the beginning of one that no other run shares."""
     try:
-        return client.get(typed)
+        return client.get(prefix)
     except RunNotFound:
-        _check_prefix(typed, "run", "`stoppable ls` lists runs")
-    matching: list[str] = []
-    cursor, looked = None, 0
-    while looked < _LOOKED_THROUGH:
+        _check_prefix(prefix, "run", "`stoppable ls` lists runs")
+    matches: list[str] = []
+    cursor, searched = None, 0
+    while searched < _MOST_SEARCHED:
         page = client.list(limit=100, cursor=cursor)
-        matching += [record.id for record in page.runs if record.id.startswith(typed)]
-        looked, cursor = looked + len(page.runs), page.cursor
+        matches += [record.id for record in page.runs if record.id.startswith(prefix)]
+        searched, cursor = searched + len(page.runs), page.cursor
         if cursor is None or not page.runs:
             break
-    if not matching:
-        raise RunNotFound(typed)
-    return client.get(_the_only_one(matching, typed, "run"))
+    if not matches:
+        raise RunNotFound(prefix)
+    return client.get(_the_only_one(matches, prefix, "run"))
 
 
-def release(client: Connected, typed: str) -> str:
+def release(client: Connected, prefix: str) -> str:
     """Release the hold of an id, or of the beginning of one that no other hold shares, and return the id."""
     try:
-        client.release(typed)
+        client.release(prefix)
     except HoldNotFound:
-        _check_prefix(typed, "hold", "`stoppable holds` lists the holds")
-        matching = [hold.id for hold in client.holds() if hold.id.startswith(typed)]
-        if not matching:
+        _check_prefix(prefix, "hold", "`stoppable holds` lists the holds")
+        matches = [hold.id for hold in client.holds() if hold.id.startswith(prefix)]
+        if not matches:
             raise
-        hold_id = _the_only_one(matching, typed, "hold")
+        hold_id = _the_only_one(matches, prefix, "hold")
         client.release(hold_id)
         return hold_id
-    return typed
+    return prefix
 
 
-def _check_prefix(typed: str, kind: str, hint: str) -> None:
-    if len(typed) < _SHORTEST:
+def _check_prefix(prefix: str, kind: str, hint: str) -> None:
+    if len(prefix) < _SHORTEST_PREFIX:
         raise CommandError(
-            f"no {kind} has the id {typed!r}, and a prefix needs four characters: {hint}", Exit.NOT_FOUND
+            f"no {kind} has the id {prefix!r}, and a prefix needs four characters: {hint}", Exit.NOT_FOUND
         )
 
 
-def _the_only_one(matching: Sequence[str], typed: str, kind: str) -> str:
-    if len(matching) == 1:
-        return matching[0]
-    told = ", ".join(matching[:_TOLD]) + (f" and {len(matching) - _TOLD} more" if len(matching) > _TOLD else "")
-    raise CommandError(f"more than one {kind} starts with {typed!r}: {told}")
+def _the_only_one(matches: Sequence[str], prefix: str, kind: str) -> str:
+    if len(matches) == 1:
+        return matches[0]
+    names = ", ".join(matches[:_NAMED_MATCHES])
+    more = f" and {len(matches) - _NAMED_MATCHES} more" if len(matches) > _NAMED_MATCHES else ""
+    raise CommandError(f"more than one {kind} starts with {prefix!r}: {names}{more}")

@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import sys
+import termios
 import time
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, TextIO
 
@@ -22,17 +24,17 @@ _WIDE = 200  # in a file or pipe nothing needs to fit a screen
 @cache
 def out() -> Console:
     """Return the console of stdout; markup in a text has no effect on it."""
-    return _made(sys.stdout)
+    return _make_console(sys.stdout)
 
 
 @cache
 def err() -> Console:
     """Return the console of stderr."""
-    return _made(sys.stderr)
+    return _make_console(sys.stderr)
 
 
-def _made(file: TextIO) -> Console:
-    # A duplicate of the descriptor: output.py redirects what an agent writes to the first two.
+def _make_console(file: TextIO) -> Console:
+    # A duplicate of the descriptor: `run` redirects what an agent writes to the first two.
     with contextlib.suppress(OSError, ValueError):  # in a test it may have none
         file = os.fdopen(os.dup(file.fileno()), "w", encoding=file.encoding, errors=file.errors)
     no_color = True if os.environ.get("NO_COLOR") else None
@@ -79,3 +81,22 @@ def print_json(value: Any, *, one_line: bool = False) -> None:
     """Print JSON in ASCII, which is safe on every terminal."""
     sys.stdout.write(json.dumps(to_json(value), indent=None if one_line else 2) + "\n")
     sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def quiet_keyboard() -> Iterator[None]:
+    """Keep the terminal from writing ``^C`` into a live screen; the key works as ever."""
+    try:
+        before = termios.tcgetattr(sys.stdin)
+        is_ours = os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (termios.error, ValueError, OSError, TypeError):  # no terminal, or none at all
+        before, is_ours = [], False
+    if not is_ours:  # in the background a change of the terminal would stop this process
+        yield
+        return
+    during = [*before[:3], before[3] & ~termios.ECHOCTL, *before[4:]]
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, during)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import inspect
 import json
 import math
@@ -18,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin
 import typer
 
 from stoppable import _secrets
-from stoppable._core.ids import new_id
-from stoppable._engine.plain.install import instrument
-from stoppable._extras import pip_install
-from stoppable.cli import load, options, screen
+from stoppable._core.values import new_id
+from stoppable._engine.instrumentation.install import instrument
+from stoppable.cli import find_agent, options, protocols, screen
 from stoppable.cli.exits import CommandError, reports_errors
 
 if TYPE_CHECKING:
@@ -62,8 +60,31 @@ def serve(
     ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")] = False,
     a2a: Annotated[
-        bool, typer.Option("--a2a/--no-a2a", help="Offer the agents over A2A too, if that is installed.")
+        bool, typer.Option("--a2a/--no-a2a", help="Offer the agents over A2A too, at /a2a, if that is installed.")
     ] = True,
+    openai: Annotated[
+        bool, typer.Option("--openai/--no-openai", help="Offer the agents over the OpenAI API too, at /v1.")
+    ] = True,
+    mcp: Annotated[
+        bool,
+        typer.Option("--mcp/--no-mcp", help="Offer the agents as tools of MCP too, at /mcp, if that is installed."),
+    ] = True,
+    agui: Annotated[bool, typer.Option("--agui/--no-agui", help="Offer the agents over AG-UI too, at /agui.")] = True,
+    langgraph: Annotated[
+        bool, typer.Option("--langgraph/--no-langgraph", help="Offer the agents over the LangGraph API too, at /lg.")
+    ] = True,
+    vercel: Annotated[
+        bool, typer.Option("--vercel/--no-vercel", help="Offer the agents to Vercel's AI SDK too, at /vercel.")
+    ] = True,
+    metrics: Annotated[
+        bool, typer.Option("--metrics/--no-metrics", help="Offer metrics to Prometheus at /metrics, if installed.")
+    ] = True,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="PROTOCOL", help="a2a, agui, langgraph, mcp, openai, vercel: no others; or http."
+        ),
+    ] = None,
     a2a_grpc_port: Annotated[
         int | None,
         typer.Option("--a2a-grpc-port", min=0, max=65535, help="Offer A2A over gRPC too, there; 0 takes a free one."),
@@ -75,9 +96,9 @@ def serve(
     from stoppable.server import serve as serve_http  # noqa: PLC0415 - it needs an extra
 
     with contextlib.ExitStack() as stack:
-        key = stack.enter_context(_secrets.taken(store))  # before anything of the agents runs: they must not inherit it
+        key = stack.enter_context(_secrets.hide(store))  # before anything of the agents runs: they must not inherit it
         instrument()  # before the agents are imported, which may say otherwise
-        agents: dict[str, Callable[..., Any]] = {} if target is None else load.agents(target)
+        agents: dict[str, Callable[..., Any]] = {} if target is None else find_agent.agents(target)
         if demo:
             from stoppable.demo import AGENTS, demo_model  # noqa: PLC0415 - only here
 
@@ -85,10 +106,20 @@ def serve(
             stack.enter_context(demo_model())
             store = store or _DEMO_STORE
 
-        further = _over_a2a(agents, host, a2a_grpc_port, is_wanted=a2a)
+        options = {
+            "a2a": a2a,
+            "agui": agui,
+            "langgraph": langgraph,
+            "mcp": mcp,
+            "openai": openai,
+            "vercel": vercel,
+        }
+        names = protocols.wanted(options, only or ())
+        names |= {"metrics"} if metrics else set()
+        offer = protocols.offer(names, agents, host, a2a_grpc_port)
 
         def ready(url: str) -> None:
-            greet(url, agents, is_demo=demo, store=store, has_key=key is not None)
+            greet(url, agents, is_demo=demo, store=store, has_key=key is not None, offer=offer)
 
         serve_http(
             agents,
@@ -103,32 +134,17 @@ def serve(
             limits=_limits(limit or ()),
             allowed_origins=origin or (),
             allowed_hosts=allowed_host or (),
-            **further,
+            routers=offer.routers,
+            services=offer.services,
         )
 
 
-def _over_a2a(
-    agents: Mapping[str, Callable[..., Any]], host: str, grpc_port: int | None, *, is_wanted: bool
-) -> dict[str, Any]:
-    """Return what makes a server offer agents over A2A; nothing where that is not wanted or not installed."""
-    if not is_wanted or importlib.util.find_spec("a2a") is None:
-        if grpc_port is not None:
-            raise CommandError(f"--a2a-grpc-port needs A2A: {pip_install('a2a', 'a2a-sdk[grpc]')}")
-        return {}
-    if grpc_port is not None and importlib.util.find_spec("grpc") is None:
-        raise CommandError('--a2a-grpc-port needs grpcio: pip install "a2a-sdk[grpc]"')
-    from stoppable.adapters.a2a import Exposed  # noqa: PLC0415 - it needs an extra
-
-    exposed = Exposed(agents, grpc=None if grpc_port is None else (host, grpc_port))
-    return {"routers": [exposed.router], "services": [exposed.service]}
-
-
-def _limits(given: Sequence[str]) -> ServerLimits:
+def _limits(texts: Sequence[str]) -> ServerLimits:
     from stoppable.server import ServerLimits  # noqa: PLC0415 - it needs an extra
 
     kinds = {field.name: field.type for field in fields(ServerLimits)}
-    found: dict[str, Any] = {}
-    for text in given:
+    values: dict[str, Any] = {}
+    for text in texts:
         name, _, value = text.partition("=")
         if name not in kinds:
             raise CommandError(f"{name!r} is not a limit: use one of {', '.join(kinds)}")
@@ -138,26 +154,35 @@ def _limits(given: Sequence[str]) -> ServerLimits:
             raise CommandError(f"{text!r} is not a limit: use NAME=NUMBER, as in owner_runs=50") from None
         if not 0 <= number < math.inf:
             raise CommandError(f"{text!r} is not a limit: use a number from 0 up")
-        found[name] = number
-    return ServerLimits(**found)
+        values[name] = number
+    return ServerLimits(**values)
 
 
-def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | None, has_key: bool) -> None:
+def greet(
+    url: str,
+    agents: Mapping[str, Any],
+    *,
+    is_demo: bool,
+    store: str | None,
+    has_key: bool,
+    offer: protocols.Offer,
+) -> None:
     """Say where the server is and what to try."""
     from stoppable.stores.urls import without_password  # noqa: PLC0415 - not for --help
 
-    kept = "memory" if store is None else without_password(store)
-    lines = [f"stoppable serves {', '.join(agents)}", f"  at {url}", f"  kept in {kept}"]
+    place = "memory" if store is None else without_password(store)
+    lines = [f"stoppable serves {', '.join(agents)}", f"  at {url}", f"  kept in {place}"]
+    lines += offer.lines(url)
     if is_demo:
-        from stoppable.demo.model import is_scripted  # noqa: PLC0415 - only here
+        from stoppable.demo.agents import is_scripted  # noqa: PLC0415 - only here
 
         lines.append(
             "  model: " + ("scripted (OPENAI_BASE_URL and OPENAI_MODEL name a real one)" if is_scripted() else "real")
         )
     first = "research" if is_demo else next(iter(agents))
     run = f"try-{new_id()[:6]}"
-    given = example_input(agents[first])
-    body = {"agent": first, **({"input": given} if given else {}), "runId": run}
+    example = example_input(agents[first])
+    body = {"agent": first, **({"input": example} if example else {}), "runId": run}
     curl = "curl -s" + (' -H "authorization: Bearer $STOPPABLE_API_KEY"' if has_key else "")
     post = "-H 'content-type: application/json' -d"
     lines += [
@@ -170,7 +195,7 @@ def greet(url: str, agents: Mapping[str, Any], *, is_demo: bool, store: str | No
         f'  {curl} {url}/runs/{run}/stop {post} \'{{"reason": "enough"}}\'',
         f"  {curl} {url}/runs/{run}/receipt",
         "",
-        *_commands(url, f"{first} {_as_word(given)}" if given else first, f"{run}-too"),
+        *_commands(url, f"{first} {_as_word(example)}" if example else first, f"{run}-too"),
         "",
         "Ctrl-C here ends the server and stops its runs.",
         "",
@@ -188,9 +213,9 @@ def example_input(agent: Callable[..., Any]) -> dict[str, Any]:
         parameters = inspect.signature(agent, eval_str=True).parameters.values()
     except (TypeError, ValueError, NameError):  # written in C, or with names that are not there at run time
         return {}
-    named = [one for one in parameters if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY}]
-    needed = [one for one in named if one.default is one.empty]
-    return {one.name: _EXAMPLES.get(get_origin(one.annotation) or one.annotation, "example") for one in needed}
+    by_name = [one for one in parameters if one.kind in {one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY}]
+    required = [one for one in by_name if one.default is one.empty]
+    return {one.name: _EXAMPLES.get(get_origin(one.annotation) or one.annotation, "example") for one in required}
 
 
 def _as_word(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Text of agents and users, made harmless for a terminal."""
+"""Text of agents and users, sanitized for a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.text import Text
 
-_KEPT = {"\n", "\t", "\u200c", "\u200d"}  # joiners belong to scripts and emoji
+_ALLOWED = {"\n", "\t", "\u200c", "\u200d"}  # joiners belong to scripts and emoji
 # Control characters, text direction, invisible formats, surrogates, and line ends other than LF.
 _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -20,24 +20,24 @@ def safe(value: object) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        char if char in _KEPT or unicodedata.category(char) not in _UNSAFE else _shown(char) for char in text
+        char if char in _ALLOWED or unicodedata.category(char) not in _UNSAFE else _escape(char) for char in text
     )
 
 
-def _shown(char: str) -> str:
+def _escape(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-def line(value: object, width: int = 60) -> str:
-    """Return the last line of a text that says anything, harmless and not longer than a width."""
-    lines = [one for one in safe(value).expandtabs(1).split("\n") if one.strip()]
+def last_line(value: object, width: int = 60) -> str:
+    """Return the last non-blank line of a text, sanitized and not longer than a width."""
+    lines = [line for line in safe(value).expandtabs(1).split("\n") if line.strip()]
     last = lines[-1].strip() if lines else ""
     return last if len(last) <= width else f"…{last[-width + 1 :]}"
 
 
-def first(value: object, width: int = 200) -> str:
-    """Return a text on one line, harmless, and cut at its end."""
+def one_line(value: object, width: int = 200) -> str:
+    """Return a text on one line, sanitized, and cut at its end."""
     text = " ".join(safe(value).split())
     return text if len(text) <= width else f"{text[: width - 1]}…"
 

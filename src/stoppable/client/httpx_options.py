@@ -6,9 +6,8 @@ from typing import Any
 
 import httpx
 
-from stoppable._core.policy import seconds
-from stoppable.client.calls import Request, encoded
-from stoppable.client.settings import authorization, headers_of, is_loopback
+from stoppable._core.values import seconds
+from stoppable.client.call_plans import HttpRequest, authorization, encode, headers_of, is_loopback
 
 _OURS = {"stoppable.spare": True}  # in a run of this process, `instrument()` makes no boundary of such a request
 _STREAM_SILENCE = 60.0  # servers send a comment every few seconds: longer silence is a dead connection
@@ -28,19 +27,19 @@ def httpx_options(url: str, api_key: str | None, timeout: float) -> dict[str, An
     }
 
 
-def request_options(request: Request, timeout: float) -> dict[str, Any]:
+def request_options(request: HttpRequest, timeout: float) -> dict[str, Any]:
     """Return the arguments for one request."""
     return {
         "method": request.method,
         "url": request.path,
         "params": list(request.params),
-        "content": None if request.body is None else encoded(request.body),
+        "content": None if request.body is None else encode(request.body),
         "headers": headers_of(request),
         "timeout": httpx.Timeout(timeout, read=timeout + request.patience),
         "extensions": _OURS,
     }
 
 
-def stream_options(request: Request, timeout: float) -> dict[str, Any]:
+def stream_options(request: HttpRequest, timeout: float) -> dict[str, Any]:
     """Return the arguments for a request whose response is a stream."""
     return request_options(request, timeout) | {"timeout": httpx.Timeout(timeout, read=_STREAM_SILENCE)}

@@ -27,13 +27,13 @@ class Scenario:
 
 
 async def play(
-    supervisor: Supervisor, scenario: Scenario, told: Callable[[str, Event], object]
+    supervisor: Supervisor, scenario: Scenario, on_event: Callable[[str, Event], object]
 ) -> dict[str, RunRecord]:
-    """Start A, B and C, stop B after its third step, and return the three records; calls ``told`` with every event."""
+    """Start A, B and C, stop B after its third step, and return the three records; ``on_event`` gets every event."""
 
     async def follow(label: str, handle: RunHandle[Any]) -> None:
         async for event in supervisor.events(handle.id):
-            told(label, event)
+            on_event(label, event)
             if label == "B" and _step(event) == scenario.stop_after:
                 await supervisor.stop(handle.id, reason="wrong topic", actor="ann")
 
@@ -51,15 +51,15 @@ def _step(event: Event) -> int | None:
     return (event.data.get("data") or {}).get("step") if event.type is EventType.PROGRESS else None
 
 
-def wrong(records: Mapping[str, RunRecord], scenario: Scenario) -> list[str]:
+def list_mistakes(records: Mapping[str, RunRecord], scenario: Scenario) -> list[str]:
     """Return the expectations that do not hold, one sentence each."""
-    found = [
+    mistakes = [
         f"{label} is {records[label].status}, not {status}"
         for label, status in EXPECTED.items()
         if records[label].status is not status
     ]
     outcome = records["B"].outcome
-    kept = str(outcome.partial or "").count("\n") if outcome is not None else 0
-    if not scenario.stop_after <= kept < scenario.steps:
-        found.append(f"B kept {kept} steps, not {scenario.stop_after}")
-    return found
+    kept_steps = str(outcome.partial or "").count("\n") if outcome is not None else 0
+    if not scenario.stop_after <= kept_steps < scenario.steps:
+        mistakes.append(f"B kept {kept_steps} steps, not {scenario.stop_after}")
+    return mistakes

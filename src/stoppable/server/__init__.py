@@ -14,12 +14,16 @@ except ModuleNotFoundError as _error:  # one that is there and fails says why it
     ) from _error
 
 from stoppable.server.access import Principal, Scope
-from stoppable.server.agent_loop import AgentLoop
 from stoppable.server.app import create_app, router
 from stoppable.server.backend import Host
+from stoppable.server.hosted_agents import AgentLoop
 from stoppable.server.limits import ServerLimits
 from stoppable.server.service import Service, serve
-from stoppable.server.sse.custom import EventEncoder, EventStreams, Message
+from stoppable.server.sse.streams import EventEncoder, EventStreams, Message
+from stoppable.server.surfaces.ag_ui import ag_ui
+from stoppable.server.surfaces.langgraph_api import langgraph_api
+from stoppable.server.surfaces.openai_api import openai_api
+from stoppable.server.surfaces.vercel_ai import vercel_ai
 from stoppable.server.web_ui import ui
 
 __all__ = [
@@ -32,8 +36,12 @@ __all__ = [
     "Scope",
     "ServerLimits",
     "Service",
+    "ag_ui",
     "create_app",
+    "langgraph_api",
+    "openai_api",
     "router",
     "serve",
     "ui",
+    "vercel_ai",
 ]

@@ -21,30 +21,28 @@ from starlette.types import Lifespan
 import stoppable
 from stoppable._engine.threads import to_thread
 from stoppable.errors import InvalidArgument, StoppableError
-from stoppable.server import access, openapi
+from stoppable.server import access, schemas
 from stoppable.server.access import (
-    EXPOSED,
+    ACCEPTED_HEADERS,
+    EXPOSED_HEADERS,
     LOOPBACK,
     METHODS,
-    TAKEN,
+    Guard,
     Identify,
     Principal,
     admit,
+    answer_to,
     check_origin,
+    guarded_route,
     preflight,
 )
-from stoppable.server.agent_loop import AgentLoop
-from stoppable.server.agents import Agents, Registry
 from stoppable.server.backend import Backend, Host, Routers, Services
-from stoppable.server.limits import ServerLimits
-from stoppable.server.middleware import Guard
-from stoppable.server.openapi import answer, errors
+from stoppable.server.hosted_agents import AgentLoop, Agents, Registry
+from stoppable.server.limits import ServerLimits, Shares
+from stoppable.server.logs import run_log
 from stoppable.server.responses import Problem, json_response, problem_of_status, problem_of_validation
-from stoppable.server.route import answer_to, guarded_route
-from stoppable.server.run_log import run_log
-from stoppable.server.run_routes import RunRoutes
-from stoppable.server.shares import Shares
-from stoppable.server.stop_routes import StopRoutes
+from stoppable.server.routes import RunRoutes, StopRoutes
+from stoppable.server.schemas import answer, errors
 from stoppable.server.web_ui import add_button, ui
 from stoppable.supervisor import Supervisor
 
@@ -68,7 +66,7 @@ def router(
     if principal is None:
         raise TypeError("a router needs a principal: a dependency that returns whose runs the caller may see")
     backend = Backend(supervisor=supervisor, registry=Registry(agents), limits=limits or ServerLimits())
-    inner = routes(backend, principal, allowed_origins, tells_origins=True, lifespan=lambda _: _opened(supervisor))
+    inner = routes(backend, principal, allowed_origins, tells_origins=True, lifespan=lambda _: _opening(supervisor))
     add_button(inner)
     if not allowed_origins:
         return inner
@@ -90,25 +88,25 @@ def routes(
 ) -> APIRouter:
     """Return the routes of a backend, behind a principal; with ``allowed_origins`` they answer CORS requests."""
 
-    async def remember(request: Request, found: Any = Depends(principal)) -> AsyncIterator[None]:  # noqa: B008 - FastAPI's way
-        admit(request, found)
-        with backend.shares.request(found.owner, request.scope):
+    async def remember(request: Request, caller: Any = Depends(principal)) -> AsyncIterator[None]:  # noqa: B008 - FastAPI's way
+        admit(request, caller)
+        with backend.shares.request(caller.owner, request.scope):
             yield
 
     kind = guarded_route(backend.limits, frozenset(allowed_origins), tells_origins=tells_origins)
-    made = APIRouter(dependencies=[Depends(remember)], route_class=kind, lifespan=lifespan)
-    add_routes(made, backend)
-    return made
+    guarded = APIRouter(dependencies=[Depends(remember)], route_class=kind, lifespan=lifespan)
+    add_routes(guarded, backend)
+    return guarded
 
 
-def add_routes(made: APIRouter, backend: Backend) -> None:
+def add_routes(router: APIRouter, backend: Backend) -> None:
     """Add the routes of a backend; stops come first, because the framework tries routes in this order."""
-    StopRoutes(backend).add_to(made)
-    RunRoutes(backend).add_to(made)
+    StopRoutes(backend).add_to(router)
+    RunRoutes(backend).add_to(router)
 
 
 @contextlib.asynccontextmanager
-async def _opened(supervisor: Supervisor) -> AsyncIterator[None]:
+async def _opening(supervisor: Supervisor) -> AsyncIterator[None]:
     """Open a supervisor for an app that has not opened it itself; FastAPI enters the app's own lifespan first."""
     async with contextlib.AsyncExitStack() as stack:
         if not supervisor.is_open:
@@ -161,7 +159,7 @@ def create_app(
         title="stoppable",
         version=stoppable.__version__,
         description=_DESCRIPTION,
-        lifespan=lambda _: living(backend),
+        lifespan=lambda _: lifespan(backend),
         docs_url=None,  # its scripts would come from another origin
         redoc_url=None,
         redirect_slashes=False,  # the target would depend on the client's Host header
@@ -174,31 +172,31 @@ def create_app(
             CORSMiddleware,
             allow_origins=list(allowed_origins),
             allow_methods=METHODS,
-            allow_headers=TAKEN,
-            expose_headers=EXPOSED,
+            allow_headers=ACCEPTED_HEADERS,
+            expose_headers=EXPOSED_HEADERS,
         )
     if principal is None:
-        made = app.router
-        made.route_class = guarded_route(bounds, frozenset(allowed_origins), identify)
-        add_routes(made, backend)
-        made.route_class = APIRoute
+        guarded = app.router
+        guarded.route_class = guarded_route(bounds, frozenset(allowed_origins), identify)
+        add_routes(guarded, backend)
+        guarded.route_class = APIRoute
     else:
-        made = routes(backend, principal, allowed_origins)
-        app.include_router(made)
+        guarded = routes(backend, principal, allowed_origins)
+        app.include_router(guarded)
     for extra in routers:
         further = extra if isinstance(extra, APIRouter) else extra(host)
         admission = _admission(backend.shares, identify, principal, frozenset(allowed_origins))
         app.include_router(further, dependencies=[Depends(admission)])
     _add_health(app, backend)
     app.include_router(ui())
-    _add_errors(app, made)
+    _add_errors(app, guarded)
     if api_key is not None:
         _document_key(app)
     return app
 
 
 @contextlib.asynccontextmanager
-async def living(backend: Backend) -> AsyncIterator[None]:
+async def lifespan(backend: Backend) -> AsyncIterator[None]:
     """Open the supervisor, the agent loop and the services, and close them at the end."""
     async with contextlib.AsyncExitStack() as stack:
         if backend.agent_loop is not None:
@@ -213,23 +211,31 @@ async def living(backend: Backend) -> AsyncIterator[None]:
         yield
 
 
+@contextlib.asynccontextmanager
+async def local_backend(agents: Agents, supervisor: Supervisor) -> AsyncIterator[Backend]:
+    """Open what a server has behind its routes, for a protocol that needs none."""
+    backend = Backend(supervisor=supervisor, registry=Registry(agents), limits=ServerLimits(), agent_loop=AgentLoop())
+    async with lifespan(backend):
+        yield backend
+
+
 def _admission(
     shares: Shares, identify: Identify | None, principal: PrincipalDependency | None, origins: Collection[str]
 ) -> Callable[..., Any]:
     """Return the dependency that authenticates callers of your own routes."""
 
-    async def known(request: Request, found: Any = Depends(principal)) -> AsyncIterator[None]:  # noqa: B008 - FastAPI's way
+    async def admit_dependency(request: Request, caller: Any = Depends(principal)) -> AsyncIterator[None]:  # noqa: B008 - FastAPI's way
         check_origin(request.method, request.headers, origins)
-        admit(request, found)
-        with shares.request(found.owner, request.scope):
+        admit(request, caller)
+        with shares.request(caller.owner, request.scope):
             yield
 
-    async def identified(request: Request) -> None:
+    async def admit_request(request: Request) -> None:
         check_origin(request.method, request.headers, origins)
         assert identify is not None, "there is a principal otherwise"
         admit(request, identify(request))
 
-    return known if identify is None else identified
+    return admit_dependency if identify is None else admit_request
 
 
 def _document_key(app: FastAPI) -> None:
@@ -251,7 +257,7 @@ def _add_health(app: FastAPI, backend: Backend) -> None:
             return json_response({"status": "ready"})
         return Problem(503, "not_ready", "the store does not answer, or the server is shutting down").to_response()
 
-    responses: dict[int | str, dict[str, Any]] = {200: answer(openapi.Health, "It is."), **errors()}
+    responses: dict[int | str, dict[str, Any]] = {200: answer(schemas.Health, "The server is ready."), **errors()}
     for path, handler in (("/healthz", healthz), ("/readyz", readyz)):
         app.add_api_route(path, handler, response_class=Response, responses=responses, tags=["health"])
         app.add_api_route(path, handler, methods=["HEAD"], response_class=Response, include_in_schema=False)
@@ -259,32 +265,32 @@ def _add_health(app: FastAPI, backend: Backend) -> None:
 
 def _methods(path: str, routes: Sequence[BaseRoute]) -> str:
     """Return all methods of a path; the framework lists only those of one route."""
-    found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
-    return ", ".join(sorted({method for route in found for method in route.methods or ()}))
+    matching = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return ", ".join(sorted({method for route in matching for method in route.methods or ()}))
 
 
-def _add_errors(app: FastAPI, made: APIRouter) -> None:
+def _add_errors(app: FastAPI, guarded: APIRouter) -> None:
     async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException), "what it is registered for"
+        assert isinstance(error, HTTPException), "registered for HTTPException only"
         if isinstance(error, Problem):
             return error.to_response()
         headers = error.headers
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers = {"Allow": _methods(get_route_path(request.scope), [*app.routes, *made.routes])}
+            headers = {"Allow": _methods(get_route_path(request.scope), [*app.routes, *guarded.routes])}
         return problem_of_status(error.status_code, str(error.detail), headers).to_response()
 
-    async def own_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, StoppableError), "what it is registered for"
+    async def stoppable_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, StoppableError), "registered for StoppableError only"
         return answer_to(request, error)
 
-    async def invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError), "what it is registered for"
+    async def validation_error(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError), "registered for RequestValidationError only"
         return problem_of_validation(error).to_response()
 
-    async def unforeseen(_: Request, __: Exception) -> Response:
+    async def unexpected_error(_: Request, __: Exception) -> Response:
         return Problem(500, "internal", "internal error: see the log of the server").to_response()
 
     app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(StoppableError, own_error)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(Exception, unforeseen)
+    app.add_exception_handler(StoppableError, stoppable_error)
+    app.add_exception_handler(RequestValidationError, validation_error)
+    app.add_exception_handler(Exception, unexpected_error)

@@ -12,17 +12,14 @@ from typing import Any, TypeAlias, Unpack
 
 from fastapi import APIRouter, Request
 
-from stoppable._core.state import Mode
+from stoppable._core.values import Mode
 from stoppable._engine.handle import RunHandle
 from stoppable.errors import InvalidArgument, RunNotFound
 from stoppable.records import RunRecord
-from stoppable.server.access import LOOPBACK, Identify, Principal, Scope, caller_of, host_name, own_id
-from stoppable.server.agent_loop import AgentLoop
-from stoppable.server.agents import Registry
-from stoppable.server.limits import ServerLimits
+from stoppable.server.access import LOOPBACK, Identify, Principal, Scope, body_of, caller_of, host_name, own_id
+from stoppable.server.hosted_agents import AgentLoop, Registry
+from stoppable.server.limits import IdleConnections, ServerLimits, Shares
 from stoppable.server.responses import Problem
-from stoppable.server.route import body_of
-from stoppable.server.shares import Shares
 from stoppable.server.sse.streams import Streams
 from stoppable.supervisor import Prepared, StartOptions, Supervisor
 
@@ -49,6 +46,8 @@ class Backend:
     known_hosts: Collection[str] = LOOPBACK
     """The host names under which clients may know this server."""
     is_draining: bool = False
+    idle: IdleConnections | None = None
+    """The connections, unless another server accepts them."""
     streams: Streams = field(init=False)
     shares: Shares = field(init=False)
     _isolated: set[str] = field(default_factory=set)
@@ -69,24 +68,38 @@ class Backend:
 
     async def start(self, name: str, arguments: Any, options: StartOptions) -> tuple[str, bool]:
         """Start an agent, and return the id of its run and whether it is new; does not wait for the agent loop."""
-        agent, args = self.registry.bound(name, arguments)
+        agent, args = self.registry.bind(name, arguments)
         return await self.start_agent(agent, args, options)
 
     async def start_agent(
         self, agent: Callable[..., Any], args: tuple[Any, ...], options: StartOptions
     ) -> tuple[str, bool]:
         """Start any agent where this server runs its agents."""
+        prepared = await self._prepare(agent, args, options)
+        if prepared.is_new:
+            self.launch(prepared)
+        return prepared.id, prepared.is_new
+
+    async def prepare(self, name: str, arguments: Any, options: StartOptions) -> Prepared[Any]:
+        """Put the run of an agent into the store; ``launch`` starts it."""
+        agent, args = self.registry.bind(name, arguments)
+        return await self._prepare(agent, args, options)
+
+    def launch(self, prepared: Prepared[Any]) -> None:
+        """Start a run that is in the store where this server runs its agents; does not wait for the agent loop."""
+        if self.agent_loop is None:
+            _launch(prepared)
+        else:
+            self.agent_loop.call(_launch, prepared)
+
+    async def _prepare(self, agent: Callable[..., Any], args: tuple[Any, ...], options: StartOptions) -> Prepared[Any]:
         if self.is_draining or self.supervisor.is_draining:
             raise Problem(503, "shutting_down", "the server is shutting down: use another one", {"Retry-After": "5"})
         self._check_quota(options)
         prepared = await self.supervisor.prepare(agent, *args, **options)
         if prepared.is_new and options.get("isolation") == "process":
             self._isolated.add(prepared.id)
-        if prepared.is_new and self.agent_loop is None:
-            _launch(prepared)
-        elif prepared.is_new and self.agent_loop is not None:
-            self.agent_loop.call(_launch, prepared)
-        return prepared.id, prepared.is_new
+        return prepared
 
     def _check_quota(self, options: StartOptions) -> None:
         """Refuse a run above the owner's quota, which counts the live runs of this process."""

@@ -76,7 +76,7 @@ class Problem(HTTPException):
         self.more = more
 
     def to_response(self) -> Response:
-        """Return the response."""
+        """Return it as ``{"error": {"code", "message"}}``."""
         error = {"code": self.code, "message": self.detail, **self.more}
         return json_response({"error": error}, self.status_code, self.headers)
 
@@ -95,14 +95,14 @@ def problem_of(error: StoppableError, *, to_operator: bool, owner: str | None = 
         case RunConflict():
             return Problem(409, "run_conflict", message)
         case RunHeld():
-            is_seen = to_operator or (owner is not None and error.owner == owner)
-            held = error if is_seen else RunHeld(error.hold_id)
-            return Problem(423, "run_held", str(held), holdId=held.hold_id, reason=held.reason)
+            is_visible = to_operator or (owner is not None and error.owner == owner)
+            refusal = error if is_visible else RunHeld(error.hold_id)
+            return Problem(423, "run_held", str(refusal), holdId=refusal.hold_id, reason=refusal.reason)
         case InvalidArgument():
             return Problem(422, "invalid_argument", message)
         case StoreError():
-            told = message if to_operator else "the store does not answer: try again"
-            return Problem(503, "store_unavailable", told, _RETRY)
+            detail = message if to_operator else "the store does not answer: try again"
+            return Problem(503, "store_unavailable", detail, _RETRY)
         case Fenced():
             return Problem(503, "worker_fenced", message, _RETRY)
         case _:
@@ -111,16 +111,16 @@ def problem_of(error: StoppableError, *, to_operator: bool, owner: str | None = 
 
 def problem_of_validation(error: RequestValidationError) -> Problem:
     """Return what is wrong with a request, without repeating its values."""
-    return Problem(422, "invalid_argument", "; ".join(_told(one) for one in error.errors()[:5]))
+    return Problem(422, "invalid_argument", "; ".join(_describe_error(one) for one in error.errors()[:5]))
 
 
-def _told(error: Mapping[str, Any]) -> str:
+def _describe_error(error: Mapping[str, Any]) -> str:
     place: Sequence[Any] = error.get("loc", ())
     if error.get("type") == "json_invalid":
         return f"the body is not JSON: {error.get('ctx', {}).get('error', 'it cannot be read')} (character {place[-1]})"
     # Callers know the fields of a body by name, so the location omits "body".
-    named = place[1:] if len(place) > 1 and place[0] == "body" else place
-    where = ".".join(str(part)[:60] for part in named)
+    location = place[1:] if len(place) > 1 and place[0] == "body" else place
+    where = ".".join(str(part)[:60] for part in location)
     return f"{where}: {error.get('msg', 'is not valid')}"
 
 

@@ -21,15 +21,13 @@ from fastapi import FastAPI
 
 from stoppable import _secrets
 from stoppable._core import clock
-from stoppable._core.state import PRESSES, Mode
+from stoppable._core.values import PRESSES, Mode
 from stoppable.errors import InvalidArgument, StoreError
 from stoppable.server import logs
-from stoppable.server.agent_loop import CLOSE_SECONDS, AgentLoop, Lifespan
-from stoppable.server.agents import Agents
-from stoppable.server.app import PrincipalDependency, create_app, living
+from stoppable.server.app import PrincipalDependency, create_app, lifespan
 from stoppable.server.backend import Backend, Routers, Services
-from stoppable.server.http_protocol import Connections, bounded_protocol
-from stoppable.server.limits import ServerLimits
+from stoppable.server.hosted_agents import CLOSE_SECONDS, AgentLoop, Agents, Lifespan
+from stoppable.server.limits import IdleConnections, ServerLimits, bounded_protocol
 from stoppable.stores.base import Store
 from stoppable.supervisor import SHUTDOWN_MARGIN, Supervisor
 
@@ -98,19 +96,21 @@ class Service:
             routers=routers,
             services=services,
         )
-        self._waiting = Connections(bounds.connections, bounds.address_connections)
+        self._idle = IdleConnections(bounds.connections, bounds.address_connections)
         self._config = uvicorn.Config(
             self.app,
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=bounded_protocol(bounds, self._waiting),
+            http=bounded_protocol(bounds, self._idle),
             ws="none",
             lifespan="off",  # the lifespan is entered here, because uvicorn would log its error and exit
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
         self._server = _Server(self._config, self.app.state.backend, self._listening)
+        self._idle.connections = self._server.server_state.connections
+        self.app.state.backend.idle = self._idle
 
     def run(self) -> None:
         """Serve until a signal or ``stop``; then stop the runs, end the streams, and return.
@@ -119,12 +119,12 @@ class Service:
         up.
         """
         with (
-            _secrets.taken(self._store),  # even if the key is not used: processes of agents must not inherit it
-            logs.configured(as_json=self._log_json),
+            _secrets.hide(self._store),  # even if the key is not used: processes of agents must not inherit it
+            logs.log_to_stderr(as_json=self._log_json),
             _listener(self._host, self._port) as listener,
         ):
-            self._config.backlog = self._waiting.fit_into_open_files()
-            self.app.state.backend.shares.connections = self._waiting.most
+            self._config.backlog = self._idle.fit_into_open_files()
+            self.app.state.backend.shares.connections = self._idle.limit
             host, port = listener.getsockname()[:2]
             self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             self._server.run(sockets=[listener])
@@ -141,11 +141,11 @@ class Service:
 def _like(source: Callable[P, object]) -> Callable[[Callable[..., None]], Callable[P, None]]:
     """Give a function the signature of another one."""
 
-    def marked(function: Callable[..., None]) -> Callable[P, None]:
+    def with_signature(function: Callable[..., None]) -> Callable[P, None]:
         function.__signature__ = inspect.signature(source)  # type: ignore[attr-defined]
         return function
 
-    return marked
+    return with_signature
 
 
 @_like(Service)
@@ -167,11 +167,11 @@ class _Server(uvicorn.Server):
         self._listening = listening
         self._presses = 0
         self._drained_by = self._ended_by = math.inf
-        self._opened = contextlib.AsyncExitStack()
+        self._resources = contextlib.AsyncExitStack()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the app, or raise its error; then report that the server listens."""
-        await self._opened.enter_async_context(living(self._backend))
+        await self._resources.enter_async_context(lifespan(self._backend))
         await super().startup(sockets)
         self._listening()
 
@@ -184,7 +184,7 @@ class _Server(uvicorn.Server):
         await self._in_time(self._backend.drain(), lambda: self._drained_by)
         self._backend.streams.drain()
         await super().shutdown(sockets)
-        if not await self._in_time(self._opened.aclose(), lambda: self._ended_by):
+        if not await self._in_time(self._resources.aclose(), lambda: self._ended_by):
             raise StoreError(_UNWRITTEN)
 
     def _stop_runs(self, mode: Mode) -> None:
@@ -252,10 +252,10 @@ def is_loopback(host: str) -> bool:
 def _listener(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        made = socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise InvalidArgument(f"cannot listen on {host}:{port}: {error.strerror or error}; use another port") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # A client that reads nothing would otherwise keep its connection and its buffers for ever.
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
-    return made
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
+    return listener

@@ -31,8 +31,9 @@ _TYPES = {
 
 # With trusted types, text of an agent can never become markup, whatever our scripts do with it.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _HEADERS = {
     "Cache-Control": "no-cache",  # cached, but revalidated, so that an upgrade does not mix two versions
@@ -55,8 +56,8 @@ class _File:
         if name == _BUTTON:
             headers["Access-Control-Allow-Origin"] = "*"  # a page of another origin may embed it; it is public code
             headers["Cross-Origin-Resource-Policy"] = "cross-origin"
-        known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
-        if tag in known or "*" in known:
+        known_tags = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+        if tag in known_tags or "*" in known_tags:
             return Response(status_code=304, headers=headers)
         return Response(self.content, headers=headers, media_type=self.kind)
 
@@ -77,25 +78,25 @@ def ui(prefix: str = "", *, api: str | None = None) -> APIRouter:
         return _page(files[_PAGE], request, api).response(request, _PAGE)
 
     async def file(request: Request, path: str) -> Response:
-        found = files.get(path)
-        if found is None or path == _PAGE:
+        static_file = files.get(path)
+        if static_file is None or path == _PAGE:
             return Problem(404, "not_found", "there is no such file").to_response()
-        return found.response(request, path)
+        return static_file.response(request, path)
 
-    made = APIRouter(prefix=prefix)
+    pages = APIRouter(prefix=prefix)
     for path, handler in (("/", page), (f"/{_FOLDER}/{{path:path}}", file)):
-        made.add_api_route(path, handler, methods=["GET", "HEAD"], include_in_schema=False, response_class=Response)
-    return made
+        pages.add_api_route(path, handler, methods=["GET", "HEAD"], include_in_schema=False, response_class=Response)
+    return pages
 
 
-def add_button(made: APIRouter) -> None:
+def add_button(router: APIRouter) -> None:
     """Add the file of the button, without the dependencies of a router: it is public code."""
     file = _File(content=_folder().joinpath(_BUTTON).read_bytes(), kind=_TYPES["js"])
 
     async def button(request: Request) -> Response:
         return file.response(request, _BUTTON)
 
-    made.add_route(f"/{_FOLDER}/{_BUTTON}", button, methods=["GET"], include_in_schema=False)
+    router.add_route(f"/{_FOLDER}/{_BUTTON}", button, methods=["GET"], include_in_schema=False)
 
 
 def _folder() -> Traversable:
@@ -110,10 +111,10 @@ def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, _File]]:
             yield above + one.name, _File(content=one.read_bytes(), kind=kind)
 
 
-def _page(found: _File, request: Request, api: str | None) -> _File:
+def _page(page: _File, request: Request, api: str | None) -> _File:
     """Return the page with the address of the routes, by default below the page itself."""
     if api is None:
-        return found
+        return page
     place = html.escape(request.scope.get("root_path", "") + api + "/")
-    told = found.content.replace(_API, _API.replace(b'"."', f'"{place}"'.encode()))
-    return _File(content=told, kind=found.kind)
+    content = page.content.replace(_API, _API.replace(b'"."', f'"{place}"'.encode()))
+    return _File(content=content, kind=page.kind)

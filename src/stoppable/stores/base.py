@@ -1,19 +1,28 @@
-"""The Store protocol: what every store must do, atomically.
+"""The Store protocol: what every store must do, atomically; what its calls return, and whom it notifies.
 
 Each call is atomic, calls of one process take effect in order, and a call is answered when it is durable. Times come
 from the store's clock. Notifications of changes (``hints``, ``watch``) are only for speed and may be lost, so workers
 read the store again on every heartbeat. ``testing.StoreContract`` tests all of this.
+
+A call returns a StoreFuture, which can be awaited in any event loop or waited for on a thread, so a store needs to know
+neither. Listeners are the callbacks of one process.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+import os
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from stoppable._core.state import Mode
 from stoppable._core.stop import Receipt
+from stoppable._core.values import Mode
+from stoppable.errors import StoreError
 from stoppable.records import (
     AuditEntry,
     Draft,
@@ -26,10 +35,14 @@ from stoppable.records import (
     RunSummary,
     Selector,
     StopIntent,
+    StopRequest,
     StopResult,
     Summaries,
 )
-from stoppable.stores.future import StoreFuture
+
+T = TypeVar("T")
+
+_logger = logging.getLogger("stoppable")
 
 EVENTS_KEPT = 10_000
 """How many events of one run are kept before its log is truncated."""
@@ -67,8 +80,12 @@ class Intent:
     stop: StopIntent
 
 
+Wake: TypeAlias = Callable[[Sequence[Intent] | None], object]
+"""Called when a worker may have pending stops, with those that are known; None if the store must be read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Registration:
     """The result of a start; ``created`` is False if an earlier, equal request had started the run.
 
     A record with the status ``stopped`` never begins: its parent was stopping, or its own stop came first.
@@ -139,9 +156,10 @@ class Store(Protocol):
         """Release the lease; runs that are left behind are reaped at once, because the worker is proven dead."""
         ...
 
-    def hints(self, worker: str, wake: Callable[[], object]) -> Subscription:
+    def hints(self, worker: str, wake: Wake) -> Subscription:
         """Call ``wake``, on any thread, when there may be a stop for a worker; may miss some and repeat others.
 
+        It gets the new stops if the store knows them without looking, otherwise None: then ``intents`` returns them.
         ``wake`` must not wait for a future: it may be called on the thread that makes the store's calls.
         """
         ...
@@ -158,7 +176,7 @@ class Store(Protocol):
 
     # Runs
 
-    def register(self, record: RunRecord, request: str) -> StoreFuture[Registered]:
+    def register(self, record: RunRecord, request: str) -> StoreFuture[Registration]:
         """Store a new run. ``request`` is a digest of the start.
 
         The same id with the same request and owner returns the existing run; otherwise an existing id raises
@@ -170,18 +188,7 @@ class Store(Protocol):
         """
         ...
 
-    def request_stop(
-        self,
-        target: str | Selector,
-        intent: StopIntent,
-        *,
-        idempotency_key: str | None = None,
-        hold: bool = False,
-        dry_run: bool = False,
-        owner: str | None = None,
-        if_unknown_hold: bool | None = False,
-        asked_at: float | None = None,
-    ) -> StoreFuture[StopResult]:
+    def request_stop(self, request: StopRequest) -> StoreFuture[StopResult]:
         """Store a stop of a run, or of all live runs that a selector matches, with their subtrees; then notify workers.
 
         The answer lists each matching run, except those below another match. The mode of a run's stop only rises, and
@@ -189,10 +196,11 @@ class Store(Protocol):
         needs a selector, and is placed before the runs are listed. With ``dry_run`` nothing changes. With an ``owner``,
         runs of other owners raise RunNotFound, and a hold never affects other owners.
 
-        With ``if_unknown_hold`` a stop of an unknown id waits TOMBSTONE_SECONDS for a run with that id and owner. A
+        With ``if_unknown="wait"`` a stop of an unknown id waits TOMBSTONE_SECONDS for a run with that id and owner. A
         stop by a key without live runs waits for the next run of that key: TOMBSTONE_SECONDS, or NEXT_TURN_SECONDS if
         the key has had runs; its selector may contain only the key and an owner. With None it waits only for the first
-        run of a key. Looking for runs and waiting is one atomic step: no start comes in between.
+        run of a key, with ``"ignore"`` for none. Looking for runs and waiting is one atomic step: no start comes in
+        between.
 
         ``asked_at`` is the time of the request, if some runs were stopped before this call.
         """
@@ -316,3 +324,175 @@ class Store(Protocol):
     def purge(self, before: float, limit: int = 1000) -> StoreFuture[int]:
         """Delete trees that ended before a time, with their events, and return the number of runs."""
         ...
+
+
+_lock = threading.Lock()  # one for all futures: it is held only for a few lines
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class StoreFuture(Generic[T]):
+    """The result of one call. The call is made even if its caller stops waiting."""
+
+    __slots__ = ("_error", "_is_settled", "_value", "_waiters")
+
+    _value: T
+
+    def __init__(self) -> None:
+        self._is_settled = False
+        self._error: BaseException | None = None
+        self._waiters: list[asyncio.Future[None] | Callable[[], object]] | None = None
+
+    @classmethod
+    def of(cls, call: Callable[[], T]) -> StoreFuture[T]:
+        """Make a call now, and return a future with its result or error."""
+        future: StoreFuture[T] = cls()
+        try:
+            future._value = call()
+        except Exception as error:
+            future._error = error
+        future._is_settled = True
+        return future
+
+    @classmethod
+    def failed(cls, error: BaseException) -> StoreFuture[T]:
+        """Return a future that raises an error."""
+        future: StoreFuture[T] = cls()
+        future._error, future._is_settled = error, True
+        return future
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._is_settled:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            if self._add(waiter):
+                yield from waiter
+        return self._get()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait on this thread for the result; raises StoreError after ``timeout`` seconds."""
+        if not self._is_settled:
+            event = threading.Event()
+            if self._add(event.set) and not event.wait(timeout):
+                raise StoreError(f"the store did not answer within {timeout} seconds")
+        return self._get()
+
+    def then(self, call: Callable[[StoreFuture[T]], object]) -> None:
+        """Call an internal function when the result is there, on any thread; at once if it is there already."""
+        if not self._add(lambda: call(self)):
+            call(self)
+
+    def _add(self, waiter: asyncio.Future[None] | Callable[[], object]) -> bool:
+        with _lock:
+            if self._is_settled:
+                return False
+            if self._waiters is None:
+                self._waiters = []
+            self._waiters.append(waiter)
+            return True
+
+    def _get(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+Settled = tuple[StoreFuture[Any], Any, BaseException | None]
+
+
+def settle(answers: Iterable[Settled]) -> None:
+    """Give each future its value or error, and wake each event loop once for all of them."""
+    waiters: list[asyncio.Future[None] | Callable[[], object]] = []
+    with _lock:
+        for future, value, error in answers:
+            future._value, future._error, future._is_settled = value, error, True
+            if future._waiters is not None:
+                waiters += future._waiters
+                future._waiters = None
+    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for waiter in waiters:
+        if isinstance(waiter, asyncio.Future):
+            loops.setdefault(waiter.get_loop(), []).append(waiter)
+        else:
+            _call(waiter)
+    for loop, futures in loops.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed, and its tasks with it
+            loop.call_soon_threadsafe(_resolve, futures)
+
+
+def _call(waiter: Callable[[], object]) -> None:
+    try:
+        waiter()
+    except Exception:  # the others must be called too
+        _logger.exception("a callback that waited for the store failed")
+
+
+def _resolve(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+ANY = ""
+"""A name that stands for every other name."""
+
+
+class Listeners:
+    """Internal callbacks by name; called outside every lock, on the thread that made the change."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[str, list[_Listener]] = {}
+
+    def add(self, name: str, call: Callable[..., object]) -> _Listener:
+        """Call a function on changes of a name, until it is closed."""
+        listener = _Listener(self, name, call)
+        with self._lock:
+            self._calls.setdefault(name, []).append(listener)
+        return listener
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def names(self) -> list[str]:
+        """Return the names with listeners."""
+        with self._lock:
+            return list(self._calls)
+
+    def tell(self, names: Collection[str], *news: object) -> None:
+        """Call the listeners of these names, with what is known of the change."""
+        if self._calls:
+            with self._lock:
+                listeners = [listener for name in names for listener in self._calls.get(name, ())]
+                if ANY in self._calls and names and ANY not in names:
+                    listeners += self._calls[ANY]
+            for listener in listeners:
+                try:
+                    listener.call(*news)
+                except Exception:  # it may wake a closed loop; the write stands, and the other listeners must be called
+                    _logger.exception("a listener to %s failed", listener.name)
+
+    def _remove(self, listener: _Listener) -> None:
+        with self._lock, contextlib.suppress(KeyError, ValueError):
+            listeners = self._calls[listener.name]
+            listeners.remove(listener)
+            if not listeners:
+                del self._calls[listener.name]
+
+
+class _Listener:
+    __slots__ = ("_listeners", "call", "name")
+
+    def __init__(self, listeners: Listeners, name: str, call: Callable[..., object]) -> None:
+        self._listeners = listeners
+        self.name: str = name
+        self.call: Callable[..., object] = call
+
+    def close(self) -> None:
+        """Stop being called."""
+        self._listeners._remove(self)

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from stoppable import _json
-from stoppable._core.partial import Partial
-from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.state import Rung, Status
+from stoppable._core.run import Partial
 from stoppable._core.stop import Answer, Receipt
+from stoppable._core.values import Reason, ReasonKind, Rung, Status
 from stoppable.errors import InvalidArgument, RunHeld
 from stoppable.records import (
     AuditEntry,
@@ -22,11 +21,13 @@ from stoppable.records import (
     Event,
     EventType,
     Hold,
+    IfUnknown,
     OutcomeRecord,
     RunRecord,
     Selector,
     StopIntent,
-    changed,
+    StopRequest,
+    replace_fields,
     to_json,
 )
 from stoppable.stores.base import NEXT_TURN_SECONDS, TOMBSTONE_SECONDS
@@ -55,7 +56,7 @@ def answer_of(record: RunRecord, intent: StopIntent) -> Answer:
     return Answer.ESCALATED if intent.mode > record.stop.mode else Answer.ALREADY_STOPPING
 
 
-def raised(earlier: StopIntent | None, intent: StopIntent) -> StopIntent:
+def escalate(earlier: StopIntent | None, intent: StopIntent) -> StopIntent:
     """Return the stop of a run after one more: the mode only rises, the first reason stays (G3, G6)."""
     if earlier is None:
         return intent
@@ -64,28 +65,33 @@ def raised(earlier: StopIntent | None, intent: StopIntent) -> StopIntent:
     return replace(earlier, mode=intent.mode, grace=intent.grace)
 
 
-def asked(at: float | None, now: float) -> float:
+def request_time(at: float | None, now: float) -> float:
     """Return when a stop was requested, which is earlier than now if its runs were stopped before it was stored."""
     return now if at is None else min(at, now)
 
 
-def born_stopped(record: RunRecord, stop: StopIntent, now: float) -> RunRecord:
+def never_started_record(record: RunRecord, stop: StopIntent, now: float) -> RunRecord:
     """Return the record of a run whose body never runs, because its stop came first."""
     outcome = OutcomeRecord(status=Status.STOPPED, reason=stop.reason, rung=Rung.SIGNAL)
-    ended = changed(record, stop=stop, stop_requested_at=now, acknowledged=stop.mode)
-    return over(ended, outcome, None, now)
+    ended = replace_fields(record, stop=stop, stop_requested_at=now, acknowledged=stop.mode)
+    return finish_record(ended, outcome, None, now)
 
 
-def begun(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
+def start_child_record(record: RunRecord, parent: RunRecord | None, now: float) -> RunRecord:
     """Return the record of a child that its worker has already begun, with the stop of its parent.
 
     On the parent's worker that stop closes the gates of both, so it is not sent again.
     """
     if parent is None or parent.stop is None:
-        return changed(record, started_at=now)
-    closed = parent.acknowledged if parent.worker == record.worker else None
-    return changed(
-        record, status=Status.STOPPING, started_at=now, stop=parent.stop, stop_requested_at=now, acknowledged=closed
+        return replace_fields(record, started_at=now)
+    acknowledged = parent.acknowledged if parent.worker == record.worker else None
+    return replace_fields(
+        record,
+        status=Status.STOPPING,
+        started_at=now,
+        stop=parent.stop,
+        stop_requested_at=now,
+        acknowledged=acknowledged,
     )
 
 
@@ -101,7 +107,7 @@ def is_closed_with(record: RunRecord, above: RunRecord) -> bool:
     return record.worker == above.worker and record.stop is not None and not record.over
 
 
-def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now: float) -> RunRecord:
+def finish_record(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now: float) -> RunRecord:
     """Return a record with its terminal status and a new epoch, which fences later writers (G15).
 
     If the worker sent no receipt for a stop, the record gets one from the store.
@@ -109,8 +115,8 @@ def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now
     if receipt is None and record.stop is not None:
         receipt = receipt_of(record, Answer.ACCEPTED, outcome.status, now)
     elif receipt is not None:
-        receipt = replace(timed(receipt, record.stop_requested_at), ended_at=now)
-    return changed(
+        receipt = replace(with_request_time(receipt, record.stop_requested_at), ended_at=now)
+    return replace_fields(
         record,
         status=outcome.status,
         outcome=outcome,
@@ -120,45 +126,45 @@ def over(record: RunRecord, outcome: OutcomeRecord, receipt: Receipt | None, now
     )
 
 
-def timed(receipt: Receipt, requested_at: float | None) -> Receipt:
+def with_request_time(receipt: Receipt, requested_at: float | None) -> Receipt:
     """Return a receipt with the time of the request: a worker only knows when the stop reached it."""
     return receipt if requested_at is None else replace(receipt, requested_at=requested_at)
 
 
-def late(record: RunRecord, outcome: OutcomeRecord, now: float) -> RunRecord:
+def note_late_end(record: RunRecord, outcome: OutcomeRecord, now: float) -> RunRecord:
     """Return a record after a report that came too late; it says only when a lost run has ended after all."""
     if record.status is not Status.LOST or outcome.status is Status.LOST or record.ended_late is not None:
         return record
-    return changed(record, ended_late=now)
+    return replace_fields(record, ended_late=now)
 
 
 def partial_of(log: Iterable[Mapping[str, Any]]) -> tuple[Any, str | None]:
     """Return the partial according to the ``partial`` events of a log, and why it is incomplete, or None."""
-    found, missing = Partial(), None
+    partial, missing = Partial(), None
     for data in log:
         if "delta" not in data:
-            found, missing = Partial(data.get("value")), None
+            partial, missing = Partial(data.get("value")), None
         if "omitted" in data:
             missing = f"a part of it is not in the log: {data['omitted']}"
         elif "delta" in data:
             try:
-                found.append(data["delta"])
+                partial.append(data["delta"])
             except InvalidArgument:  # what it is appended to is missing
                 missing = "a part of it is not in the log"
-    value, too_large = _json.plain(found.value(), PARTIAL_BYTES)
+    value, too_large = _json.plain(partial.value(), PARTIAL_BYTES)
     return value, too_large or missing
 
 
-def given_up(
+def reap_record(
     record: RunRecord, now: float, *, proven_dead: bool, partials: Iterable[Mapping[str, Any]] = ()
 ) -> RunRecord:
     """Return the record of a run whose worker is gone (see Store.reap); ``partials`` are the data of partial events."""
     partial, missing = partial_of(partials)
-    gone = f"its worker {record.worker} " + ("died" if proven_dead else "no longer answers")
+    message = f"its worker {record.worker} " + ("died" if proven_dead else "no longer answers")
     status = Status.STOPPED if record.stop is not None else Status.FAILED
     if not proven_dead:
         status = Status.LOST
-    reason = record.stop.reason if record.stop else Reason(kind=ReasonKind.EXTERNAL, message=gone, at=now)
+    reason = record.stop.reason if record.stop else Reason(kind=ReasonKind.EXTERNAL, message=message, at=now)
     outcome = OutcomeRecord(
         status=status,
         reason=None if status is Status.FAILED else reason,
@@ -166,17 +172,17 @@ def given_up(
         clean=None,  # it may have come to its end before its worker did
         partial=partial,
         omitted={} if missing is None else {"partial": missing},
-        error=ErrorRecord(type="WorkerDied", message=gone) if status is Status.FAILED else None,
+        error=ErrorRecord(type="WorkerLost", message=message) if status is Status.FAILED else None,
     )
-    return over(record, outcome, None, now)
+    return finish_record(record, outcome, None, now)
 
 
 def receipt_of(record: RunRecord, answer: Answer, status: Status, now: float | None) -> Receipt:
     """Return the receipt that a store makes by itself; a live worker knows more."""
     stop = record.stop
-    kept = record.receipt or Receipt(run_id=record.id, answer=answer, status=status)
+    receipt = record.receipt or Receipt(run_id=record.id, answer=answer, status=status)
     return replace(
-        kept,
+        receipt,
         answer=answer,
         status=status,
         mode=None if stop is None else stop.mode,
@@ -201,11 +207,11 @@ def stop_of_parent(parent: RunRecord | None, now: float) -> StopIntent | None:
 def refuse_held(record: RunRecord, holds: Iterable[Hold]) -> None:
     """Raise RunHeld if a hold matches a start."""
     for hold in holds:
-        if hold.selector.matches(owner=record.owner, labels=record.labels, name=record.name, key=record.key):
+        if hold.selector.matches(owner=record.owner, labels=record.labels, agent=record.name, key=record.key):
             raise RunHeld(hold.id, hold.reason.message, hold.selector.owner)
 
 
-def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:
+def apply_event(record: RunRecord, draft: Draft, now: float) -> RunRecord:
     """Return a record after an event that changes it.
 
     A status moves it along the transition table, but never to a terminal status, which has its own call. Metadata is
@@ -215,18 +221,18 @@ def moved(record: RunRecord, draft: Draft, now: float) -> RunRecord:
         facts = draft.data.get("metadata")
         if not isinstance(facts, Mapping):
             return record
-        known = {**record.metadata, **facts}
-        return changed(record, metadata=dict(itertools.islice(known.items(), FACTS_KEPT)))
+        metadata = {**record.metadata, **facts}
+        return replace_fields(record, metadata=dict(itertools.islice(metadata.items(), FACTS_KEPT)))
     status = _status_of(draft)
     if status.terminal or (status is not record.status and status not in record.status.followers):
         return record
-    return changed(record, status=status, started_at=now if record.started_at is None else record.started_at)
+    return replace_fields(record, status=status, started_at=now if record.started_at is None else record.started_at)
 
 
-def moved_by(record: RunRecord, drafts: Iterable[Draft], now: float) -> RunRecord:
+def apply_events(record: RunRecord, drafts: Iterable[Draft], now: float) -> RunRecord:
     """Return a record after events that change it."""
     for draft in drafts:
-        record = moved(record, draft, now)
+        record = apply_event(record, draft, now)
     return record
 
 
@@ -271,9 +277,10 @@ def check_end(outcome: OutcomeRecord, events: Sequence[Draft]) -> None:
     check_statuses(events)
 
 
-def check_waiting(target: str | Selector, *, if_unknown_hold: bool | None) -> None:
+def check_waiting(request: StopRequest) -> None:
     """Raise InvalidArgument for a stop that could wait for any run."""
-    if if_unknown_hold and isinstance(target, Selector) and not target.is_conversation:
+    target = request.target
+    if request.if_unknown == "wait" and isinstance(target, Selector) and not target.is_conversation:
         raise InvalidArgument("only a stop by run id or key can wait for a run: leave out labels and agent")
 
 
@@ -282,14 +289,14 @@ def waits_for_key(selector: Selector, owner: str | None) -> bool:
     return selector.is_conversation and (owner is None or selector.owner in {None, owner})
 
 
-def waiting_seconds(*, has_run: bool, if_unknown_hold: bool | None) -> float | None:
+def waiting_seconds(*, has_run: bool, if_unknown: IfUnknown) -> float | None:
     """Return how long a stop by key waits for the next run of that key; None if it does not."""
-    if if_unknown_hold is None and has_run:
+    if if_unknown is None and has_run:
         return None  # it came too late for the last run, and was not meant for the next
     return NEXT_TURN_SECONDS if has_run else TOMBSTONE_SECONDS
 
 
-def held_by(target: str | Selector, owner: str | None) -> Selector | None:
+def hold_selector(target: str | Selector, owner: str | None) -> Selector | None:
     """Return the selector of the hold that a stop places, limited to an owner; None if it names another owner."""
     if isinstance(target, str):
         raise InvalidArgument(f"a hold needs a selector: run {target!r} has already started")
@@ -318,14 +325,14 @@ def audit_entry(
     number: int, now: float, action: str, intent: StopIntent, target: str | Selector, result: Mapping[str, Any]
 ) -> AuditEntry:
     """Return an entry of the audit."""
-    chosen = {"run": target} if isinstance(target, str) else {"selector": to_json(target)}
+    target_json = {"run": target} if isinstance(target, str) else {"selector": to_json(target)}
     return AuditEntry(
         id=number,
         at=now,
         action=action,
         actor=intent.reason.actor,
         reason=intent.reason.message,
-        target={**chosen, "mode": intent.mode.value},
+        target={**target_json, "mode": intent.mode.value},
         result=result,
     )
 

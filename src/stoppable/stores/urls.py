@@ -22,7 +22,7 @@ GROUP = "stoppable.stores"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _PASSWORD = re.compile(r"//([^:/@]*):[^/]*@")  # up to the last @: a password may contain one that is not written as %40
 
-_registered: dict[str, Factory] = {}
+_registered_factories: dict[str, Factory] = {}
 
 
 def _memory(url: str) -> Store:
@@ -57,7 +57,7 @@ def register_store(scheme: str, factory: Factory) -> None:
         raise InvalidArgument(f"{scheme!r} is not a URL scheme: use lower-case letters, digits and + . -")
     if scheme in _OURS:
         raise InvalidArgument(f"{scheme}:// is reserved: choose another scheme")
-    _registered[scheme] = factory
+    _registered_factories[scheme] = factory
 
 
 def url_in_environment() -> str | None:
@@ -79,20 +79,21 @@ def _factory(url: str) -> Factory:
     scheme = urlsplit(url).scheme
     if scheme in _OURS:
         return _OURS[scheme]
-    if scheme in _registered:
-        return _registered[scheme]
-    found = list(entry_points(group=GROUP, name=scheme)) if scheme else []
-    if not found:
-        known = sorted({*_OURS, *_registered, *(point.name for point in entry_points(group=GROUP))})
+    if scheme in _registered_factories:
+        return _registered_factories[scheme]
+    factories = list(entry_points(group=GROUP, name=scheme)) if scheme else []
+    if not factories:
+        schemes = sorted({*_OURS, *_registered_factories, *(point.name for point in entry_points(group=GROUP))})
         raise InvalidArgument(
             f"unknown kind of store {without_password(url)!r}: use sqlite:///runs.db, "
-            f"postgresql://user@host/database or memory:// (installed: {', '.join(known)})"
+            f"postgresql://user@host/database or memory:// (installed: {', '.join(schemes)})"
         )
-    if len({point.value for point in found}) > 1:
+    if len({point.value for point in factories}) > 1:
         raise InvalidArgument(
-            f"several packages offer stores for {scheme}://: uninstall all but one of {', '.join(map(_origin, found))}"
+            f"several packages offer stores for {scheme}://: "
+            f"uninstall all but one of {', '.join(map(_origin, factories))}"
         )
-    factory: Factory = found[0].load()
+    factory: Factory = factories[0].load()
     return factory
 
 

@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import inspect
+import math
+import pickle
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, Literal, Never, TypedDict, get_args
 
+from stoppable import _json
 from stoppable._core import context
 from stoppable._core.boundary import check
-from stoppable._core.ids import RUN_ID, new_id
-from stoppable._core.labels import LABEL_LENGTH, check_labels
 from stoppable._core.node import RunNode
-from stoppable._core.policy import Limits, Policy, check_given
-from stoppable._core.reason import Reason, ReasonKind
-from stoppable._engine.agent_functions import Kind, asked, body_of, kind_of, name_of
+from stoppable._core.values import (
+    LABEL_LENGTH,
+    RUN_ID,
+    Limits,
+    Policy,
+    Reason,
+    ReasonKind,
+    Status,
+    check_given,
+    check_labels,
+    new_id,
+)
+from stoppable._engine.agent_functions import Kind, body_of, kind_of, merge_options, name_of
 from stoppable._engine.agents import start, start_isolated
 from stoppable._engine.blocking import start_on_thread
 from stoppable._engine.handle import RunHandle
 from stoppable._engine.isolation.host import as_process_body
-from stoppable._engine.isolation.values import Values
+from stoppable._engine.isolation.messages import Values
 from stoppable._engine.open_run import limit_time
 from stoppable.errors import InvalidArgument, RunStopped
-from stoppable.records import RunRecord, check_key
-from stoppable.supervisor.serialization import digest, input_of, outcome_of
+from stoppable.records import RunRecord, check_key, outcome_of
 
 Isolation = Literal["auto", "task", "thread", "process"]
 OnDisconnect = Literal["keep", "stop"]
 
 _ISOLATIONS, _ON_DISCONNECT = get_args(Isolation), get_args(OnDisconnect)
 _RUN_ID = re.compile(RUN_ID)
+
+INPUT_BYTES = 100_000
+"""The largest input of a run that is stored, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +63,8 @@ class Options:
     policy: Policy | None = None
     isolation: Isolation = "auto"
     on_disconnect: OnDisconnect = "keep"
+    metadata: Mapping[str, Any] | None = None
+    """Facts that are in the record from its beginning; more come by ``Run.annotate``."""
 
     def __post_init__(self) -> None:
         if self.run_id is not None and not (isinstance(self.run_id, str) and _RUN_ID.fullmatch(self.run_id)):
@@ -55,20 +72,20 @@ class Options:
                 f"{self.run_id!r} is not a valid run id: use up to 128 letters, digits and . _ ~ : -, "
                 "or leave it out to get one"
             )
-        for given, known, what in (
+        for value, allowed, option in (
             (self.isolation, _ISOLATIONS, "isolation"),
             (self.on_disconnect, _ON_DISCONNECT, "on_disconnect"),
         ):
-            if given not in known:
-                raise InvalidArgument(f"unknown {what} {given!r}: use {', '.join(known)}")
+            if value not in allowed:
+                raise InvalidArgument(f"unknown {option} {value!r}: use {', '.join(allowed)}")
         check_given(self.limits, self.policy)
         check_labels(self.labels or {})
         check_key(self.key)
         if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= LABEL_LENGTH):
             raise InvalidArgument(f"invalid owner: use a string of up to {LABEL_LENGTH} characters")
 
-    def asked(self) -> dict[str, Any]:
-        """Return a digest that a repeated start must have in common with the first; the store compares the owner."""
+    def identity(self) -> dict[str, Any]:
+        """Return what a repeated start must have in common with the first; the store compares the owner."""
         return {
             "labels": dict(self.labels or {}),
             "limits": self.limits,
@@ -91,6 +108,7 @@ class StartOptions(TypedDict, total=False):
     policy: Policy | None
     isolation: Isolation
     on_disconnect: OnDisconnect
+    metadata: Mapping[str, Any] | None
 
 
 class Job:
@@ -133,16 +151,17 @@ class Job:
         body = body_of(agent)
         _check_arguments(body, args)
         launch = _launcher(agent, args, options.isolation, worker_values, in_loop=in_loop)
-        own = asked(agent, options.name, options.labels, options.policy)
-        options = replace(options, labels=own.labels, policy=own.policy)
+        own = merge_options(agent, options.name, options.labels, options.policy)
+        metadata = options.metadata if keep_input else None  # it may repeat the input
+        options = replace(options, labels=own.labels, policy=own.policy, metadata=metadata)
         name = own.name or name_of(agent)
-        bound = body if isinstance(body, functools.partial) else functools.partial(body)
-        given = (*bound.args, *args)
+        partial = body if isinstance(body, functools.partial) else functools.partial(body)
+        all_args = (*partial.args, *args)
         # Only a start with an explicit id can be repeated, and the digest of large arguments takes long.
-        request = new_id() if options.run_id is None else digest(name, given, bound.keywords, options.asked())
+        request = new_id() if options.run_id is None else digest(name, all_args, partial.keywords, options.identity())
         job = cls(name, options, request, launch)
         if keep_input:
-            job.input, job.omitted = input_of(bound.func, given, bound.keywords)
+            job.input, job.omitted = input_of(partial.func, all_args, partial.keywords)
         return job
 
     @classmethod
@@ -172,6 +191,7 @@ class Job:
             policy=run.policy,
             input=self.input,
             omitted=self.omitted,
+            metadata=dict(options.metadata or {}),
         )
 
     def launch(self) -> RunHandle[Any]:
@@ -189,9 +209,9 @@ class Job:
 def _check_arguments(body: Callable[..., Any], args: tuple[Any, ...]) -> None:
     if _takes(body, len(args)):
         return
-    bound = body if isinstance(body, functools.partial) else functools.partial(body)
+    partial = body if isinstance(body, functools.partial) else functools.partial(body)
     try:
-        inspect.signature(bound.func).bind(*bound.args, *args, **bound.keywords)
+        inspect.signature(partial.func).bind(*partial.args, *args, **partial.keywords)
     except TypeError as error:
         raise InvalidArgument(f"{name_of(body)} cannot be called like that: {error}") from None
     except ValueError:
@@ -211,11 +231,122 @@ def _launcher(
 ) -> Callable[[RunNode], RunHandle[Any]]:
     body = body_of(agent)
     if isolation == "process":
-        isolated = as_process_body(agent, args, worker_values)
-        return lambda run: start_isolated(run, body, isolated)
+        process_body = as_process_body(agent, args, worker_values)
+        return lambda run: start_isolated(run, body, process_body)
     is_blocking = kind_of(body) in {Kind.BLOCKING, Kind.BLOCKING_GENERATOR}
     if isolation == "task" and (is_blocking or not in_loop):
         raise InvalidArgument(f"{name_of(body)} cannot run in a task: it blocks, or there is no event loop; use thread")
     if isolation == "thread" or not in_loop:
         return lambda run: start_on_thread(run, body, args)
     return lambda run: start(run, body, args)
+
+
+def record_of_child(run: RunNode, worker: str) -> RunRecord:
+    """Return the record of a new child run."""
+    parent = run.parent
+    assert parent is not None, "a child"
+    return RunRecord(
+        id=run.id,
+        name=run.name,
+        parent_id=parent.id,
+        root_id=run.root.id,
+        owner=run.owner,
+        labels=run.labels,
+        status=Status.RUNNING,
+        worker=worker,
+        policy=run.policy,
+    )
+
+
+def input_of(
+    agent: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the arguments of a start that are JSON, by name, and why others are left out.
+
+    Only plain JSON types: converting anything else calls its own code, which must not delay a start.
+    """
+    plain_arguments: dict[str, Any] = {}
+    omitted: dict[str, str] = {}
+    arguments = _by_name(agent, args, kwargs)
+    for name, value in arguments.items():
+        if _json.is_plain(value):
+            plain, why = _json.plain(value, INPUT_BYTES // len(arguments))
+        else:
+            plain, why = None, f"a value of type {_json.name_of(value)} is not kept: it is not JSON, or too large"
+        if why is None:
+            plain_arguments[name] = plain
+        else:
+            omitted[name] = why
+    return plain_arguments, omitted
+
+
+def _by_name(agent: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    if not args:
+        return dict(kwargs)
+    try:
+        return dict(inspect.signature(agent).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):  # written in C, without a signature
+        return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
+
+
+def _sort_keys(value: Any, copies: dict[int, Any]) -> Any:
+    """Return a value with the keys of its dicts sorted; a value that contains itself is not changed inside itself."""
+    kind = type(value)
+    if kind is not dict and kind is not list and kind is not tuple:
+        return value
+    if id(value) in copies:
+        return copies[id(value)]
+    copies[id(value)] = value
+    copy: Any
+    if kind is dict:
+        copy = {
+            key: _sort_keys(value[key], copies)
+            for key in sorted(value, key=lambda key: (_json.name_of(key), repr(key)))
+        }
+    else:
+        copy = kind([_sort_keys(item, copies) for item in value])
+    copies[id(value)] = copy
+    return copy
+
+
+class _Hash:
+    """A file object that keeps only a hash of what is written."""
+
+    def __init__(self, limit: float) -> None:
+        self._hash = hashlib.sha256()
+        self._bytes_left = limit
+
+    def write(self, data: bytes) -> None:
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            raise ValueError("too large")
+        self._hash.update(data)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def digest(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Return a digest of a start: two starts with the same agent, arguments and options have the same digest.
+
+    The order of the keys of a dict does not matter.
+    """
+    start: Any = (name, args, dict(kwargs), dict(options))
+    with contextlib.suppress(Exception):  # too deep, or a key without a repr: then the order matters
+        start = _sort_keys(start, {})
+    # First without a memo, so that equal strings give the same bytes, whether or not they are one object. Then with it:
+    # a value that contains itself cannot be pickled without, and shared values would be written again and again.
+    for is_without_memo, limit in ((True, 16e6), (False, math.inf)):
+        file = _Hash(limit)
+        pickler = pickle.Pickler(file)
+        pickler.fast = is_without_memo
+        try:
+            pickler.dump(start)
+        except Exception:  # noqa: S112 - a value that cannot be pickled is compared by its repr
+            continue
+        return file.hexdigest()
+    try:
+        text = repr(start)
+    except Exception:  # nested too deeply, or its repr raises
+        text = new_id()  # so no other start equals it
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()

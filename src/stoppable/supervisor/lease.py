@@ -11,15 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from stoppable._core import clock
-from stoppable._core.ids import new_id
-from stoppable._core.state import Status
+from stoppable._core.values import Status, new_id
 from stoppable._engine import control
-from stoppable._engine.boot import boot_clock
-from stoppable._engine.processes.orphans import end_processes_of
+from stoppable._engine.processes.table import boot_clock, end_processes_of
 from stoppable.errors import Fenced, StoreError
 from stoppable.records import RunRecord
-from stoppable.stores.base import Intent, Store, Subscription, WorkerInfo
-from stoppable.stores.future import StoreFuture
+from stoppable.stores.base import Intent, Store, StoreFuture, Subscription, WorkerInfo
 
 _logger = logging.getLogger("stoppable")
 
@@ -31,16 +28,16 @@ _OPEN_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0  # without an answer the lease expires
 
 
-_Left = tuple[str, Callable[[], bool]]
+_FormerWorker = tuple[str, Callable[[], bool]]
 """A former worker id of this process, and a predicate that says whether its runs have ended."""
 
 
 class Lease:
     """Shows that this process is alive, reads pending stops, and ends the runs of dead workers.
 
-    ``deliver`` gets the stops that are not yet acknowledged. ``fenced`` is called when this process has lost its lease,
-    and returns a predicate that says whether its runs have ended. ``beaten`` is called after every answered heartbeat.
-    All are called on any thread.
+    ``deliver`` gets the stops that are not yet acknowledged. ``on_fenced`` is called when this process has lost its
+    lease, and returns a predicate that says whether its runs have ended. ``on_heartbeat`` is called after every
+    answered heartbeat. All are called on any thread.
     """
 
     def __init__(
@@ -49,25 +46,37 @@ class Lease:
         ttl: float,
         *,
         deliver: Callable[[Sequence[Intent]], object],
-        fenced: Callable[[], Callable[[], bool]],
-        beaten: Callable[[], object],
+        on_fenced: Callable[[], Callable[[], bool]],
+        on_heartbeat: Callable[[], object],
     ) -> None:
         self._store = store
         self._ttl = ttl
         self._deliver = deliver
-        self._fenced = fenced
-        self._beaten = beaten
+        self._on_fenced = on_fenced
+        self._on_heartbeat = on_heartbeat
         self._timer: control.Timer | None = None
         self._hints: Subscription | None = None
         self._is_beating = False
-        self._looking = threading.Lock()
+        self._look_lock = threading.Lock()
         self._is_looking = False
         self._is_hinted = False
         self._is_closed = False
         self._is_taken = False
         self._is_taking = False
-        self._left: collections.deque[_Left] = collections.deque()  # former worker ids, while their runs may be alive
+        self._former_workers: collections.deque[_FormerWorker] = collections.deque()  # while their runs may be alive
         self.worker: str = ""
+        self._answered_at: float | None = None  # unlike _renewed_at, not when a new lease is asked for
+        self.times_lost: int = 0
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last heartbeat that was answered was sent; None before the first."""
+        return None if self._answered_at is None else boot_clock() - self._answered_at
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that the lease lasts without a heartbeat."""
+        return self._ttl
 
     @property
     def is_open(self) -> bool:
@@ -90,20 +99,20 @@ class Lease:
         self._renewed_at = self._reaping_since = boot_clock()
         info = WorkerInfo(id=worker, host=socket.gethostname(), pid=os.getpid())
         reply = self._store.open_worker(info, self._ttl)
-        reply.then(lambda reply: self._taken(worker, reply))
+        reply.then(lambda reply: self._on_opened(worker, reply))
         return reply
 
-    def _taken(self, worker: str, reply: StoreFuture[None]) -> None:
+    def _on_opened(self, worker: str, reply: StoreFuture[None]) -> None:
         self._is_taking = False
         try:
             reply.result()
         except Exception as error:
             _logger.warning("the lease could not be opened: %s", error)
             return  # the next tick tries again
-        hints, self._hints = self._hints, self._store.hints(worker, self.hint)
+        hints, self._hints = self._hints, self._store.hints(worker, partial(self._on_wake, worker))
         if hints is not None:
             hints.close()
-        self._renewed_at = boot_clock()
+        self._renewed_at = self._answered_at = boot_clock()
         self._is_taken = True
         self.hint()
         self._reap(expired=False)  # runs of workers that are proven dead: there may be no other supervisor
@@ -117,7 +126,7 @@ class Lease:
             self._timer.cancel()
         if self._hints is not None:
             self._hints.close()
-        self._leave()
+        self._release_former()
         if not give_back:
             return True
         try:
@@ -126,23 +135,30 @@ class Lease:
             _logger.warning("the lease could not be given back: %s", error)
         return True
 
+    def _on_wake(self, worker: str, intents: Sequence[Intent] | None) -> None:
+        """Deliver the stops that the store has sent with a wake-up, or read them."""
+        if intents is None or worker != self.worker:
+            self.hint()
+        elif not self._is_closed:
+            self._deliver(intents)
+
     def hint(self) -> None:
         """Read pending stops now; if a read is in progress, read once more after it."""
-        with self._looking:
+        with self._look_lock:
             if self._is_looking or self._is_closed or not self._is_taken:
                 self._is_hinted = True
                 return
             self._is_looking, self._is_hinted = True, False
-        self._store.intents(self.worker).then(self._looked)
+        self._store.intents(self.worker).then(self._on_intents)
 
-    def _looked(self, reply: StoreFuture[Sequence[Intent]]) -> None:
+    def _on_intents(self, reply: StoreFuture[Sequence[Intent]]) -> None:
         try:
             intents = reply.result()
             if intents and not self._is_closed:
                 self._deliver(intents)
         except Exception as error:
             _logger.warning("pending stops could not be read: %s", error)  # the next heartbeat reads them
-        with self._looking:
+        with self._look_lock:
             self._is_looking, again = False, self._is_hinted
         if again:
             self.hint()
@@ -163,7 +179,7 @@ class Lease:
             return
         try:
             if self._is_taken and self._fenced_in() <= 0:
-                self._lost("the store has not answered in time")
+                self._lose("the store has not answered in time")
             elif not self._is_taken and not self._is_taking:
                 self._take()
             self._beat()
@@ -175,16 +191,16 @@ class Lease:
             return
         self._is_beating = True
         sent_at = boot_clock()
-        self._store.heartbeat(self.worker, self._ttl).then(lambda reply: self._answered(reply, sent_at))
+        self._store.heartbeat(self.worker, self._ttl).then(lambda reply: self._on_heartbeat_answer(reply, sent_at))
 
-    def _answered(self, reply: StoreFuture[Sequence[Intent]], sent_at: float) -> None:
+    def _on_heartbeat_answer(self, reply: StoreFuture[Sequence[Intent]], sent_at: float) -> None:
         self._is_beating = False
         if self._is_closed:
             return
         try:
             intents = reply.result()
         except Fenced:
-            self._lost("the store has given up its runs")
+            self._lose("the store has given up its runs")
             return
         except Exception as error:
             _logger.warning("the lease could not be renewed: %s", error)
@@ -192,15 +208,15 @@ class Lease:
             return
         if sent_at - self._renewed_at > self._ttl:
             self._reaping_since = sent_at  # this process itself was suspended: give the others time to renew
-        self._renewed_at = sent_at
+        self._renewed_at = self._answered_at = sent_at
         if intents:
             self._deliver(intents)
-        self._beaten()
-        self._leave()
+        self._on_heartbeat()
+        self._release_former()
         self._reap(expired=sent_at - self._reaping_since > self._ttl)
 
     def _reap(self, *, expired: bool) -> None:
-        def reaped(reply: StoreFuture[Sequence[RunRecord]]) -> None:
+        def on_reaped(reply: StoreFuture[Sequence[RunRecord]]) -> None:
             try:
                 records = reply.result()
             except Exception as error:
@@ -208,35 +224,36 @@ class Lease:
                 return
             for record in records:
                 _logger.warning("run %s is %s: worker %s does not answer", record.id, record.status, record.worker)
-            gone = {record.id for record in records if record.status is not Status.LOST}
-            if gone:
-                control.for_stores().call_at(clock.now(), lambda: _end_processes(gone))
+            ended_runs = {record.id for record in records if record.status is not Status.LOST}
+            if ended_runs:
+                control.for_stores().call_at(clock.now(), lambda: _end_processes(ended_runs))
             if len(records) >= _REAPED_AT_ONCE and not self._is_closed:
                 control.for_stores().call_at(clock.now(), lambda: self._reap(expired=expired))
 
-        self._store.reap(_REAPED_AT_ONCE, expired=expired).then(reaped)
+        self._store.reap(_REAPED_AT_ONCE, expired=expired).then(on_reaped)
 
-    def _lost(self, why: str) -> None:
+    def _lose(self, why: str) -> None:
         worker = self.worker
+        self.times_lost += 1
         _logger.error("worker %s is fenced: %s; its runs are killed", worker, why)
         self._take()  # first, so that new runs belong to the new lease
-        self._left.append((worker, self._fenced()))
+        self._former_workers.append((worker, self._on_fenced()))
 
-    def _leave(self) -> None:
+    def _release_former(self) -> None:
         """Release the locks of former worker ids of this process whose runs have ended."""
-        for _ in range(len(self._left)):
-            left = worker, is_over = self._left.popleft()
+        for _ in range(len(self._former_workers)):
+            former = worker, is_over = self._former_workers.popleft()
             if is_over():
-                self._store.close_worker(worker).then(partial(self._has_left, left))
+                self._store.close_worker(worker).then(partial(self._on_released, former))
             else:
-                self._left.append(left)
+                self._former_workers.append(former)
 
-    def _has_left(self, left: _Left, reply: StoreFuture[None]) -> None:
+    def _on_released(self, former: _FormerWorker, reply: StoreFuture[None]) -> None:
         try:
             reply.result()
         except Exception as error:
             _logger.warning("a lease that was lost could not be given back: %s", error)
-            self._left.append(left)  # try again at the next heartbeat
+            self._former_workers.append(former)  # try again at the next heartbeat
 
 
 def _end_processes(runs: Collection[str]) -> None:

@@ -4,21 +4,11 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from stoppable.testing.clock import FakeClock
-from stoppable.testing.contract import (
-    Groups,
-    ParticipantContract,
-    PlainCalls,
-    PlainProcesses,
-    PlainThreads,
-    Tasks,
-    Threads,
-    Workers,
-)
-from stoppable.testing.model_server import Failure, Gate, ModelServer, Reply, Stuck, ToolCall
-from stoppable.testing.orphans import no_orphans
-from stoppable.testing.scripts import FileProbe, LocalProbe, Probe
-from stoppable.testing.stops import assert_stops, assert_stops_everywhere
+from stoppable.testing.fake_clock import FakeClock
+from stoppable.testing.model_server import Failure, ModelServer, Pause, Reply, Stuck, ToolCall
+from stoppable.testing.orphan_check import no_orphans
+from stoppable.testing.scripts import FileProbe, LocalProbe, ParticipantContract, Probe
+from stoppable.testing.stop_assertions import assert_stops, assert_stops_everywhere
 
 if TYPE_CHECKING:
     from stoppable.testing.participant_suite import ParticipantSuite
@@ -29,24 +19,17 @@ __all__ = [
     "Failure",
     "FakeClock",
     "FileProbe",
-    "Gate",
-    "Groups",
     "LocalProbe",
     "ModelServer",
     "ParticipantContract",
     "ParticipantSuite",
-    "PlainCalls",
-    "PlainProcesses",
-    "PlainThreads",
+    "Pause",
     "Probe",
     "Reply",
     "StoreClock",
     "StoreContract",
     "Stuck",
-    "Tasks",
-    "Threads",
     "ToolCall",
-    "Workers",
     "assert_stops",
     "assert_stops_everywhere",
     "no_orphans",

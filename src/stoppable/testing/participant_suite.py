@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import stoppable
-from stoppable.testing.contract import ParticipantContract
 from stoppable.testing.scripts import (
     Check,
     Child,
     Effect,
     Fail,
     Finally,
-    Partial,
+    ParticipantContract,
     Probe,
     Rest,
     Return,
     ReturnIfStopping,
+    SetPartial,
     Shield,
     Swallow,
 )
@@ -49,25 +49,25 @@ class ParticipantSuite:
         """Return the kind of participant to test."""
 
     def perform(self, claim: Claim) -> None:
-        """Perform one claim."""
+        """Test one claim with a new participant, in an event loop and a folder of its own."""
         kind = self.make_kind()
         with tempfile.TemporaryDirectory() as folder:
             probe = kind.probe(Path(folder))
-            asyncio.run(_bounded(claim, kind, probe))
+            asyncio.run(_perform_in_time(claim, kind, probe))
 
 
 def _receipt(handle: stoppable.RunHandle[Any]) -> stoppable.Receipt:
-    found = handle.run.receipt
-    assert found is not None, "it was stopped"
-    return found
+    receipt = handle.run.receipt
+    assert receipt is not None, "it was stopped"
+    return receipt
 
 
 def _in_order(*times: float | None) -> bool:
-    found = [time for time in times if time is not None]
-    return len(found) == len(times) and found == sorted(found)
+    known = [time for time in times if time is not None]
+    return len(known) == len(times) and known == sorted(known)
 
 
-async def _bounded(claim: Claim, kind: ParticipantContract, probe: Probe) -> None:
+async def _perform_in_time(claim: Claim, kind: ParticipantContract, probe: Probe) -> None:
     try:
         async with asyncio.timeout(_SECONDS):
             await claim(kind, probe)
@@ -187,7 +187,7 @@ async def test_a_stop_of_the_root_ends_the_whole_chain(kind: ParticipantContract
     probe.release()
     assert (await handle.outcome()).status == "stopped"
     assert probe.entered() == ["deep"]
-    assert [node.fate for node in _receipt(handle).nodes if node.kind == "run"] == ["stopped"] * 3
+    assert [node.fate for node in _receipt(handle).entries if node.kind == "run"] == ["stopped"] * 3
 
 
 async def test_a_stop_of_one_child_leaves_parent_and_siblings_alone(kind: ParticipantContract, probe: Probe) -> None:
@@ -350,14 +350,14 @@ async def test_twenty_threads_that_stop_at_once_agree(kind: ParticipantContract,
 
 async def test_partials_are_kept_however_the_run_ends(kind: ParticipantContract, probe: Probe) -> None:
     probe.release()
-    completed = await kind.start([Partial("half"), Return("whole")], probe)
-    failed = await kind.start([Partial("half"), Fail()], probe)
+    completed = await kind.start([SetPartial("half"), Return("whole")], probe)
+    failed = await kind.start([SetPartial("half"), Fail()], probe)
     assert (await completed.outcome())[4:6] == ("whole", "half")
     assert (await failed.outcome()).partial == "half"
 
 
 async def test_a_returned_value_does_not_overwrite_the_partial(kind: ParticipantContract, probe: Probe) -> None:
-    handle = await kind.start([Partial("so far"), Effect("work"), Return("value")], probe)
+    handle = await kind.start([SetPartial("so far"), Effect("work"), Return("value")], probe)
     await probe.seen("enter work")
     await handle.stop()
     probe.release()

@@ -1,4 +1,8 @@
-"""Agents as data: every kind of participant performs the same scripts, and a probe observes them."""
+"""Agents as data: every kind of participant performs the same scripts, and a probe observes them.
+
+``ParticipantContract`` says how a kind of participant starts a script; ``perform``, ``perform_blocking`` and
+``perform_with`` execute one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import stoppable
-from stoppable import sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
-class Partial:
+class SetPartial:
     """Record what there is so far."""
 
     value: object
@@ -101,7 +104,18 @@ class Return:
 
 
 Step: TypeAlias = (
-    Effect | Rest | Stubborn | Check | ReturnIfStopping | Swallow | Finally | Shield | Child | Fail | Partial | Return
+    Effect
+    | Rest
+    | Stubborn
+    | Check
+    | ReturnIfStopping
+    | Swallow
+    | Finally
+    | Shield
+    | Child
+    | Fail
+    | SetPartial
+    | Return
 )
 
 
@@ -215,7 +229,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class RunCommand:
     """Asks the performer for a process that performs a step."""
 
     step: Effect | Stubborn
@@ -228,7 +242,7 @@ class RunChild:
     steps: Sequence[Step]
 
 
-Request: TypeAlias = Wait | Command | RunChild
+Request: TypeAlias = Wait | RunCommand | RunChild
 _Requests: TypeAlias = Generator[Request, None, None]
 
 
@@ -242,7 +256,7 @@ class _Script:
     def perform(self, steps: Sequence[Step]) -> _Requests:
         for step in steps:
             if self._in_commands and isinstance(step, Effect | Stubborn):
-                yield Command(step)
+                yield RunCommand(step)
             else:
                 yield from self._perform_one(step)
 
@@ -282,7 +296,7 @@ class _Script:
                 yield RunChild(inner)
             case Fail(message):
                 raise ValueError(message)
-            case Partial(value):
+            case SetPartial(value):
                 stoppable.set_partial(value)
             case Return(value):
                 raise _Returned(value)
@@ -315,7 +329,7 @@ async def perform(steps: Sequence[Step], probe: Probe) -> Any:
                         await asyncio.sleep(0.001)
                 case RunChild(inner):
                     await stoppable.call(perform, inner, probe)
-                case Command():
+                case RunCommand():
                     raise AssertionError("only for those that perform in commands")
         except BaseException as caught:
             error = caught
@@ -330,25 +344,10 @@ def perform_blocking(steps: Sequence[Step], probe: Probe) -> Any:
                 wait_for(probe, name)
             case RunChild(inner):
                 stoppable.agent(perform_blocking)(inner, probe)
-            case Command():
+            case RunCommand():
                 raise AssertionError("only for those that perform in commands")
 
     return _perform_blocking(_Script(probe).perform(steps), answer)
-
-
-def perform_in_commands(steps: Sequence[Step], probe: FileProbe) -> Any:
-    """Perform a script as a blocking agent whose effects are commands, so that a stop forces processes."""
-
-    def answer(request: Request) -> None:
-        match request:
-            case Command(step):
-                sync.run_process(probe.command(step), name=step.name)
-            case Wait(name):
-                wait_for(probe, name)
-            case RunChild(inner):
-                stoppable.agent(perform_in_commands)(inner, probe)
-
-    return perform_with(steps, probe, answer)
 
 
 def perform_with(steps: Sequence[Step], probe: Probe, answer: Callable[[Request], None]) -> Any:
@@ -377,3 +376,28 @@ def wait_for(probe: Probe, name: str) -> None:
     never = threading.Event()
     while not probe.is_released(name):
         never.wait(0.001)
+
+
+class ParticipantContract(ABC):
+    """One kind of participant, as ``ParticipantSuite`` and the tests of the specification start it."""
+
+    name: str
+    strongest: str
+    """The rung that always ends it; "lost" if none does."""
+    described: str = ""
+    """How the receipt of a lost run describes it, for a kind that no rung can end."""
+
+    @abstractmethod
+    async def start(self, steps: Sequence[Step], probe: Probe) -> stoppable.RunHandle[Any]:
+        """Start a run that performs a script, executed by a participant of this kind."""
+
+    def probe(self, folder: Path) -> Probe:  # noqa: ARG002 - for those that need one
+        """Return a probe that its scripts can use."""
+        return LocalProbe()
+
+    def label(self, kind: str, name: str) -> str:
+        """Return how an effect of a script is listed while it is in flight."""
+        return f"{kind}:{name}"
+
+    def __repr__(self) -> str:
+        return self.name

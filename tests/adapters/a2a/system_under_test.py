@@ -41,7 +41,7 @@ from starlette.applications import Starlette
 
 import stoppable
 from stoppable.adapters.a2a.executor import StoppableExecutor
-from stoppable.adapters.a2a.grpc_server import CLOSE_SECONDS, bound
+from stoppable.adapters.a2a.grpc_server import CLOSE_SECONDS, bind
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
 
 Step = Callable[[TaskUpdater], Awaitable[None]]
@@ -179,7 +179,7 @@ async def _handler(card: AgentCard, protocol: str, *, plain: bool) -> AsyncItera
 
 async def _serve(options: argparse.Namespace) -> None:
     with socket.create_server((options.host, options.port)) as listener:
-        rpc, grpc_port = bound(options.host, options.grpc_port)
+        rpc, grpc_port = bind(options.host, options.grpc_port)
         grpc_address = f"{options.host}:{grpc_port}"
         url = f"http://{options.host}:{listener.getsockname()[1]}"
         card = _card(url, grpc_address, options.protocol)

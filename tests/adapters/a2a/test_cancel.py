@@ -167,7 +167,7 @@ async def test_a_task_that_waits_for_input_says_why_it_was_canceled(supervisor):
             assert state_of(task) == "CANCELED"
             facts = MessageToDict(task.metadata)["stoppable"]
             assert (facts["status"], facts["mode"], facts["reason"]) == ("stopped", "immediate", "no longer needed")
-            assert (facts["run"], facts["nodes"]) == (None, [])
+            assert (facts["run"], facts["entries"]) == (None, [])
 
 
 SENT = {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "go"}]}}

@@ -8,7 +8,7 @@ from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotCancelableErro
 
 import stoppable
 from stoppable import Policy
-from stoppable.adapters.a2a.states import TERMINAL
+from stoppable.adapters.a2a.task_states import TERMINAL
 
 from .executors import (
     Asks,
@@ -49,7 +49,7 @@ async def test_an_executor_that_swallows_its_cancel_is_not_called_canceled(super
         task = await server.get(task_id)
         assert state_of(task) == "FAILED"
         assert facts_of(task)["status"] == "lost"
-        assert "abandoned" in {node["fate"] for node in facts_of(task)["nodes"]}
+        assert "abandoned" in {node["fate"] for node in facts_of(task)["entries"]}
         inner.go.set()  # it completes after all, which nobody is told
         await until_quiet(supervisor)
         assert await server.state(task_id) == "FAILED"
@@ -66,7 +66,7 @@ async def test_a_thread_that_works_on_is_not_forgotten(supervisor):
             assert (await stream.ended())[-1] == "FAILED"
             facts = facts_of(await server.get(task_id))
             assert facts["status"] == "lost"
-            assert "abandoned" in {node["fate"] for node in facts["nodes"]}
+            assert "abandoned" in {node["fate"] for node in facts["entries"]}
         finally:
             inner.go.set()
 
@@ -216,6 +216,8 @@ async def test_a_cancel_says_how_and_why(supervisor):
         task = await server.cancel(task_id, stoppable=asked)
         assert facts_of(task)["mode"] == "immediate"
         assert facts_of(task)["reason"] == "wrong topic"
+        reason = (await supervisor.list()).runs[0].reason
+        assert (reason.message, reason.source) == ("wrong topic", "a2a")
         await stream.ended()
         assert inner.effects == 0
 
@@ -272,7 +274,7 @@ async def test_an_executor_that_fails_is_told_as_the_sdk_does(supervisor):
 async def test_a_hold_rejects_the_task(supervisor):
     inner = Scripted()
     async with served(inner, supervisor) as server:
-        await supervisor.hold(name=server.executor.name, reason="maintenance")
+        await supervisor.hold(agent=server.executor.name, reason="maintenance")
         stream = server.stream()
         assert (await stream.ended())[-1] == "REJECTED"
     assert inner.tasks == []

@@ -1,7 +1,7 @@
 """What the SDK's own server does with the same executors: the plain side of the table in docs/how-to/a2a.md.
 
 These tests describe a2a-sdk as it is, not as we want it. One that fails means that the SDK has changed, maybe for the
-better: measure again with ``bench/a2a.py``, and mend the table.
+better: measure again with ``bench/a2a_cancels.py``, and mend the table.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ from .serving import SECONDS, Stream, served, state_of
 from .test_misbehaving import started
 from .test_replicas import replicas, task_after_sigterm
 
-MENDED = "the SDK does this right now: take the row out of the table in docs/how-to/a2a.md and out of bench/a2a.py"
+MENDED = (
+    "the SDK does this right now: take the row out of the table in docs/how-to/a2a.md and out of bench/a2a_cancels.py"
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:A VersionedTaskStore was configured without")
 

@@ -6,7 +6,7 @@ import pytest
 from a2a.utils.errors import UnsupportedOperationError
 
 import stoppable
-from stoppable.adapters.a2a.states import Address
+from stoppable.adapters.a2a.task_states import Address
 
 from ...waiting import until
 from .executors import Asks, Steps, begin

@@ -117,7 +117,7 @@ class Caller:
 
 
 def fate_of(handle):
-    return {str(node.fate) for node in handle.run.receipt.nodes if node.kind == "remote"}
+    return {str(node.fate) for node in handle.run.receipt.entries if node.kind == "remote"}
 
 
 async def only_task(remote):

@@ -125,7 +125,7 @@ async def test_a_task_is_forgotten_with_its_run():
 
 async def test_rejected_tasks_are_remembered_though_they_have_no_run():
     async with serving(None) as (http, supervisor, tasks):
-        hold = (await supervisor.stop_where(name="worker", hold=True)).hold
+        hold = (await supervisor.stop_where(agent="worker", hold=True)).hold
         task = await send(http, "done")
         assert task["status"]["state"] == "TASK_STATE_REJECTED"
         assert (await get(http, task["id"]))["status"]["state"] == "TASK_STATE_REJECTED"

@@ -13,7 +13,7 @@ from a2a.server.context import ServerCallContext
 from a2a.types import CancelTaskRequest, ListTasksRequest, Part, Task, TaskArtifactUpdateEvent
 
 import stoppable
-from stoppable.adapters.a2a.ahead import read_ahead
+from stoppable.adapters.a2a.handler import read_ahead
 
 from ...waiting import until
 from .executors import Scripted

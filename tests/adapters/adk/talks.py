@@ -99,4 +99,4 @@ async def until(event):
 
 
 def remotes(receipt):
-    return [(node.name, str(node.fate)) for node in receipt.nodes if node.kind == "remote"]
+    return [(node.name, str(node.fate)) for node in receipt.entries if node.kind == "remote"]

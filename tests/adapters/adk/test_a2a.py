@@ -101,7 +101,7 @@ async def test_the_cancel_of_a2a_stops_the_run_and_leaves_no_call_without_an_ans
                 while not (record := await supervisor.get(run.id)).over:
                     await asyncio.sleep(0.01)
             assert (record.status, record.outcome.reason.kind) == ("stopped", "disconnect")
-            assert [node.fate for node in record.receipt.nodes if node.name == shape] == ["finished"]
+            assert [node.fate for node in record.receipt.entries if node.name == shape] == ["finished"]
             assert not (await supervisor.list(stoppable.Filter(status=LIVE))).runs
             session = await runner.session_service.get_session(
                 app_name="app", user_id=run.owner, session_id=run.labels["adk.session"]

@@ -35,7 +35,7 @@ async def test_a_repeated_stop_answers_with_the_receipt(server):
             await server.world.saw("enter async_tool")
             first = (await client.cancel(mode="immediate", wait=20)).json()
         again = await client.cancel(mode="immediate", runId=client.run_id)
-        assert (again.status_code, again.json()["receipt"]["nodes"]) == (200, first["receipt"]["nodes"])
+        assert (again.status_code, again.json()["receipt"]["entries"]) == (200, first["receipt"]["entries"])
         assert first["receipt"]["reason"]["actor"] == "ann"
         assert first["receipt"]["inFlight"] == ["tool:async_tool"]
 
@@ -99,7 +99,7 @@ async def test_a_stop_that_comes_while_the_agent_is_being_loaded_meets_its_run(s
 
 async def test_a_stop_may_wait_for_the_next_run(server):
     async with Client(server, "quick_tool") as client:
-        response = await client.cancel(ifUnknown="hold")
+        response = await client.cancel(ifUnknown="wait")
         assert (response.status_code, response.json()["status"]) == (202, "held")
         [final] = await client.say("go")
         assert final["errorCode"] == "INVOCATION_ABORTED"

@@ -158,7 +158,7 @@ async def test_a_task_that_ended_before_the_stop_is_not_in_the_receipt(connected
             receipt = await here.stop("immediate")
         assert receipt.status == "stopped"
         assert remotes(receipt) == []
-        assert [node.name for node in receipt.nodes if node.kind == "tool"] == ["async_tool"]
+        assert [node.name for node in receipt.entries if node.kind == "tool"] == ["async_tool"]
 
 
 @pytest.mark.parametrize(("cancel", "fate"), [(refuses, "abandoned"), (hangs, "unreachable")])

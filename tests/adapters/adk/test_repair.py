@@ -13,7 +13,8 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.genai import types
 
 import stoppable
-from stoppable.adapters.adk import wrap
+from stoppable.adapters import _whole_calls
+from stoppable.adapters.adk import runners, wrap
 
 from . import world as worlds
 from .processes import process
@@ -130,6 +131,81 @@ async def test_a_write_that_fails_once_is_repeated():
             await talks.stop()
         assert [event.error_code for event in answer.result()].count("INVOCATION_ABORTED") == 1
         assert MAY_HAVE_HAPPENED in (await talks.answers())["async_tool"]["error"]
+
+
+class Slow(InMemorySessionService):
+    """A database that takes its time for some events, and may stay locked if it is cut off meanwhile."""
+
+    def __init__(self, is_slow):
+        super().__init__()
+        self.is_slow = is_slow
+        self.cuts = 0
+        self.began, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def append_event(self, session, event):
+        if self.is_slow(event):
+            self.began.set()
+            try:
+                await self.goes_on.wait()
+            except asyncio.CancelledError:
+                self.cuts += 1
+                raise
+        return await super().append_event(session=session, event=event)
+
+
+async def a_call_is_cancelled():
+    async with asyncio.timeout(DEADLINE):
+        while not _whole_calls._cancelled:
+            await asyncio.sleep(0)
+
+
+async def test_a_stop_does_not_cut_a_write_and_the_turn_is_complete_with_it():
+    service = Slow(lambda event: event.get_function_calls())
+    async with talking("async_tool", service) as talks:
+        async with talks.asked() as answer:
+            await service.began.wait()
+            stopping = asyncio.create_task(talks.stop())
+            await a_call_is_cancelled()
+            service.goes_on.set()
+            await stopping
+        assert service.cuts == 0
+        assert answer.result()[-1].error_code == "INVOCATION_ABORTED"
+        assert "it had no effect" in (await talks.answers())["async_tool"]["error"]
+        assert "hello again" in str(await talks.say("again"))
+
+
+async def test_the_write_of_an_end_that_takes_too_long_is_not_cut_and_not_repeated(monkeypatch):
+    monkeypatch.setattr(runners, "_SEAL_SECONDS", 0.05)
+    monkeypatch.setattr(_whole_calls, "PATIENCE_SECONDS", 0.05)
+    service = Slow(lambda event: event.get_function_responses())
+    async with talking("async_tool", service) as talks:
+        async with talks.asked() as answer:
+            await talks.world.saw("enter async_tool")
+            await talks.stop()
+        assert answer.result()[-1].error_code == "INVOCATION_ABORTED"
+        assert service.cuts == 0
+        service.goes_on.set()
+        assert "hello again" in str(await talks.say("again"))
+        answers = [one for event in await talks.events() for one in event.get_function_responses()]
+        assert len(answers) == 1
+
+
+async def test_an_error_of_a_write_that_was_cancelled_is_logged(caplog):
+    class Broken(Slow):
+        async def append_event(self, session, event):
+            await super().append_event(session, event)
+            if event.get_function_calls():
+                raise ConnectionError("the database is down")
+
+    service = Broken(lambda event: event.get_function_calls())
+    async with talking("async_tool", service) as talks:
+        async with talks.asked():
+            await service.began.wait()
+            stopping = asyncio.create_task(talks.stop())
+            await a_call_is_cancelled()
+            service.goes_on.set()
+            await stopping
+    assert "the database is down" in caplog.text
 
 
 class Meeting(SqliteSessionService):

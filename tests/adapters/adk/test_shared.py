@@ -9,10 +9,13 @@ from google.adk.agents.llm_agent import LlmAgent
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import InMemoryRunner
+from google.adk.tools.computer_use.base_computer import BaseComputer, ComputerEnvironment, ComputerState
+from google.adk.tools.computer_use.computer_use_toolset import ComputerUseToolset
 from google.adk.tools.mcp_tool.mcp_session_manager import StdioConnectionParams
 from google.adk.tools.mcp_tool.mcp_toolset import McpToolset
 from google.genai import types
 from mcp import StdioServerParameters
+from tests.process_states import is_alive
 
 import stoppable
 from stoppable.adapters.adk import wrap
@@ -48,6 +51,13 @@ def toolset(tmp_path):
     return McpToolset(connection_params=StdioConnectionParams(server_params=command, timeout=3 * DEADLINE))
 
 
+async def say(runner, user, text):
+    """Return the events of a turn of a user."""
+    await runner.session_service.create_session(app_name="app", user_id=user, session_id="s")
+    message = types.Content(role="user", parts=[types.Part(text=text)])
+    return [event async for event in runner.run_async(user_id=user, session_id="s", new_message=message)]
+
+
 async def appears(path):
     async with asyncio.timeout(3 * DEADLINE):  # its server imports for long on a busy machine
         while not path.exists():
@@ -57,7 +67,7 @@ async def appears(path):
 def servers(folder):
     """Return the pids of the servers that were started, and whether each is alive."""
     pids = [int(path.name.split()[1]) for path in folder.glob("pid *")]
-    return [(pid, Path(f"/proc/{pid}").exists()) for pid in pids]
+    return [(pid, is_alive(pid)) for pid in pids]
 
 
 @pytest.mark.timeout(240)
@@ -69,23 +79,17 @@ async def test_a_stop_of_the_run_that_started_an_mcp_server_leaves_the_call_of_a
     thinking = asyncio.Event()
     agent = LlmAgent(name="asking", model=Asking(thinking=thinking), tools=[toolset])
     runner = InMemoryRunner(agent=agent, app_name="app")
-
-    async def say(user, text):
-        await runner.session_service.create_session(app_name="app", user_id=user, session_id="s")
-        message = types.Content(role="user", parts=[types.Part(text=text)])
-        return [event async for event in runner.run_async(user_id=user, session_id="s", new_message=message)]
-
     async with stoppable.Supervisor() as supervisor:
         wrap(runner, supervisor)
         is_in_flight = made_by == "a call in flight"
-        ann = asyncio.create_task(say("ann", "go hold ann" if is_in_flight else "go quick ann thinks"))
+        ann = asyncio.create_task(say(runner, "ann", "go hold ann" if is_in_flight else "go quick ann thinks"))
         async with asyncio.timeout(3 * DEADLINE):
             await (appears(tmp_path / "ann entered") if is_in_flight else thinking.wait())
-        bob = asyncio.create_task(say("bob", "go hold bob"))
+        bob = asyncio.create_task(say(runner, "bob", "go hold bob"))
         await appears(tmp_path / "bob entered")
         [run] = await supervisor.find("adk:app/ann/s")
         receipt = await supervisor.stop(run.id, mode, wait=DEADLINE)
-        assert (receipt.status, [node.name for node in receipt.nodes if node.kind == "spawn"]) == ("stopped", [])
+        assert (receipt.status, [node.name for node in receipt.entries if node.kind == "spawn"]) == ("stopped", [])
         assert (await ann)[-1].error_code == "INVOCATION_ABORTED"
         [(pid, is_alive)] = servers(tmp_path)
         assert is_alive, "the stop of one user ended the server of all"
@@ -96,3 +100,76 @@ async def test_a_stop_of_the_run_that_started_an_mcp_server_leaves_the_call_of_a
         async with asyncio.timeout(DEADLINE):
             while servers(tmp_path) != [(pid, False)]:  # it ends with its toolset
                 await asyncio.sleep(0.01)
+
+
+def without_actions(computer):
+    """Give a class those actions of a computer that no test uses."""
+    for name in computer.__abstractmethods__:
+        setattr(computer, name, BaseComputer.open_web_browser)
+    computer.__abstractmethods__ = frozenset()
+    return computer
+
+
+@without_actions
+class Browser(BaseComputer):
+    """A process and a task that reads from it, as a driver of browsers has them; both begin with the first run."""
+
+    def __init__(self):
+        self.starts = 0
+        self.searching, self.released = asyncio.Event(), asyncio.Event()
+
+    async def initialize(self):
+        self.starts += 1
+        pipe = asyncio.subprocess.PIPE
+        self.process = await asyncio.create_subprocess_exec("cat", stdin=pipe, stdout=pipe)
+        self._lines = asyncio.Queue()
+        self.reader = asyncio.create_task(self._read())
+
+    async def _read(self):
+        async for line in self.process.stdout:
+            self._lines.put_nowait(line.decode().strip())
+
+    async def close(self):
+        self.process.stdin.close()
+        await asyncio.gather(self.process.wait(), self.reader)
+
+    async def screen_size(self):
+        return 100, 100
+
+    async def environment(self):
+        return ComputerEnvironment.ENVIRONMENT_BROWSER
+
+    async def _show(self, page):
+        self.process.stdin.write(f"{page}\n".encode())
+        return ComputerState(screenshot=b"", url=await self._lines.get())
+
+    async def go_back(self):
+        return await self._show("page before")
+
+    async def search(self):
+        self.searching.set()
+        await self.released.wait()
+        return await self._show("page found")
+
+
+@pytest.mark.parametrize("mode", ["immediate", "kill"])
+async def test_a_stop_of_the_run_that_started_a_computer_leaves_the_call_of_another_user_alone(mode):
+    thinking, computer = asyncio.Event(), Browser()
+    agent = LlmAgent(name="asking", model=Asking(thinking=thinking), tools=[ComputerUseToolset(computer=computer)])
+    runner = InMemoryRunner(agent=agent, app_name="app")
+    async with stoppable.Supervisor() as supervisor, asyncio.timeout(3 * DEADLINE):
+        wrap(runner, supervisor)
+        ann = asyncio.create_task(say(runner, "ann", "go go_back ann thinks"))
+        await thinking.wait()
+        bob = asyncio.create_task(say(runner, "bob", "go search bob"))
+        await computer.searching.wait()
+        [run] = await supervisor.find("adk:app/ann/s")
+        receipt = await supervisor.stop(run.id, mode, wait=DEADLINE)
+        assert (receipt.status, [node.name for node in receipt.entries if node.kind == "spawn"]) == ("stopped", [])
+        assert (await ann)[-1].error_code == "INVOCATION_ABORTED"
+        assert computer.process.returncode is None, "the stop of one user ended the computer of all"
+        computer.released.set()
+        assert "page found" in str(await bob)
+        assert computer.starts == 1
+        await runner.close()
+        assert computer.process.returncode == 0, "it ends with its toolset"

@@ -49,7 +49,7 @@ async def test_an_immediate_stop_ends_the_run_and_the_next_turn_works(server, sh
         world.release_all()
         told = await client.cancel(runId=client.run_id, wait=20)
         assert told.json()["status"] == "stopped"
-        nodes = told.json()["receipt"]["nodes"]
+        nodes = told.json()["receipt"]["entries"]
         assert receipt["inFlight"], "nothing was listed"
         assert {node["fate"] for node in nodes} <= {"cancelled", "closed", "finished", "stopped"}, nodes
         await works_again(client)

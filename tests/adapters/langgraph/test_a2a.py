@@ -30,7 +30,7 @@ from starlette.applications import Starlette
 import stoppable
 from stoppable.adapters.a2a import StoppableRequestHandler
 from stoppable.adapters.a2a_langgraph import LangGraphAgentExecutor, thread_of
-from stoppable.adapters.langgraph.sealing import NOT_KNOWN
+from stoppable.adapters.turn import NOT_KNOWN
 
 from ...waiting import until
 from ..a2a.serving import SECONDS, Served, app_of, card_for, listening, message, state_of

@@ -13,6 +13,7 @@ from langchain_mcp_adapters.tools import load_mcp_tools
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from tests.process_states import is_alive
 
 import stoppable
 from stoppable.adapters.langgraph import key_of, stoppable_graph
@@ -102,12 +103,8 @@ async def entered(folder, user):
     return int((folder / f"{user} entered").read_text())
 
 
-def is_alive(pid):
-    return Path(f"/proc/{pid}").exists()
-
-
 def commands(receipt):
-    return [node.kind for node in receipt.nodes if node.kind == "spawn"]
+    return [node.kind for node in receipt.entries if node.kind == "spawn"]
 
 
 @pytest.mark.timeout(240)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import json
 import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -35,7 +38,7 @@ def served(folder, target):
         yield server.url()
     finally:
         process.kill()
-        process.wait(5)
+        process.wait(DEADLINE)
         server.close()
 
 
@@ -79,10 +82,22 @@ def follow(http, run_id, until, prefix=""):
     return seen
 
 
+def until_said(text):
+    """Return a condition of `follow`: the agent has said a text, which comes in pieces."""
+    pieces = []
+
+    def is_said(kind, data):
+        if kind == "partial":
+            pieces.append(data["data"]["delta"])
+        return text in "".join(pieces)
+
+    return is_said
+
+
 def test_the_example_streams_stops_and_talks_on(monkeypatch):
     with chat(monkeypatch) as url, httpx.Client(base_url=url, timeout=DEADLINE) as http:
         run_id = start(http, "hello", "/agents", key=key_of("1"))
-        follow(http, run_id, lambda kind, _: kind == "partial", "/agents")
+        follow(http, run_id, until_said("Sentence 1 "), "/agents")
         receipt = http.post(f"/agents/runs/{run_id}/stop", params={"wait": 30}, json={}).json()["receipt"]
         assert "llm:Storyteller" in receipt["inFlight"]
         record = http.get(f"/agents/runs/{run_id}").json()
@@ -93,8 +108,12 @@ def test_the_example_streams_stops_and_talks_on(monkeypatch):
         assert said[1]["content"] == record["outcome"]["partial"]
         assert said[1]["response_metadata"]["stopped"] is True
 
+        looked_up = threading.Event()  # the library is slow until the stop has come
+        monkeypatch.setattr(sys.modules["graph"], "time", SimpleNamespace(sleep=lambda _: looked_up.wait(DEADLINE)))
         asking = start(http, "look up the tides", "/agents")
         follow(http, asking, lambda kind, data: kind == "entered" and "look_up" in str(data), "/agents")
+        http.post(f"/agents/runs/{asking}/stop", json={})
+        looked_up.set()
         stopped = http.post(f"/agents/runs/{asking}/stop", params={"wait": 30}, json={}).json()["receipt"]
         assert stopped["status"] == "stopped"
         assert [one["type"] for one in http.get("/threads/1").json()] == ["human", "ai", "human", "ai", "tool"]
@@ -114,10 +133,35 @@ def test_the_command_serves_a_graph_of_a_module(tmp_path, monkeypatch):
         assert receipt["status"] == "stopped"
 
 
+def test_over_the_openai_api_the_turns_of_a_conversation_are_those_of_a_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "DEADLINE", DEADLINE)
+    shutil.copy(EXAMPLE / "graph.py", tmp_path / "my_graph.py")
+    with served(tmp_path, "my_graph:graph") as url, httpx.Client(base_url=url, timeout=DEADLINE) as http:
+        responses = []
+        for _ in range(2):
+            asked = {"model": "graph", "input": "hello", "background": True}
+            asked["previous_response_id"] = responses[-1]["id"] if responses else None
+            run_id = http.post("/v1/responses", json=asked).json()["id"].removeprefix("resp_")
+            follow(http, run_id, until_said("Sentence 1"))
+            responses.append(http.post(f"/v1/responses/resp_{run_id}/cancel").json())
+        for response in responses:
+            assert response["status"] == "cancelled"
+            assert response["output"][0]["content"][0]["text"].startswith("Sentence 1")
+        ids = [response["id"].removeprefix("resp_") for response in responses]
+        threads = [http.get(f"/runs/{run_id}").json()["input"]["thread_id"] for run_id in ids]
+        assert threads == [ids[0]] * 2
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no browser is installed")
 def test_the_stop_button_of_the_example_stops_the_answer(monkeypatch):
     sync_api = pytest.importorskip("playwright.sync_api")
     with chat(monkeypatch) as url, sync_api.sync_playwright() as playwright:
+        words = itertools.count()
+
+        async def sleep(seconds):  # longer after some sentences: no browser is too slow to stop the answer
+            await asyncio.sleep(seconds if next(words) < 50 else 1)
+
+        monkeypatch.setattr(sys.modules["graph"], "asyncio", SimpleNamespace(sleep=sleep))
         browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
         page = browser.new_page()
         page.set_default_timeout(DEADLINE * 1000)

@@ -14,7 +14,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 import stoppable
 from stoppable import Fate, Status
 from stoppable.adapters.langgraph import stoppable_graph
-from stoppable.adapters.langgraph.sealing import MAY_HAVE_HAPPENED, NOT_BEGUN
+from stoppable.adapters.turn import MAY_HAVE_TAKEN_EFFECT, NO_EFFECT
 
 from ...waiting import until
 from .cases import CASES, CONFIG, World, turn
@@ -43,7 +43,7 @@ class Stopped:
         self.case, self.world, self.graph, self.receipt, self.outcome = case, world, graph, receipt, outcome
 
     def listed(self):
-        return {f"{node.kind}:{node.name}" for node in self.receipt.nodes}
+        return {f"{node.kind}:{node.name}" for node in self.receipt.entries}
 
 
 async def stop(case, mode, saver, *, is_async=True, **options):
@@ -105,7 +105,7 @@ async def test_each_tool_call_has_an_answer_that_says_what_is_known(case):
     stopped = await stop(case, "immediate", InMemorySaver())
     state = await stopped.graph.aget_state(CONFIG)
     said = [one for one in state.values["messages"] if isinstance(one, ToolMessage)]
-    texts = {MAY_HAVE_HAPPENED: "open", NOT_BEGUN: "never"}
+    texts = {MAY_HAVE_TAKEN_EFFECT: "open", NO_EFFECT: "never"}
     assert sorted(texts.get(one.content, "done") for one in said) == sorted(case.answers)
     assert [one.status for one in said if one.content in texts] == ["error"] * case.answers.count("open")
 
@@ -115,7 +115,7 @@ async def test_a_call_that_the_stop_came_before_is_said_to_have_had_no_effect():
     stopped = await stop(mid_llm, "graceful", InMemorySaver())
     answer, told = (await stopped.graph.aget_state(CONFIG)).values["messages"][-2:]
     assert answer.tool_calls  # it was paid for, and is kept
-    assert told.content == NOT_BEGUN
+    assert told.content == NO_EFFECT
     assert stopped.world.effects == []
 
 
@@ -130,7 +130,7 @@ async def test_what_a_model_had_streamed_is_kept(mode, is_async):
     assert "five" not in last.text
     if is_async:
         assert stopped.outcome.partial.startswith("one two ")
-        fate = next(node.fate for node in stopped.receipt.nodes if node.kind == "llm")
+        fate = next(node.fate for node in stopped.receipt.entries if node.kind == "llm")
         assert fate is (Fate.CLOSED if mode == "graceful" else Fate.CANCELLED)
 
 
@@ -163,7 +163,7 @@ def _calling(graph, durability):
 async def test_subgraphs_are_child_runs_and_their_tools_are_listed():
     case = next(case for case in CASES if str(case) == "subgraph")
     stopped = await stop(case, "graceful", InMemorySaver())
-    runs = [node for node in stopped.receipt.nodes if node.kind == "run"]
+    runs = [node for node in stopped.receipt.entries if node.kind == "run"]
     assert len(runs) == 2
     assert {node.fate for node in runs} == {Status.STOPPED}
     assert {"node:inner", "node:tools", "tool:book"} <= stopped.listed()

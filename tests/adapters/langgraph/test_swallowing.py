@@ -167,7 +167,7 @@ async def test_any_graph_called_in_a_run_is_a_child_run_once_all_are_instrumente
     receipt = await handle.stop("immediate")
     assert "tool:book" in receipt.in_flight
     assert (await end(handle)).status is Status.STOPPED
-    assert "trip" in {node.name for node in (await handle.receipt()).nodes if node.kind == "run"}
+    assert "trip" in {node.name for node in (await handle.receipt()).entries if node.kind == "run"}
     world.hold.release()
     assert (await compiled.ainvoke(turn()))["messages"][-1].content == "done"  # outside a run, as before
 

@@ -22,7 +22,7 @@ from langgraph.types import Command, interrupt
 import stoppable
 from stoppable import RunStopped, Status
 from stoppable.adapters.langgraph import arepair, key_of, repair, stoppable_graph
-from stoppable.adapters.langgraph.sealing import NOT_KNOWN
+from stoppable.adapters.turn import NOT_KNOWN
 
 from . import cases
 from .cases import CONFIG, World, turn
@@ -315,7 +315,7 @@ async def test_a_stop_that_comes_just_after_a_turn_does_not_stop_the_next_messag
         late = await supervisor.stop(key=key_of("1"), mode="immediate")
         assert (late, late.waits_until) == ((), None)
         assert (await graph.ainvoke(turn("again"), CONFIG))["messages"][-1].content == "done"
-        await supervisor.stop(key=key_of("1"), mode="immediate", if_unknown_hold=True)
+        await supervisor.stop(key=key_of("1"), mode="immediate", if_unknown="wait")
         with pytest.raises(RunStopped):
             await graph.ainvoke(turn("on its way"), CONFIG)
 
@@ -372,7 +372,7 @@ CRASH = """
 import asyncio, os, sys
 import stoppable
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from stoppable.adapters.langgraph import calls, stoppable_graph
+from stoppable.adapters.langgraph import graphs, stoppable_graph
 from tests.adapters.langgraph import cases
 
 async def die(thread):
@@ -384,7 +384,7 @@ async def main():
         graph = stoppable_graph(cases.parallel_tools(world, saver))
         handle = await stoppable.spawn(graph, cases.turn(), cases.CONFIG)
         await world.hold.reached()
-        calls.aseal = die  # between the stop and the seal
+        graphs.aseal = die  # between the stop and the seal
         await handle.stop("immediate")
         await handle.outcome()
 

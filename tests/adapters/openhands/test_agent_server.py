@@ -11,11 +11,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.process_states import is_alive
+from tests.waiting import until
 
 from stoppable.testing import ModelServer, Reply, Stuck, ToolCall
 
 from ...ports import held_port
-from .test_commands import alive, written
+from .test_commands import written
 from .world import DEADLINE
 
 START_SECONDS = 300  # its packages are large: half a minute of CPU time
@@ -39,7 +41,7 @@ def server(tmp_path_factory):
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(DEADLINE)
             finally:
                 process.kill()
                 process.wait(DEADLINE)
@@ -112,7 +114,8 @@ async def test_an_interrupt_ends_the_command_and_the_next_message_finishes(serve
         pid = await written(tmp_path / "started")
         answer = await client.post("/interrupt")
         assert answer.status_code == 200, answer.text
-        assert not alive(pid)  # plain OpenHands answers after five seconds, and the command works on
+        # Plain OpenHands answers after five seconds, and the command works on. On a busy machine it may end after them.
+        await until(lambda: not is_alive(pid), DEADLINE)
         await reached(client, "paused")
         await say(client, "again")
         await reached(client, "finished")

@@ -14,7 +14,7 @@ from openhands.sdk.security.confirmation_policy import AlwaysConfirm
 
 import stoppable
 from stoppable.adapters.openhands import run_of, supervise, tool_calls
-from stoppable.adapters.openhands.supervised import of
+from stoppable.adapters.openhands.conversations import of
 
 from .world import DEADLINE, answers, asks, call, converse, hold, interrupts, says, status
 
@@ -75,7 +75,7 @@ async def test_a_tool_that_never_ends_is_lost_and_named_and_the_next_run_works(w
     await running
     run = run_of(conversation)
     assert run.outcome.status == "lost"
-    stacks = [line for node in run.receipt.nodes for line in node.stack]
+    stacks = [line for node in run.receipt.entries for line in node.stack]
     assert any("in hold" in line for line in stacks), run.receipt
     conversation.send_message("again")
     await conversation.arun()
@@ -405,7 +405,7 @@ async def test_a_supervisor_keeps_the_run_with_its_tool_calls_and_stops_it_by_it
         assert [receipt.status for receipt in stopped] == ["stopped"]
         record = await supervisor.get(run_of(conversation).id)
         assert (record.status, record.outcome.reason.message, record.owner) == ("stopped", "no", "ann")
-        names = {node.name for node in stopped[0].nodes if node.kind == "run"}
+        names = {node.name for node in stopped[0].entries if node.kind == "run"}
         assert names == {"openhands", "tool hold"}
         conversation.close()
 

@@ -80,7 +80,7 @@ async def test_a_stop_ends_the_pause_of_an_async_run(model, conversation, pause,
     async with asyncio.timeout(DEADLINE):
         await running
     assert_stopped(model, conversation)
-    assert run_of(conversation).receipt.nodes
+    assert run_of(conversation).receipt.entries
     conversation.agent.llm.retry_min_wait = conversation.agent.llm.retry_max_wait = 0
     await conversation.arun()
     assert status(conversation) == "finished"

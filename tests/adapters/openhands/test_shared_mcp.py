@@ -8,6 +8,7 @@ import pytest
 from openhands.sdk import Agent
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.mcp.utils import DefaultMCPToolProvider
+from tests.process_states import is_alive
 
 import stoppable
 from stoppable.adapters.openhands import run_of, supervise
@@ -15,6 +16,7 @@ from stoppable.adapters.openhands import run_of, supervise
 from .test_mcp import PATIENT
 from .world import DEADLINE, Scripted, answers, asks, call, says, status
 
+pytestmark = pytest.mark.timeout(6 * DEADLINE)
 SERVER = Path(__file__).parents[1] / "mcp_server.py"
 
 
@@ -60,7 +62,7 @@ def talk(tmp_path, world):
 def servers(folder):
     """Return the pids of the servers that were started, and whether each is alive."""
     pids = [int(path.name.split()[1]) for path in folder.glob("pid *")]
-    return [(pid, Path(f"/proc/{pid}").exists()) for pid in pids]
+    return [(pid, is_alive(pid)) for pid in pids]
 
 
 async def entered(folder, who):
@@ -96,7 +98,7 @@ async def test_a_stop_of_the_run_that_started_a_shared_server_leaves_the_call_of
         if mode == "graceful":  # it lets the call finish
             (tmp_path / "ann released").touch()
         assert (await ann.outcome()).status == "stopped"
-        assert [node.name for node in (await ann.receipt()).nodes if node.kind == "spawn"] == []
+        assert [node.name for node in (await ann.receipt()).entries if node.kind == "spawn"] == []
         [(_, is_alive)] = servers(tmp_path)
         assert is_alive, "the stop of one user ended the server of all"
         (tmp_path / "bob released").touch()

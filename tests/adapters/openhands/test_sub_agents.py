@@ -91,7 +91,7 @@ async def test_a_sub_agent_stops_with_its_parent_and_begins_nothing_more(world, 
     assert run.outcome.status == "stopped", run.receipt
     assert world.notes.count("model") == models
     assert not any(note.startswith("enter more") for note in world.notes)
-    names = [node.name for node in run.receipt.nodes if node.kind == "run"]
+    names = [node.name for node in run.receipt.entries if node.kind == "run"]
     assert "sub-agent" in names, names
     assert "tool hold" in names, names
     assert status(conversation) == "paused"

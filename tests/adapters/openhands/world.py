@@ -11,7 +11,7 @@ from openhands.sdk.llm import Message, MessageToolCall, TextContent
 from openhands.sdk.testing import TestLLM
 from openhands.sdk.tool import Action, Observation, ToolDefinition, ToolExecutor
 
-DEADLINE = 30
+DEADLINE = 60  # a terminal or an MCP server takes long to start on a busy machine
 TICK = 0.005
 
 

@@ -4,6 +4,6 @@ import os
 
 if os.environ.get("STOPPABLE_HOST_SUITE") == "instrumented":
     # The same function as stoppable.instrument: to import all public names takes twice as long, thousands of times.
-    from stoppable._engine.plain.install import instrument
+    from stoppable._engine.instrumentation.install import instrument
 
     instrument()

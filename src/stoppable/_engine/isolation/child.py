@@ -20,39 +20,36 @@ from typing import Any
 import stoppable._engine  # noqa: F401 - connects the engine to the core
 from stoppable._core import clock
 from stoppable._core.boundary import Boundary
-from stoppable._core.budget import Budget
-from stoppable._core.budget import Left as LeftOfLimit
-from stoppable._core.node import RunNode
-from stoppable._core.outcome import Outcome
-from stoppable._core.policy import Limits
-from stoppable._core.reason import Reason, ReasonKind
-from stoppable._core.sink import Sink
-from stoppable._core.state import Mode, Status
+from stoppable._core.node import RunNode, Sink
+from stoppable._core.run import Budget
+from stoppable._core.run import Left as LeftOfLimit
 from stoppable._core.stop import Stop
+from stoppable._core.values import Limits, Mode, Outcome, Reason, ReasonKind, Status
 from stoppable._engine import control
 from stoppable._engine.agent_functions import Kind, body_of, kind_of
-from stoppable._engine.agents import perform, pumped, start
+from stoppable._engine.agents import as_pump, perform, start
+from stoppable._engine.executors import run_in_new_loop
+from stoppable._engine.instrumentation.install import instrument
 from stoppable._engine.isolation.messages import (
     Acknowledged,
-    Born,
-    Ended,
-    Entered,
+    BoundaryEntered,
+    BoundaryLeft,
+    ChildStarted,
     Item,
-    Left,
-    Line,
-    Noted,
-    Progress,
-    Said,
-    Spent,
+    LimitSpent,
+    MessageSocket,
+    MetadataReported,
+    ModelTextReported,
+    PartialReported,
+    ProgressReported,
+    RunEndReported,
     StartAgent,
-    Stopping,
-    StopRequest,
-    Told,
+    StopMessage,
+    StopReported,
+    Values,
     pack,
+    sendable_error,
 )
-from stoppable._engine.isolation.values import Values, sendable_error
-from stoppable._engine.loops import run_in_new_loop
-from stoppable._engine.plain.install import instrument
 from stoppable._engine.waits import wait_for_end
 from stoppable._json import plain
 from stoppable.errors import InvalidArgument
@@ -63,7 +60,7 @@ _PLAIN_BYTES = 1_000_000
 class _Reporter(Sink):
     """Reports everything that the run and its descendants do to the parent process."""
 
-    def __init__(self, line: Line, root: RunNode) -> None:
+    def __init__(self, line: MessageSocket, root: RunNode) -> None:
         self._line = line
         self._root = root
         self._runs = {root.id: root}
@@ -73,7 +70,7 @@ class _Reporter(Sink):
 
     # Requests from the parent
 
-    def stop(self, request: StopRequest) -> bool:
+    def stop(self, request: StopMessage) -> bool:
         """Stop a run here, and return whether it is blind; a run that has ended is no longer known."""
         run = self._runs.get(request.run_id)
         if run is None:
@@ -100,7 +97,7 @@ class _Reporter(Sink):
     def _tell_birth(self, run: RunNode, *, has_begun: bool) -> None:
         assert run.parent is not None, "a child"
         self._line.send(
-            Born(
+            ChildStarted(
                 run_id=run.id,
                 parent_id=run.parent.id,
                 name=run.name,
@@ -118,7 +115,7 @@ class _Reporter(Sink):
     def _tell_stop(self, stop: Stop) -> None:
         with self._lock:  # held while sending, so that the end of the run is sent after the stop
             if stop.target.id in self._runs and self._is_news(stop.target, stop.mode):
-                self._line.send(Stopping(stop.target.id, stop.mode, stop.reason, stop.grace))
+                self._line.send(StopReported(stop.target.id, stop.mode, stop.reason, stop.grace))
 
     def ended(self, run: RunNode) -> None:
         """Report how a child ended."""
@@ -150,33 +147,37 @@ class _Reporter(Sink):
         abandoned = tuple(name for stop in run.stops() for lost, name in stop.abandoned if lost is run)
         threads = () if run is self._root else run.library_threads  # those of the root end with this process
         with contextlib.suppress(OSError):  # the parent has gone
-            self._line.send(Ended(run.id, outcome, run.delivered_at is not None, abandoned, threads, run.unguarded))
+            self._line.send(
+                RunEndReported(run.id, outcome, run.delivered_at is not None, abandoned, threads, run.unguarded)
+            )
 
     def entered(self, run: RunNode, boundary: Boundary) -> None:
         """Report a boundary."""
-        self._line.send(Entered(run.id, id(boundary), boundary.kind, boundary.name, run.closed))
+        self._line.send(BoundaryEntered(run.id, id(boundary), boundary.kind, boundary.name, run.closed))
 
     def left(self, run: RunNode, boundary: Boundary) -> None:  # noqa: ARG002 - required by the protocol
         """Report the end of a boundary."""
-        self._line.send(Left(id(boundary), boundary.fate))
+        self._line.send(BoundaryLeft(id(boundary), boundary.fate))
 
     def partial(self, run: RunNode, value: object, *, appended: bool) -> None:
         """Report the partial of a run."""
-        self._line.send(Told(run.id, value if run is self._root else _plain(value), appended))
+        self._line.send(PartialReported(run.id, value if run is self._root else _plain(value), appended))
 
     def tell_texts(self) -> None:
         """Report what models have said: this process may be killed before it can report the ends of its runs."""
         for run in list(self._runs.values()):
             if run.first_stop is not None and run.recorded is not None and run.recorded.is_automatic:
-                self._line.send(Said(run.id, run.recorded.value()))
+                self._line.send(ModelTextReported(run.id, run.recorded.value()))
 
     def annotated(self, run: RunNode, metadata: dict[str, object]) -> None:
         """Report facts about a run."""
-        self._line.send(Noted(run.id, {name: _plain(value) for name, value in metadata.items()}))
+        self._line.send(MetadataReported(run.id, {name: _plain(value) for name, value in metadata.items()}))
 
     def event(self, run: RunNode, kind: str, data: dict[str, object]) -> None:
         """Report progress."""
-        self._line.send(Progress(run.id, kind, data if run is self._root else {k: _plain(v) for k, v in data.items()}))
+        self._line.send(
+            ProgressReported(run.id, kind, data if run is self._root else {k: _plain(v) for k, v in data.items()})
+        )
 
 
 def _plain(value: object) -> object:
@@ -188,7 +189,7 @@ def main(descriptor: int) -> None:
     """Execute the agent, report how it ended, and exit without waiting for threads that it left behind."""
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)  # processes that the agent starts must not inherit it
-    line = Line(connection)
+    line = MessageSocket(connection)
     message = line.receive()
     if isinstance(message, StartAgent):
         sys.path[:] = message.path
@@ -199,6 +200,7 @@ def main(descriptor: int) -> None:
         run.sink = reporter = _Reporter(line, run)
         threading.Thread(target=_listen, args=(line, reporter), name="stoppable-listen", daemon=True).start()
         reporter.close(_sendable(_perform(run, message, line), line.values))
+        control.wait_for_hooks()  # an exit of this kind does not
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -219,23 +221,23 @@ class _Allowance(Budget):
 
     __slots__ = ("_line", "_of")
 
-    def __init__(self, run: RunNode, left: Mapping[str, LeftOfLimit], line: Line) -> None:
+    def __init__(self, run: RunNode, left: Mapping[str, LeftOfLimit], line: MessageSocket) -> None:
         super().__init__(run, Limits(boundaries={kind: count for kind, (count, _) in left.items()}), None)
         self._line = line
         self._of = {kind: limit for kind, (_, limit) in left.items()}
 
     def _exceeded(self, kind: str, limit: int) -> None:
-        self._line.send(Spent(self._run.id, kind))
+        self._line.send(LimitSpent(self._run.id, kind))
         super()._exceeded(kind, self._of.get(kind, limit))
 
 
-def _listen(line: Line, reporter: _Reporter) -> None:
+def _listen(line: MessageSocket, reporter: _Reporter) -> None:
     """Carry out stops; if the host is gone, die, and the reaper kills every process that this one started."""
     while True:
         match line.receive():
             case None:
                 os.kill(os.getpid(), signal.SIGKILL)
-            case StopRequest() as request:
+            case StopMessage() as request:
                 is_blind = reporter.stop(request)
                 line.send(Acknowledged(request.number, is_blind))
                 reporter.tell_texts()
@@ -243,9 +245,9 @@ def _listen(line: Line, reporter: _Reporter) -> None:
                 pass
 
 
-def _perform(run: RunNode, message: StartAgent, line: Line) -> Outcome[Any]:
+def _perform(run: RunNode, message: StartAgent, line: MessageSocket) -> Outcome[Any]:
     try:
-        body = pumped(load(message.agent), lambda item: line.send(Item(item)))
+        body = as_pump(load(message.agent), lambda item: line.send(Item(item)))
     except Exception as error:
         return Outcome(status=Status.FAILED, error=error)
 
@@ -271,12 +273,12 @@ def _perform(run: RunNode, message: StartAgent, line: Line) -> Outcome[Any]:
 def load(agent: str) -> Callable[..., Any]:
     """Return the body of the agent that ``module:qualified.name`` names."""
     module, _, path = agent.partition(":")
-    found: Any = importlib.import_module(module)
+    target: Any = importlib.import_module(module)
     for name in path.split("."):
-        found = getattr(found, name, None)
-        if found is None:
+        target = getattr(target, name, None)
+        if target is None:
             raise InvalidArgument(f"there is no {path!r} in module {module!r}: an agent is named module:function")
-    return body_of(found)
+    return body_of(target)
 
 
 def _sendable(outcome: Outcome[Any], values: Values) -> Outcome[Any]:
@@ -284,7 +286,7 @@ def _sendable(outcome: Outcome[Any], values: Values) -> Outcome[Any]:
     if values is Values.PICKLE and outcome.error is not None:
         outcome = outcome._replace(error=sendable_error(outcome.error))
     try:
-        pack(Ended("", outcome, delivered=False), values)
+        pack(RunEndReported("", outcome, delivered=False), values)
     except InvalidArgument as refusal:
         status = Status.FAILED if outcome.status is Status.COMPLETED else outcome.status
         return outcome._replace(status=status, result=None, partial=None, error=refusal)

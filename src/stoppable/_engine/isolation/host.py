@@ -1,4 +1,4 @@
-"""Agent processes as participants: an agent in a separate process can always be ended."""
+"""Agent processes as participants, and their runs in the tree of their parent: an agent process can always be ended."""
 
 from __future__ import annotations
 
@@ -10,24 +10,299 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from stoppable._core import clock, context
-from stoppable._core.ids import new_id
+from stoppable._core.boundary import Boundary, boundary
 from stoppable._core.node import RunNode
-from stoppable._core.participants import Participant
-from stoppable._core.state import Rung
+from stoppable._core.participants import Participant, RemoteParticipant
+from stoppable._core.run import AutomaticPartial, Partial
 from stoppable._core.stop import Stop
+from stoppable._core.values import Fate, Reason, Rung, Status, new_id
 from stoppable._engine.agent_functions import body_of
-from stoppable._engine.isolation.child_runs import ChildProcess, Mirror, note_end
-from stoppable._engine.isolation.messages import Acknowledged, Ended, Item, Line, Sender, StartAgent, StopRequest, pack
-from stoppable._engine.isolation.reaped import ReapedProcess
-from stoppable._engine.isolation.values import Values
-from stoppable._engine.processes import inherited_fds
-from stoppable._engine.processes.orphans import cookie
-from stoppable._engine.processes.table import environment
+from stoppable._engine.isolation.messages import (
+    Acknowledged,
+    BoundaryEntered,
+    BoundaryLeft,
+    ChildStarted,
+    Item,
+    LimitSpent,
+    Message,
+    MessageSocket,
+    MetadataReported,
+    ModelTextReported,
+    PartialReported,
+    ProgressReported,
+    RunEndReported,
+    Sender,
+    StartAgent,
+    StopMessage,
+    StopReported,
+    Values,
+    pack,
+)
+from stoppable._engine.processes.command import inherited_fds
+from stoppable._engine.processes.table import Members, cookie, environment
 from stoppable.errors import InvalidArgument, StoppableError
+
+
+class InnerParticipant(RemoteParticipant):
+    """The participant of a run inside an agent process, which climbs the ladder itself."""
+
+    __slots__ = ("_process", "_run")
+
+    def __init__(self, run: RunNode, process: AgentProcess) -> None:
+        self._run = run
+        self._process = process
+
+    def tell(self, stop: Stop) -> None:
+        """Pass a stop of this run on; a stop of an ancestor in the same process is sent only once, for the ancestor."""
+        if stop.target is self._run:
+            self._process.pass_on(self._run, stop)
+        else:
+            stop.acknowledge()
+
+    @classmethod
+    def climb(cls, rung: Rung, targets: Mapping[Participant, RunNode]) -> None:
+        """Do nothing: killing the process would hit other runs in it (G13)."""
+
+    def alive(self) -> bool:
+        """Return True: it is removed from the participants when its end, or that of its process, is known."""
+        return True
+
+    def describe(self) -> str:
+        """Name the run and its process."""
+        return f"{self._run.name} in {self._process.describe()}"
+
+
+class MirroredRuns:
+    """Applies the reports of an agent process to the tree."""
+
+    __slots__ = ("_boundaries", "_process", "_reported_reason", "_root", "_runs")
+
+    def __init__(self, root: RunNode, process: AgentProcess) -> None:
+        self._root = root
+        self._process = process
+        self._runs: dict[str, tuple[RunNode, RemoteParticipant]] = {root.id: (root, process)}
+        self._boundaries: dict[int, tuple[RunNode, Boundary]] = {}
+        self._reported_reason: Reason | None = None
+
+    def came_from_process(self, stop: Stop) -> bool:
+        """Return whether a stop came from the agent process, so that it need not be sent there."""
+        return stop.reason is self._reported_reason
+
+    def apply(self, message: Message) -> None:
+        """Apply a message; messages about runs that have ended are ignored."""
+        match message:
+            case ChildStarted():
+                self._start_run(message)
+            case StopReported(run_id, mode, reason, grace) if run_id in self._runs:
+                self._reported_reason = reason
+                self._runs[run_id][0].stop(mode, reason, grace=grace)
+            case BoundaryEntered(run_id) if run_id in self._runs:
+                self._enter_boundary(*self._runs[run_id], message)
+            case BoundaryLeft(key, fate) if key in self._boundaries:
+                self._leave_boundary(key, fate)
+            case PartialReported(run_id, value, appended) if run_id in self._runs:
+                _tell_partial(self._runs[run_id][0], value, appended=appended)
+            case ModelTextReported(run_id, text) if run_id in self._runs:
+                _keep_text(self._runs[run_id][0], text)
+            case ProgressReported(run_id) | MetadataReported(run_id) | LimitSpent(run_id) if run_id in self._runs:
+                _note(self._runs[run_id][0], message)
+            case RunEndReported(run_id) if run_id in self._runs:
+                self._end_run(message)
+            case _:
+                pass
+
+    def _start_run(self, message: ChildStarted) -> None:
+        parent, _ = self._runs[message.parent_id]
+        if message.has_begun:
+            spend(parent, "subrun")
+        run = RunNode(
+            message.name,
+            parent,
+            run_id=message.run_id,
+            owner=message.owner,
+            labels=message.labels,
+            policy=message.policy,
+        )
+        if not message.has_begun:
+            run.skip()
+            return
+        seat = InnerParticipant(run, self._process)
+        self._runs[run.id] = run, seat
+        run.admit(seat)
+        run.begin(seat)
+
+    def _enter_boundary(self, run: RunNode, seat: RemoteParticipant, message: BoundaryEntered) -> None:
+        effect = boundary(message.kind, message.name)
+        effect.holder = seat
+        self._boundaries[message.key] = run, effect
+        run.admit(effect)
+        for stop in run.stops():
+            if message.after_stop:
+                stop.note_after((run, effect.label))
+            else:
+                stop.note_in_flight(run, effect)  # the message and the stop crossed
+        spend(run, message.kind)
+        if run.sink is not None:
+            run.sink.entered(run, effect)
+
+    def _leave_boundary(self, key: int, fate: Fate | None) -> None:
+        run, effect = self._boundaries.pop(key)
+        run.withdraw(effect)
+        if fate is not None or run.first_stop is not None:
+            effect._fate = fate or Fate.FINISHED  # it ended before the stop arrived in the agent process
+        if run.sink is not None:
+            run.sink.left(run, effect)
+
+    def _end_run(self, message: RunEndReported) -> None:
+        run, seat = self._runs[message.run_id]
+        outcome = message.outcome
+        run.library_threads = message.library_threads
+        if outcome.status is Status.LOST:
+            run.lose(message.abandoned)  # it can be stopped until the process is gone
+            return
+        del self._runs[run.id]
+        run.withdraw(seat)
+        self._process.has_ended(run)
+        note_end(run, message)
+        run.end(outcome.result, outcome.error)
+
+    def close(self, error: Callable[[RunNode], Exception], *, clean: bool | None) -> None:
+        """End the runs that the dead process has left open.
+
+        Work in another service has not died with it, and can no longer be reached: such a run is lost.
+        """
+        out_of_reach: set[RunNode] = set()
+        for key, (run, effect) in list(self._boundaries.items()):
+            is_remote = effect.kind == "remote"
+            self._leave_boundary(key, Fate.UNREACHABLE if is_remote else Fate.KILLED)
+            if is_remote and run.first_stop is not None:
+                out_of_reach.add(run)
+        del self._runs[self._root.id]  # the edge of the root run ends it
+        for run, seat in reversed(self._runs.values()):
+            if run in out_of_reach:
+                run.lose([(f"remote {run.name}", ())])
+                continue
+            run.withdraw(seat)
+            run.note_clean(clean=clean)
+            if run.first_stop is None:
+                run.end(None, error(run))
+            else:
+                run.deliver(raised=True)
+                run.end(None, None)
+        self._runs.clear()
+
+
+def _note(run: RunNode, message: ProgressReported | MetadataReported | LimitSpent) -> None:
+    match message:
+        case ProgressReported(_, kind, data):
+            if run.sink is not None:
+                run.sink.event(run, kind, data)
+        case MetadataReported(_, metadata):
+            run.annotate(**metadata)
+        case LimitSpent(_, kind):
+            spend(run, kind)
+
+
+def spend(run: RunNode, kind: str) -> None:
+    """Count a boundary that was entered, or refused, in the agent process."""
+    if run.budget is not None:
+        run.budget.spend(kind)
+
+
+def note_end(run: RunNode, report: RunEndReported) -> None:
+    """Record what only the agent process knows: whether the stop was delivered, how clean-up went, what models said."""
+    _keep_text(run, report.outcome.partial)
+    for connection in report.unguarded:
+        run.note_unguarded(connection)
+    if report.delivered or report.outcome.status is Status.STOPPED:  # or it was stopped before it began
+        run.deliver(raised=True)
+    run.note_clean(clean=report.outcome.clean)
+
+
+def _keep_text(run: RunNode, text: object) -> None:
+    """Keep what models have said, unless the agent has set a partial of its own, which was told at once."""
+    if text is not None and (run.recorded is None or run.recorded.is_automatic):
+        run.recorded = AutomaticPartial(text)
+
+
+def _tell_partial(run: RunNode, value: object, *, appended: bool) -> None:
+    if not appended or run.recorded is None or run.recorded.is_automatic:
+        run.recorded = Partial(None if appended else value)
+    if appended:
+        run.recorded.append(value)
+    if run.sink is not None:
+        run.sink.partial(run, value, appended=appended)
+
+
+_REAPER = Path(__file__).with_name("reaper.py")
+
+
+class ReapedProcess:
+    """An agent process below its reaper (see ``reaper``), which is the process that this one starts and waits for."""
+
+    def __init__(
+        self, command: Sequence[str], *, group_id: str, line: int, inherits: Sequence[int], env: Mapping[str, str]
+    ) -> None:
+        self.members = Members(group_id)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self.reaper = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+                    # -I and -S: it needs no packages, and starts in a fraction of the time.
+                    [sys.executable, "-I", "-S", str(_REAPER), str(theirs.fileno()), str(line), *command],
+                    pass_fds=[theirs.fileno(), line, *inherits],
+                    start_new_session=True,
+                    env=env,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        self.members.session = self.reaper.pid
+        self._leash = ours
+        self._report = b""
+
+    def alive(self) -> bool:
+        """Return whether the process, or any that it started, may be alive."""
+        if self.reaper.poll() is None:
+            return True
+        if self._read_report():
+            return False
+        # The reaper was killed from outside. The agent process has died with it; the rest may have lost its parent.
+        self.members.pids()
+        return not self.members.is_gone
+
+    def kill(self) -> None:
+        """Kill the process and all that it started; returns at once, and may be repeated."""
+        if self.reaper.poll() is None:
+            with contextlib.suppress(OSError):
+                self._leash.send(b"k", socket.MSG_DONTWAIT)
+                self.reaper.send_signal(signal.SIGCONT)  # somebody may have suspended it
+        elif not self._read_report():
+            for pid in self.members.each():
+                self.members.signal(pid, signal.SIGKILL)
+
+    def wait(self, seconds: float) -> int:
+        """Return the exit code of the process, when all that it started has ended too; or raise TimeoutExpired."""
+        code = self.reaper.wait(seconds)
+        report = self._read_report()
+        return int(report) if report else code
+
+    def _read_report(self) -> bytes:
+        """Return the last word of the reaper, which has ended; empty if it was killed before it could say it."""
+        with contextlib.suppress(OSError):  # the socket is closed
+            self._report = self._leash.recv(64, socket.MSG_DONTWAIT | socket.MSG_PEEK)  # any thread may read it
+        return self._report
+
+    def close(self) -> None:
+        """Close the socket to the reaper, which kills everything if it is alive."""
+        self._read_report()
+        self._leash.close()
+
 
 Put: TypeAlias = Callable[[Any], object]
 
@@ -49,7 +324,7 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-class WorkerDied(StoppableError):
+class AgentProcessDied(StoppableError):
     """The agent process (``isolation="process"``) ended before its agent did."""
 
     def __init__(self, run_id: str, returncode: int) -> None:
@@ -62,7 +337,7 @@ class WorkerDied(StoppableError):
         return f"the agent process of run {self.run_id} ended {how} before its agent returned"
 
 
-class AgentProcess(ChildProcess):
+class AgentProcess(RemoteParticipant):
     """A process that executes the body of a run. It climbs its own ladder; the host sends it stops, and kills it."""
 
     __slots__ = (
@@ -76,7 +351,7 @@ class AgentProcess(ChildProcess):
         "_reaped",
         "_run",
         "_sender",
-        "_told",
+        "_sent_stops",
     )
 
     def __init__(self, run: RunNode, request: StartAgent, put: Put | None = None) -> None:
@@ -89,7 +364,7 @@ class AgentProcess(ChildProcess):
                     [sys.executable, "-m", "stoppable._engine.isolation.child", str(theirs.fileno())],
                     group_id=group_id,
                     line=theirs.fileno(),
-                    inherits=inherited_fds.descriptors(),
+                    inherits=inherited_fds(),
                     env={**environment(None, run.id, group_id, cookie()), "PYTHONPATH": _search_path(request)},
                 )
             except BaseException:
@@ -97,10 +372,10 @@ class AgentProcess(ChildProcess):
                 raise
         self._run = run
         self._put = put
-        self._line = Line(ours, self._reaped.reaper, request.values)
+        self._line = MessageSocket(ours, self._reaped.reaper, request.values)
         self._sender = Sender(self._line, packed)
-        self._mirror = Mirror(run, self)
-        self._told: dict[int, tuple[RunNode, Stop]] = {}
+        self._mirror = MirroredRuns(run, self)
+        self._sent_stops: dict[int, tuple[RunNode, Stop]] = {}
         self._numbers = itertools.count()
         self._has_ended = self._is_over = False
         self._clean: bool | None = None  # None if the process dies on its own; False if the host killed it
@@ -114,18 +389,18 @@ class AgentProcess(ChildProcess):
 
     def pass_on(self, run: RunNode, stop: Stop) -> None:
         """Send a stop without waiting: the process may never read, and the control thread must go on (G6)."""
-        if self._mirror.heard(stop):
+        if self._mirror.came_from_process(stop):
             stop.acknowledge()
             return
         number = next(self._numbers)
-        self._told[number] = run, stop
+        self._sent_stops[number] = run, stop
         if self._is_over:
             self._acknowledge(number)
             return
-        self._sender.put(StopRequest(number, run.id, stop.mode, stop.reason, stop.grace))
+        self._sender.put(StopMessage(number, run.id, stop.mode, stop.reason, stop.grace))
 
     def _acknowledge(self, number: int, *, is_blind: bool = False) -> None:
-        run, stop = self._told.pop(number, (None, None))
+        run, stop = self._sent_stops.pop(number, (None, None))
         if stop is not None:
             if is_blind and stop.target is run:
                 stop.blind_after = stop.target.policy.blind_wait  # for the receipt: the agent process climbs the ladder
@@ -133,8 +408,8 @@ class AgentProcess(ChildProcess):
 
     def has_ended(self, run: RunNode) -> None:
         """Acknowledge the stops of a run: its gate is closed for good, whatever its process reports later."""
-        for number, (told, _) in list(self._told.items()):
-            if told is run:
+        for number, (target, _) in list(self._sent_stops.items()):
+            if target is run:
                 self._acknowledge(number)
 
     @classmethod
@@ -159,40 +434,40 @@ class AgentProcess(ChildProcess):
 
     # Messages, on the thread that executes the run's body
 
-    def converse(self) -> Any:
+    def receive_until_end(self) -> Any:
         """Apply the reports of the process until it has ended; return the agent's value or raise its error."""
         self._sender.start()
         while True:
             match self._line.receive():
                 case None:
-                    return self._died()
-                case Ended(run_id) as ended if run_id == self._run.id:
-                    return self._ended(ended)
+                    return self._raise_death()
+                case RunEndReported(run_id) as report if run_id == self._run.id:
+                    return self._finish(report)
                 case Acknowledged(number, is_blind):
                     self._acknowledge(number, is_blind=is_blind)
                 case Item(value):
                     if self._put is not None:
                         self._put(value)
                 case message:
-                    self._mirror.show(message)
+                    self._mirror.apply(message)
 
-    def _ended(self, ended: Ended) -> Any:
+    def _finish(self, report: RunEndReported) -> Any:
         self._has_ended = True
         self.has_ended(self._run)
-        note_end(self._run, ended)  # code that hangs in the process ends with it
-        if ended.outcome.error is not None:
-            raise ended.outcome.error
-        return ended.outcome.result
+        note_end(self._run, report)  # code that hangs in the process ends with it
+        if report.outcome.error is not None:
+            raise report.outcome.error
+        return report.outcome.result
 
-    def _died(self) -> Any:
+    def _raise_death(self) -> Any:
         error = self._death(self._run)
         self._run.note_clean(clean=self._clean)
         if self._run.first_stop is not None:
             self._run.raise_stopped()
         raise error
 
-    def _death(self, run: RunNode) -> WorkerDied:
-        return WorkerDied(run.id, self._reaped.wait(_REAP_SECONDS))
+    def _death(self, run: RunNode) -> AgentProcessDied:
+        return AgentProcessDied(run.id, self._reaped.wait(_REAP_SECONDS))
 
     def end(self) -> None:
         """End the process and all that it started, and acknowledge its stops."""
@@ -208,7 +483,7 @@ class AgentProcess(ChildProcess):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._reaped.wait(0.05)
         self._is_over = True
-        for number in list(self._told):
+        for number in list(self._sent_stops):
             self._acknowledge(number)
         if not self.alive():
             live.discard(self)
@@ -231,7 +506,7 @@ def perform_in_process(request: Callable[[RunNode], StartAgent], put: Put | None
         for stop in run.stops():
             stop.expect(1)
             process.tell(stop)  # it came before the process was admitted
-        return process.converse()
+        return process.receive_until_end()
     finally:
         process.end()
 
@@ -276,10 +551,10 @@ def _name(agent: Callable[..., Any]) -> str:
             f"{path} is defined in the script that was started, which an agent process cannot import: "
             "move it to a module of its own"
         )
-    found: Any = sys.modules.get(module or "")
+    target: Any = sys.modules.get(module or "")
     for part in (path or "").split("."):
-        found = getattr(found, part, None)
-    if found is None or body_of(found) is not body_of(agent):
+        target = getattr(target, part, None)
+    if target is None or body_of(target) is not body_of(agent):
         raise InvalidArgument(
             f"{agent!r} cannot be found by its name in an agent process: use a function at the top level of a module"
         )

@@ -1,4 +1,4 @@
-"""The messages between a run and its agent process, each preceded by its length.
+"""The messages between a run and its agent process, each preceded by its length, and how values are encoded in them.
 
 Messages are pickled. Those from an agent process are not trusted: only messages and their parts are unpickled. The
 agent's values in them (a result, an item, a partial, an error) are bytes, which ``Values`` decodes.
@@ -6,7 +6,10 @@ agent's values in them (a result, an item, a partial, an error) are bytes, which
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import io
+import json
 import logging
 import os
 import pickle
@@ -17,18 +20,112 @@ import struct
 import subprocess
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
+from enum import Enum, StrEnum
 from typing import Any, TypeAlias
 
-from stoppable._core.budget import Left as LeftOfLimit
-from stoppable._core.outcome import Outcome
-from stoppable._core.policy import Policy
-from stoppable._core.reach import Abandoned
-from stoppable._core.reason import Reason
-from stoppable._core.state import Fate, Mode
-from stoppable._engine.isolation.values import LIMIT, Values, checked, refused
+from stoppable._core.run import Left as LeftOfLimit
+from stoppable._core.stop import Abandoned
+from stoppable._core.values import Fate, Mode, Outcome, Policy, Reason
 from stoppable._engine.processes.table import open_pidfd
+from stoppable._engine.source_lines import trace_of
+from stoppable._json import name_of, plain
 from stoppable.errors import InvalidArgument
+
+LIMIT = 64 * 1024 * 1024
+_MODULES = {"stoppable._engine.isolation.messages", "stoppable._core.values"}
+_IN_THE_PROCESS = "in the agent process:\n"
+
+
+class Values(StrEnum):
+    """How results, items, partials, event data and errors are transferred."""
+
+    PICKLE = "pickle"
+    """Unchanged; unpickling them may execute code of the agent."""
+    JSON = "json"
+    """As JSON; an error becomes one with the same name."""
+
+    def dump(self, value: object) -> bytes:
+        """Encode a value."""
+        if self is Values.PICKLE:
+            return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        if isinstance(value, BaseException):
+            form: Any = {"type": name_of(value), "message": text_of(value), "trace": trace_of(value)}
+        else:
+            form, omitted = plain(value, LIMIT // 2)
+            form = form if omitted is None else {"omitted": omitted}
+        return json.dumps(form).encode()
+
+    def load(self, payload: bytes) -> Any:
+        """Decode a value."""
+        if self is Values.PICKLE:
+            return pickle.loads(payload)  # noqa: S301 - the caller has chosen to trust it
+        return json.loads(payload)
+
+    def load_error(self, payload: bytes) -> BaseException | None:
+        """Decode an error."""
+        decoded = self.load(payload)
+        if self is Values.PICKLE or decoded is None:
+            return decoded  # type: ignore[no-any-return]
+        error = _class_named(str(decoded["type"]))(str(decoded["message"]))
+        error.add_note(_IN_THE_PROCESS + str(decoded["trace"]))
+        return error
+
+
+def _class_named(name: str) -> type[Exception]:
+    """Return the built-in exception with a name if it takes a text, otherwise a new class with that name.
+
+    Never a class of the agent: creating it would execute the agent's code here.
+    """
+    builtin = getattr(builtins, name, None)
+    if isinstance(builtin, type) and issubclass(builtin, Exception) and builtin.__str__ is BaseException.__str__:
+        return builtin
+    return type(name, (RuntimeError,), {})
+
+
+def sendable_error(error: BaseException) -> BaseException:
+    """Return a copy of an error with its traceback as text; the original is still propagating here."""
+    trace = trace_of(error)
+    try:
+        copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line
+        copy.add_note(_IN_THE_PROCESS + trace)
+    except Exception:  # it cannot be pickled: its __init__ takes other arguments than it passes on, or it holds a lock
+        copy = RuntimeError(f"{type(error).__name__}: {text_of(error)}")
+        copy.add_note(_IN_THE_PROCESS + trace)
+    return copy
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, even if its ``__str__`` raises."""
+    try:
+        return str(error)
+    except Exception:
+        return "it cannot be shown"
+
+
+class _CheckedUnpickler(pickle.Unpickler):
+    """Unpickles only messages and their parts, because other classes could execute code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in _MODULES and "." not in name:
+            part = super().find_class(module, name)
+            if isinstance(part, type) and (is_dataclass(part) or issubclass(part, (Enum, tuple))):
+                return part
+        raise pickle.UnpicklingError(f"an agent process sent {module}.{name}, which is not part of a message")
+
+
+def load_message(payload: bytes) -> Any:
+    """Decode a message from an agent process."""
+    return _CheckedUnpickler(io.BytesIO(payload)).load()
+
+
+def sending_error(what: str, error: Exception) -> InvalidArgument:
+    """Return the error for a value that cannot be sent."""
+    return InvalidArgument(
+        f"cannot send {what} to or from an agent process: {error}. Arguments, results, items, partials and events of "
+        "an agent with isolation='process' must be picklable"
+    )
+
 
 _logger = logging.getLogger("stoppable")
 
@@ -54,7 +151,7 @@ class StartAgent:
 
 
 @dataclass(frozen=True, slots=True)
-class StopRequest:
+class StopMessage:
     """To the child: stop one of its runs, with the number to acknowledge."""
 
     number: int
@@ -73,7 +170,7 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Born:
+class ChildStarted:
     """From the child: one of its runs has started a child run."""
 
     run_id: str
@@ -86,7 +183,7 @@ class Born:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopping:
+class StopReported:
     """From the child: one of its runs was stopped there."""
 
     run_id: str
@@ -96,7 +193,7 @@ class Stopping:
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class BoundaryEntered:
     """From the child: a boundary was entered."""
 
     run_id: str
@@ -107,7 +204,7 @@ class Entered:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class BoundaryLeft:
     """From the child: a boundary was left."""
 
     key: int
@@ -115,7 +212,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class LimitSpent:
     """From the child: a boundary was refused because a limit is used up; the parent counts it too."""
 
     run_id: str
@@ -123,7 +220,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PartialReported:
     """From the child: the partial of one of its runs."""
 
     run_id: str
@@ -132,7 +229,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ModelTextReported:
     """From the child: what models have said so far in one of its runs that is being stopped."""
 
     run_id: str
@@ -140,7 +237,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressReported:
     """From the child: progress."""
 
     run_id: str
@@ -149,7 +246,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class MetadataReported:
     """From the child: facts about one of its runs."""
 
     run_id: str
@@ -164,7 +261,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEndReported:
     """From the child: how one of its runs ended, and what could not be ended."""
 
     run_id: str
@@ -177,23 +274,23 @@ class Ended:
 
 Message: TypeAlias = (
     StartAgent
-    | StopRequest
+    | StopMessage
     | Acknowledged
-    | Born
-    | Stopping
-    | Entered
-    | Left
-    | Spent
-    | Told
-    | Said
-    | Progress
-    | Noted
+    | ChildStarted
+    | StopReported
+    | BoundaryEntered
+    | BoundaryLeft
+    | LimitSpent
+    | PartialReported
+    | ModelTextReported
+    | ProgressReported
+    | MetadataReported
     | Item
-    | Ended
+    | RunEndReported
 )
 
 
-class Line:
+class MessageSocket:
     """One end of the socket; many threads may send, one receives.
 
     If the process at the other end is given, the line ends when it dies, even if a fork of it still holds the socket.
@@ -220,10 +317,10 @@ class Line:
         """Send a message; raises InvalidArgument if it cannot be pickled or is too large."""
         self.send_packed(pack(message, self.values))
 
-    def send_packed(self, packed: bytes) -> None:
+    def send_packed(self, payload: bytes) -> None:
         """Send a message that was packed before."""
         with self._sending:
-            self._connection.sendall(_HEADER.pack(len(packed)) + packed)
+            self._connection.sendall(_HEADER.pack(len(payload)) + payload)
 
     def receive(self) -> Message | None:
         """Wait for a message; None if the other end is gone."""
@@ -231,13 +328,13 @@ class Line:
         if header is None:
             return None
         length = _HEADER.unpack(header)[0]
-        packed = self._exactly(length) if length <= LIMIT else None
-        if packed is None:
+        payload = self._exactly(length) if length <= LIMIT else None
+        if payload is None:
             return None
         if self._process is None:
-            message: Message = pickle.loads(packed)  # noqa: S301 - from the process that started this one
+            message: Message = pickle.loads(payload)  # noqa: S301 - from the process that started this one
             return message
-        return _opened(checked(packed), self.values)
+        return _decode_values(load_message(payload), self.values)
 
     def hang_up(self) -> None:
         """Shut down the connection, which ends all waits to send or receive, on both sides."""
@@ -279,7 +376,7 @@ class Line:
 class Sender:
     """Sends messages in order on a separate thread, so that a process that does not read blocks only that thread."""
 
-    def __init__(self, line: Line, first: bytes) -> None:
+    def __init__(self, line: MessageSocket, first: bytes) -> None:
         self._line = line
         self._first = first
         self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()  # re-entrant, for signal handlers
@@ -313,43 +410,43 @@ def pack(message: Message, values: Values = Values.PICKLE) -> bytes:
     """Return the bytes of a message, or raise an error that says what cannot be sent."""
     what = type(message).__name__
     try:
-        packed = pickle.dumps(_sealed(message, values), pickle.HIGHEST_PROTOCOL)
+        payload = pickle.dumps(_encode_values(message, values), pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        raise refused(what, error) from error
-    if len(packed) > LIMIT:
+        raise sending_error(what, error) from error
+    if len(payload) > LIMIT:
         raise InvalidArgument(
-            f"cannot send {what} of {len(packed):,} bytes to or from an agent process: the limit is {LIMIT:,}. "
+            f"cannot send {what} of {len(payload):,} bytes to or from an agent process: the limit is {LIMIT:,}. "
             "Pass the name of a file instead"
         )
-    return packed
+    return payload
 
 
 # The fields that hold the agent's values. In transit they are bytes, contrary to their declared types.
-_VALUES: dict[type, str] = {Told: "value", Item: "value", Progress: "data"}
+_VALUES: dict[type, str] = {PartialReported: "value", Item: "value", ProgressReported: "data"}
 
 
-def _sealed(message: Any, values: Values) -> Message:
+def _encode_values(message: Any, values: Values) -> Message:
     """Return a message whose agent values are encoded as bytes."""
     name = _VALUES.get(type(message))
     if name is not None:
         message = replace(message, **{name: values.dump(getattr(message, name))})
-    elif isinstance(message, Ended):
+    elif isinstance(message, RunEndReported):
         outcome: Any = message.outcome
-        result, partial, error = (values.dump(made) for made in (outcome.result, outcome.partial, outcome.error))
+        result, partial, error = (values.dump(value) for value in (outcome.result, outcome.partial, outcome.error))
         message = replace(message, outcome=outcome._replace(result=result, partial=partial, error=error))
-    sealed: Message = message
-    return sealed
+    encoded: Message = message
+    return encoded
 
 
-def _opened(message: Any, values: Values) -> Message:
+def _decode_values(message: Any, values: Values) -> Message:
     """Return a message whose agent values are decoded."""
     name = _VALUES.get(type(message))
     if name is not None:
         message = replace(message, **{name: values.load(getattr(message, name))})
-    elif isinstance(message, Ended):
+    elif isinstance(message, RunEndReported):
         outcome: Any = message.outcome
         result, partial = values.load(outcome.result), values.load(outcome.partial)
         outcome = outcome._replace(result=result, partial=partial, error=values.load_error(outcome.error))
         message = replace(message, outcome=outcome)
-    opened: Message = message
-    return opened
+    decoded: Message = message
+    return decoded

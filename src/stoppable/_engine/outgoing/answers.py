@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stoppable._core.gate import lock
 from stoppable._core.node import RunNode
-from stoppable._core.partial import AutomaticPartial
+from stoppable._core.participants import lock
+from stoppable._core.run import AutomaticPartial
 
 _MOST_RAW = 1 << 18
 """Bytes of one answer that are kept unread: an event of a stream is about twenty times as long as its text."""
@@ -26,7 +26,7 @@ _NEWEST = 16
 _PRELUDE, _CHECKSUM = 12, 4
 
 
-class Answer:
+class ModelAnswer:
     """What one model call has answered so far."""
 
     __slots__ = ("_raw", "_seen", "_size", "_text")
@@ -70,20 +70,20 @@ class Answer:
         self._seen = (0, "")
 
 
-class Answers(AutomaticPartial):
+class ModelAnswers(AutomaticPartial):
     """The partial of a run whose agent sets none: the text of its model calls, in the order in which they began."""
 
     __slots__ = ("_complete", "_newest", "_size")
 
     def __init__(self) -> None:
         super().__init__()
-        self._newest: deque[Answer] = deque()
-        self._complete: deque[Answer] = deque()
+        self._newest: deque[ModelAnswer] = deque()
+        self._complete: deque[ModelAnswer] = deque()
         self._size = 0  # of the texts of those that are complete
 
-    def begin(self) -> Answer:
+    def begin(self) -> ModelAnswer:
         """Return the place for the next answer."""
-        answer = Answer()
+        answer = ModelAnswer()
         with lock:
             self._newest.append(answer)
             oldest = self._newest.popleft() if len(self._newest) > _NEWEST else None
@@ -97,7 +97,7 @@ class Answers(AutomaticPartial):
         answers = (*list(self._complete), *list(self._newest))
         return "\n\n".join(filter(None, (answer.text() for answer in answers))) or None
 
-    def _keep(self, answer: Answer) -> None:
+    def _keep(self, answer: ModelAnswer) -> None:
         """Keep the text of an answer, and of all of them no more than a limit."""
         with lock:
             if text := answer.text():
@@ -107,13 +107,13 @@ class Answers(AutomaticPartial):
                 self._size -= len(self._complete.popleft().text())
 
 
-def note(run: RunNode) -> Answer | None:
+def note_answer(run: RunNode) -> ModelAnswer | None:
     """Return the place for the answer of a model call; None if the agent sets a partial of its own."""
     recorded = run.recorded
     if recorded is None:
         with lock:
-            recorded = run.recorded = run.recorded or Answers()
-    return recorded.begin() if isinstance(recorded, Answers) else None
+            recorded = run.recorded = run.recorded or ModelAnswers()
+    return recorded.begin() if isinstance(recorded, ModelAnswers) else None
 
 
 # Reading: every known format is tried, because gateways of one provider often speak the format of another.
@@ -196,7 +196,7 @@ def _text_in(value: Any) -> str:
     return ""
 
 
-def _joined(parts: Iterable[Any]) -> str:
+def _join(parts: Iterable[Any]) -> str:
     """Return the text of content that is a string, or a list of parts of which some are text."""
     if isinstance(parts, str):
         return parts
@@ -210,7 +210,7 @@ def _of_openai(value: dict[str, Any]) -> str | None:
         return None if choices is None else ""
     choice = choices[0]  # of several, one is enough to show
     message = choice.get("delta") or choice.get("message") or choice
-    return _joined(message.get("content") or message.get("text") or "")
+    return _join(message.get("content") or message.get("text") or "")
 
 
 def _of_responses(value: dict[str, Any]) -> str | None:
@@ -219,7 +219,7 @@ def _of_responses(value: dict[str, Any]) -> str | None:
         return str(value["delta"]) if kind == "response.output_text.delta" else ""
     if value.get("object") != "response":
         return None
-    return "".join(_joined(item.get("content") or ()) for item in value["output"] if item.get("type") == "message")
+    return "".join(_join(item.get("content") or ()) for item in value["output"] if item.get("type") == "message")
 
 
 def _of_anthropic(value: dict[str, Any]) -> str | None:
@@ -227,7 +227,7 @@ def _of_anthropic(value: dict[str, Any]) -> str | None:
         case "content_block_delta":
             return str(value["delta"].get("text", ""))
         case "message":
-            return _joined(part for part in value["content"] if part.get("type") == "text")
+            return _join(part for part in value["content"] if part.get("type") == "text")
         case "message_start" | "message_delta" | "message_stop" | "content_block_start" | "content_block_stop" | "ping":
             return ""
         case _:
@@ -236,7 +236,7 @@ def _of_anthropic(value: dict[str, Any]) -> str | None:
 
 def _of_google(value: dict[str, Any]) -> str | None:
     candidates = value.get("candidates")
-    return _joined(candidates[0]["content"].get("parts") or ()) if candidates else None
+    return _join(candidates[0]["content"].get("parts") or ()) if candidates else None
 
 
 def _of_cohere(value: dict[str, Any]) -> str | None:
@@ -254,7 +254,7 @@ def _of_cohere(value: dict[str, Any]) -> str | None:
 def _of_ollama(value: dict[str, Any]) -> str | None:
     message = value.get("message")
     if isinstance(message, dict):
-        return _joined(message.get("content") or "")
+        return _join(message.get("content") or "")
     return value["response"] if isinstance(value.get("response"), str) else None
 
 
@@ -262,4 +262,4 @@ def _of_bedrock(value: dict[str, Any]) -> str | None:
     if "contentBlockIndex" in value:
         return str(value.get("delta", {}).get("text", ""))
     output = value.get("output")
-    return _joined(output["message"]["content"]) if isinstance(output, dict) else None
+    return _join(output["message"]["content"]) if isinstance(output, dict) else None

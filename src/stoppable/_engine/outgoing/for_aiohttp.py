@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from stoppable._engine.outgoing import calls, labels
-from stoppable._engine.outgoing.bodies import AsyncBody, is_stream
-from stoppable._engine.outgoing.websocket import method_of
-from stoppable._engine.plain import patches
+from stoppable._engine.instrumentation import patches
+from stoppable._engine.outgoing import calls
+from stoppable._engine.outgoing.calls import AsyncBody, is_stream
+from stoppable._engine.outgoing.for_websockets import method_of
 
 _READS = ("read", "readany", "readline", "readuntil", "readchunk", "readexactly")
 _SWITCHING_PROTOCOLS = 101
@@ -58,21 +58,21 @@ def _closing_of(original: Callable[..., Any]) -> Callable[..., Any]:
     return close
 
 
-def _label(session: Any, method: str, url: Any, options: dict[str, Any]) -> tuple[str, labels.Label]:
+def _label(session: Any, method: str, url: Any, options: dict[str, Any]) -> tuple[str, calls.Label]:
     base = getattr(session, "_base_url", None)
     parts = urlsplit(str(url) if base is None else str(base.join(type(base)(str(url)))))
     body = options.get("data")
     if isinstance(options.get("json"), dict):  # only the name of the model matters
         body = json_module.dumps({"model": str(options["json"].get("model") or "")})
-    return parts.hostname or "", labels.of_request(method, parts.netloc.rpartition("@")[2], parts.path, body)
+    return parts.hostname or "", calls.request_label(method, parts.netloc.rpartition("@")[2], parts.path, body)
 
 
-def _label_of_websocket(websocket: Any) -> tuple[str, labels.Label]:
+def _label_of_websocket(websocket: Any) -> tuple[str, calls.Label]:
     url = websocket._response.url
-    return url.host or "", labels.of_websocket(url.authority.rpartition("@")[2], url.path)
+    return url.host or "", calls.websocket_label(url.authority.rpartition("@")[2], url.path)
 
 
-class _Closing:
+class _ResponseCloser:
     """Closes an answer that was not read to its end; holds it weakly, because the answer holds its content."""
 
     def __init__(self, response: Any) -> None:
@@ -87,12 +87,12 @@ class _Closing:
 class _Content:
     """The content of an answer; each read of it is a part of the run."""
 
-    def __init__(self, module: ModuleType, response: Any, call: calls.Call) -> None:
+    def __init__(self, module: ModuleType, response: Any, call: calls.OutgoingCall) -> None:
         self._streams = module.streams
         self._content = response.content
         self._answer = call.answer
         finish = not is_stream(response.headers.get("content-type"))
-        self.body = AsyncBody(_Closing(response), call, finish=finish)
+        self.body = AsyncBody(_ResponseCloser(response), call, finish=finish)
         if self._content.is_eof():
             self.body.end()
         else:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+from stoppable._engine.instrumentation import patches
 from stoppable._engine.outgoing import calls
-from stoppable._engine.outgoing.labels import Label
-from stoppable._engine.plain import patches
+from stoppable._engine.outgoing.calls import Label
 
 _VERB = re.compile(r"\s*([A-Za-z]{1,20})")
 _CALL = "_stoppable_call"
@@ -43,7 +43,7 @@ def _label(package: str, statement: object) -> tuple[str, Label]:
 
 
 @contextlib.contextmanager
-def _during(call: calls.Call | None) -> Iterator[None]:
+def _during(call: calls.OutgoingCall | None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
@@ -157,7 +157,7 @@ def _failed(failure: Any) -> None:
 
 
 def _leave(execution: Any, error: BaseException | None) -> None:
-    call: calls.Call | None = getattr(execution, _CALL, None)
+    call: calls.OutgoingCall | None = getattr(execution, _CALL, None)
     if call is not None:
         setattr(execution, _CALL, None)
         call.leave(error)

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from stoppable._engine.guard import PassThrough
-from stoppable._engine.outgoing import calls, labels
-from stoppable._engine.outgoing.bodies import AsyncBody, BlockingBody
-from stoppable._engine.plain import patches
+from stoppable._engine.instrumentation import patches
+from stoppable._engine.outgoing import calls
+from stoppable._engine.outgoing.calls import AsyncBody, BlockingBody
 
 _ONE_ANSWER = ("_UnaryUnaryMultiCallable", "_StreamUnaryMultiCallable")
 _STREAMED = ("_UnaryStreamMultiCallable", "_SingleThreadedUnaryStreamMultiCallable", "_StreamStreamMultiCallable")
@@ -34,13 +34,13 @@ def install_aio(module: ModuleType) -> None:
         patches.put(getattr(module, name), "__call__", _async_stream_of)
 
 
-def _label(method: Any) -> tuple[str, labels.Label]:
+def _label(method: Any) -> tuple[str, calls.Label]:
     target = getattr(method, "_target", b"")
     place = (target.decode() if isinstance(target, bytes) else str(target)).removeprefix("dns:///")
-    return place.rpartition(":")[0], labels.of_grpc(place, method._method.decode())
+    return place.rpartition(":")[0], calls.grpc_label(place, method._method.decode())
 
 
-def _begin(call: calls.Call | None, make: Callable[[], Any]) -> Any:
+def _begin(call: calls.OutgoingCall | None, make: Callable[[], Any]) -> Any:
     """Begin a call of gRPC inside its boundary, and leave that if it cannot begin."""
     try:
         answer = make()

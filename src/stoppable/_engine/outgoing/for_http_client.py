@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from stoppable._engine.outgoing import calls, labels
-from stoppable._engine.outgoing.bodies import BlockingBody, is_stream
-from stoppable._engine.plain import patches
+from stoppable._engine.instrumentation import patches
+from stoppable._engine.outgoing import calls
+from stoppable._engine.outgoing.calls import BlockingBody, is_stream
 
 _CALL, _SENT = "_stoppable_call", "_stoppable_sent"
 """Attributes of a connection: the request that is under way, and the body that is about to be sent."""
@@ -44,7 +44,7 @@ def _session_send_of(original: Callable[..., Any]) -> Callable[..., Any]:
         response = original(self, request, **options)
         if options.get("stream"):
             body = getattr(getattr(response.raw, "_original_response", None), "fp", None)
-            if isinstance(body, _Body):
+            if isinstance(body, _BodyFile):
                 body.end_between_chunks()
         return response
 
@@ -103,7 +103,7 @@ def _getresponse_of(original: Callable[..., Any]) -> Callable[..., Any]:
             call.leave()
         else:
             is_plain = not is_stream(response.getheader("content-type"))
-            response.fp = _Body(response.fp, self, connection, call, is_plain=is_plain)
+            response.fp = _BodyFile(response.fp, self, connection, call, is_plain=is_plain)
         return response
 
     return getresponse
@@ -124,7 +124,7 @@ def _leave(connection: Any) -> None:
         call.leave(sys.exception())
 
 
-def _label(connection: Any, method: str, url: str) -> tuple[str, labels.Label]:
+def _label(connection: Any, method: str, url: str) -> tuple[str, calls.Label]:
     host, port, default = connection.host, connection.port, connection.default_port
     if not url.startswith("/"):  # sent to a proxy
         parts = urlsplit(url)
@@ -132,17 +132,19 @@ def _label(connection: Any, method: str, url: str) -> tuple[str, labels.Label]:
     elif getattr(connection, "_tunnel_host", None):
         host, port = connection._tunnel_host, connection._tunnel_port
     place = host if port in (None, default, 443) else f"{host}:{port}"
-    return host, labels.of_request(method, place, url, connection.__dict__.get(_SENT))
+    return host, calls.request_label(method, place, url, connection.__dict__.get(_SENT))
 
 
-class _Body:
+class _BodyFile:
     """The file that an answer is read from; each read is a part of the run."""
 
-    def __init__(self, file: Any, connection: Any, sock: socket.socket, call: calls.Call, *, is_plain: bool) -> None:
+    def __init__(
+        self, file: Any, connection: Any, sock: socket.socket, call: calls.OutgoingCall, *, is_plain: bool
+    ) -> None:
         self._file = file
         self._connection = connection
         self._answer = call.answer
-        source, cut = _Closing(file, connection), lambda: calls.shut_down(sock)
+        source, cut = _ConnectionCloser(file, connection), lambda: calls.shut_down(sock)
         self._body = BlockingBody(source, call, finish=is_plain, cut=cut)
 
     def end_between_chunks(self) -> None:
@@ -184,7 +186,7 @@ class _Body:
         return getattr(self._file, name)
 
 
-class _Closing:
+class _ConnectionCloser:
     """Closes an answer that was not read to its end; its connection cannot be used again."""
 
     def __init__(self, file: Any, connection: Any) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from stoppable._engine.outgoing import calls, labels
-from stoppable._engine.outgoing.bodies import AsyncBody, BlockingBody
-from stoppable._engine.plain import patches
+from stoppable._engine.instrumentation import patches
+from stoppable._engine.outgoing import calls
+from stoppable._engine.outgoing.calls import AsyncBody, BlockingBody
 
 SPARE = "stoppable.spare"
 """An extension of requests that are no boundaries: those of stoppable itself."""
@@ -59,10 +59,10 @@ def _send_of(stream_class: type[Any], original: Callable[..., Any]) -> Callable[
         with calls.blocking(call):
             response = original(self, request, stream=stream, **options)
         if not stream or response.is_closed:
-            _ended(call, response)
+            _finish(call, response)
         else:
-            cut = functools.partial(_cut, response.extensions)
-            response.stream = stream_class(BlockingBody(response.stream, call, cut=cut))
+            finish, cut = _is_answer(response), functools.partial(_cut, response.extensions)
+            response.stream = stream_class(BlockingBody(response.stream, call, finish=finish, cut=cut))
         return response
 
     return send
@@ -82,26 +82,31 @@ def _async_send_of(stream_class: type[Any], original: Callable[..., Any]) -> Cal
             call.leave(error)
             raise
         if not stream or response.is_closed:
-            _ended(call, response)
+            _finish(call, response)
         else:
-            cut = functools.partial(_cut, response.extensions)
-            response.stream = stream_class(AsyncBody(response.stream, call, cut=cut))
+            finish, cut = _is_answer(response), functools.partial(_cut, response.extensions)
+            response.stream = stream_class(AsyncBody(response.stream, call, finish=finish, cut=cut))
         return response
 
     return send
 
 
-def _ended(call: calls.Call, response: Any) -> None:
+def _is_answer(response: Any) -> bool:
+    """Return whether a body is of no use before its end; huggingface_hub reads every answer as a stream."""
+    return str(response.headers.get("content-type")).partition(";")[0].strip() == "application/json"
+
+
+def _finish(call: calls.OutgoingCall, response: Any) -> None:
     if call.answer is not None and hasattr(response, "_content"):
         call.answer.add(response.content)
     call.leave()
 
 
-def _label(request: Any) -> tuple[str, labels.Label]:
+def _label(request: Any) -> tuple[str, calls.Label]:
     url = request.url
     # Only a body that is in memory has `_content`; to read any other would use it up.
     body = getattr(request, "_content", None)
-    return url.host, labels.of_request(request.method, url.netloc.decode(), url.path, body)
+    return url.host, calls.request_label(request.method, url.netloc.decode(), url.path, body)
 
 
 def _cut(extensions: Any) -> bool:

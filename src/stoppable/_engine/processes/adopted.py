@@ -1,27 +1,189 @@
-"""``adopt_process``: makes a process that stoppable did not start, such as a tmux pane, take part in a run."""
+"""Processes that stoppable did not start: how they are followed, and ``adopt_process``.
+
+Groups and sessions are never signalled, because they may contain unrelated processes (G13). A child of a followed
+process is found while its parent lives, or by the cookie that it bears.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import logging
 import os
+import selectors
 import signal
-from collections.abc import Mapping
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from stoppable._core import clock, context
 from stoppable._core.boundary import boundary
-from stoppable._core.gate import lock
-from stoppable._core.ids import new_id
 from stoppable._core.node import RunNode
-from stoppable._core.participants import Participant
+from stoppable._core.participants import Participant, lock
 from stoppable._core.shield import shielded
-from stoppable._core.state import Rung
+from stoppable._core.values import Rung, new_id
 from stoppable._engine import control
 from stoppable._engine.processes import table
-from stoppable._engine.processes.keeper import Force
-from stoppable._engine.processes.watch import Family, watcher
+from stoppable._engine.processes.group import Force
+from stoppable._engine.processes.pipes import Waker
 from stoppable.errors import InvalidArgument
+
+_logger = logging.getLogger("stoppable")
+
+_POLL_SECONDS = 0.05
+
+Look: TypeAlias = Callable[[], float | None]
+"""A function that returns after how many seconds to call it again, or None if not at all."""
+
+
+class Family(table.Members):
+    """Processes that were added by pid, those with the cookie, and everything that they started."""
+
+    __slots__ = ("_added", "_spared_programs", "kills")
+
+    def __init__(self, cookie: str, spared: tuple[str, ...] = ()) -> None:
+        super().__init__(cookie)
+        self._spared_programs = spared  # prefixes of the names of programs that are left alone, unless they were added
+        self._added: set[int] = set()
+        self.kills: int = 0  # how often all processes were searched and killed
+
+    def add(self, pid: int) -> bool:
+        """Add a process; return False if there is none with that pid."""
+        self._added.add(pid)
+        with contextlib.suppress(OSError):
+            self._known[pid] = table.start_time(pid)
+            return True
+        return False
+
+    def find(self) -> list[int]:
+        """Return the live processes; if there is none, ``is_gone`` says whether that is proven."""
+        return self.pids()
+
+    def _is_spared(self, pid: int, stat: table.Stat) -> bool:
+        return bool(self._spared_programs) and pid not in self._added and stat.name.startswith(self._spared_programs)
+
+    def strike(self, signum: signal.Signals) -> tuple[list[int], list[int]]:
+        """Signal all live processes; return the pids of all, and of those that were signalled."""
+        members = self.pids()  # including children that bear no cookie, which the death of a member makes orphans
+        # TERM to the oldest first: a parent must not see the death of its child before it gets the signal itself. KILL
+        # at once to each that is found: it may be about to fork its successor and end.
+        pids, signalled = [], []
+        for pid in members if signum is signal.SIGTERM else self.each():
+            pids.append(pid)
+            if self.signal(pid, signum):
+                signalled.append(pid)
+                if signum is signal.SIGTERM:
+                    self.signal(pid, signal.SIGCONT)  # a suspended process would not handle TERM
+        self.kills += signum is signal.SIGKILL
+        return pids, signalled
+
+
+class Watcher:
+    """A thread that notices the end of processes, and calls functions as often as they ask for."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._waker = Waker()
+        self._new: deque[tuple[int, Callable[[], object]]] = deque()
+        self._calls: deque[Look] = deque()
+        self._due: dict[Look, float] = {}
+
+    def watch(self, pid: int, on_end: Callable[[], object]) -> None:
+        """Call a function on the watcher's thread once a process has ended; at once if there is no such process."""
+        pidfd = table.open_pidfd(pid)
+        if pidfd is None:
+            self.call(functools.partial(_poll, pid, _start_time_of(pid), on_end))
+            return
+        self._new.append((pidfd, on_end))
+        self._wake()
+
+    def call(self, look: Look) -> None:
+        """Call a function soon, and then as often as it asks for; from any thread."""
+        self._calls.append(look)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._waker.open()
+                    thread = threading.Thread(target=self._work, name="stoppable-watch", daemon=True)
+                    thread.start()
+                    self._thread = thread
+        self._waker.wake()
+
+    def _work(self) -> None:
+        selector = selectors.DefaultSelector()
+        self._waker.register_in(selector)
+        while True:
+            while self._new:
+                pidfd, on_end = self._new.popleft()
+                selector.register(pidfd, selectors.EVENT_READ, functools.partial(_notice, selector, pidfd, on_end))
+            for key, _ in selector.select(self._patience()):
+                _call_safely(key.data)
+            self._call_due()
+
+    def _patience(self) -> float | None:
+        if self._new or self._calls:
+            return 0.0
+        return max(0.0, min(self._due.values()) - time.monotonic()) if self._due else None
+
+    def _call_due(self) -> None:
+        now = time.monotonic()
+        due = [look for look, when in self._due.items() if when <= now]
+        while self._calls:
+            due.append(self._calls.popleft())
+        for look in dict.fromkeys(due):
+            self._due.pop(look, None)
+            seconds = _call_safely(look)
+            if seconds is not None:
+                self._due[look] = now + seconds
+
+    def forget(self) -> None:
+        """Start over after a fork, which no thread survives."""
+        self._begin()
+
+
+def _notice(selector: selectors.BaseSelector, pidfd: int, on_end: Callable[[], object]) -> None:
+    selector.unregister(pidfd)
+    os.close(pidfd)
+    on_end()
+
+
+def _call_safely(call: Callable[[], float | None]) -> float | None:
+    try:
+        return call()
+    except Exception:  # the thread must survive any error: it follows the other processes too
+        _logger.exception("handling the end of a process failed")
+        return None
+
+
+def _start_time_of(pid: int) -> bytes | None:
+    try:
+        return table.start_time(pid)
+    except OSError:
+        return None
+
+
+def _poll(pid: int, since: bytes | None, on_end: Callable[[], object]) -> float | None:
+    """Check whether a process has ended, where there is no pidfd."""
+    if since is not None and table.is_running(pid, since):
+        return _POLL_SECONDS
+    on_end()
+    return None
+
+
+watcher = Watcher()
+os.register_at_fork(after_in_child=watcher.forget)
+
 
 _SHORT, _LONG = 0.02, 0.2
 
@@ -59,7 +221,7 @@ def adopt_process(*, pid: int | None = None, pgid: int | None = None, name: str 
     run that ends without a stop leaves it alone; so does a stop after ``release()``. A process that has already ended
     is not an error. Outside a run it does nothing.
     """
-    number = _checked(pid, pgid)
+    number = _validate_target(pid, pgid)
     run = context.current_node()
     if run is None:
         return AdoptedProcess(None)
@@ -68,11 +230,11 @@ def adopt_process(*, pid: int | None = None, pgid: int | None = None, name: str 
     return AdoptedProcess(seat)
 
 
-def _checked(pid: int | None, pgid: int | None) -> int:
-    given = [number for number in (pid, pgid) if number is not None]
-    if len(given) != 1 or isinstance(given[0], bool) or not isinstance(given[0], int) or given[0] < 2:
+def _validate_target(pid: int | None, pgid: int | None) -> int:
+    numbers = [number for number in (pid, pgid) if number is not None]
+    if len(numbers) != 1 or isinstance(numbers[0], bool) or not isinstance(numbers[0], int) or numbers[0] < 2:
         raise InvalidArgument(f"pid is {pid!r}, pgid is {pgid!r}: give one of them, a whole number from 2 up")
-    number = given[0]
+    number = numbers[0]
     if number == (os.getpgrp() if pid is None else os.getpid()) or (pid is not None and number in table.ancestors()):
         raise InvalidArgument(f"{number} is this process, its group or one that started it: a stop would end this one")
     return number
@@ -89,7 +251,8 @@ class _Adopted(Participant):
         "_is_cut",
         "_is_leaving",
         "_is_over",
-        "_is_told",
+        "_is_term_sent",
+        "_kills",
         "_name",
         "_pause",
         "_run",
@@ -104,9 +267,10 @@ class _Adopted(Participant):
         self._group = number if is_group else None
         self._watched: set[int] = set()
         self._force = Force.NONE
-        self._is_told = False  # TERM was sent; only once, because a second one would interrupt clean-up
+        self._is_term_sent = False  # TERM was sent; only once, because a second one would interrupt clean-up
         self._is_cut = False
         self._is_over = self._is_leaving = False
+        self._kills = 0  # the searches with KILL whose result was acted on
         self._pause = 0.0
         self._shields: list[shielded] = []
         self._boundary = boundary("spawn", name)
@@ -164,7 +328,7 @@ class _Adopted(Participant):
 
     def has_looked(self) -> bool:
         """Return whether its processes were searched again after the search that killed them."""
-        return self._force is not Force.KILL or self._family.kills > 1
+        return self._force is not Force.KILL or self._kills > 1
 
     def describe(self) -> str:
         """Name the process."""
@@ -182,10 +346,11 @@ class _Adopted(Participant):
         """Send pending signals, and check whether any process is left."""
         if self._is_over:
             return None
-        left = self._strike()
+        left = self._signal_all()
         if not left and self._family.is_gone:
             self.over()
             return None
+        self._kills = self._family.kills
         for pid in set(left) - self._watched:
             self._watched.add(pid)
             watcher.watch(pid, lambda: watcher.call(self._look))
@@ -195,16 +360,16 @@ class _Adopted(Participant):
         self._pause = min(self._pause * 2 + 0.001, longest)
         return self._pause
 
-    def _strike(self) -> list[int]:
+    def _signal_all(self) -> list[int]:
         left = self._family.find()
         if self._group is not None and left:  # while a process is alive, the id of its group is not reused
             for pid in set(table.in_group(self._group)) - set(left):
                 self._family.add(pid)
             left = self._family.find()
-        if self._force is Force.KILL or (self._force is Force.TERM and not self._is_told):
-            self._is_told = True
-            left, struck = self._family.strike(signal.SIGKILL if self._force is Force.KILL else signal.SIGTERM)
-            self._is_cut = self._is_cut or bool(struck)
+        if self._force is Force.KILL or (self._force is Force.TERM and not self._is_term_sent):
+            self._is_term_sent = True
+            left, signalled = self._family.strike(signal.SIGKILL if self._force is Force.KILL else signal.SIGTERM)
+            self._is_cut = self._is_cut or bool(signalled)
         return left
 
     def _run_ended(self) -> None:

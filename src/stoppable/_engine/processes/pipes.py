@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import selectors
@@ -10,15 +11,48 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
 
-from stoppable._engine.alarms import Bell
-from stoppable._engine.processes.waker import Waker
+from stoppable._engine.control import Bell
 
 _CHUNK = 1 << 16
 _HIGH_WATER = 1 << 18
 _LARGEST_PIPE = 1 << 21  # twice the default maximum of Linux
 
 
-class Sink:
+class Waker:
+    """Wakes one thread from its ``select``, through a pipe."""
+
+    def __init__(self) -> None:
+        # Re-entrant: a signal handler may call ``wake`` while the same thread is in it.
+        self._lock = threading.RLock()
+        self._ends: tuple[int, int] | None = None
+
+    def open(self) -> None:
+        """Open the pipe; earlier calls of ``wake`` do nothing, because the thread checks for work when it begins."""
+        self._ends = os.pipe()
+        for end in self._ends:
+            os.set_blocking(end, False)
+
+    def wake(self) -> None:
+        """Make the current or next ``select`` return."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # the pipe is full: the thread will wake anyway
+            if self._ends is not None:
+                os.write(self._ends[1], b"\0")
+
+    def register_in(self, selector: selectors.BaseSelector) -> None:
+        """Register the pipe in the selector of the thread."""
+        assert self._ends is not None, "opened before"
+        handle = self._ends[0]
+        selector.register(handle, selectors.EVENT_READ, lambda: os.read(handle, _CHUNK))
+
+    def close(self) -> None:
+        """Close the pipe, under the lock: ``wake`` must not write to another file that reuses the descriptor."""
+        with self._lock:
+            ends, self._ends = self._ends or (), None
+            for end in ends:
+                os.close(end)
+
+
+class OutputSink:
     """Receives the output of a process, on the thread that serves the pipes."""
 
     def wants_more(self, *, draining: bool = False) -> bool:  # noqa: ARG002 - for sinks that can fill up
@@ -33,7 +67,7 @@ class Sink:
         """Record the end of the output."""
 
 
-class Capture(Sink):
+class Capture(OutputSink):
     """Keeps the first ``limit`` bytes and drops the rest, so that the process never blocks."""
 
     def __init__(self, limit: int) -> None:
@@ -44,17 +78,17 @@ class Capture(Sink):
 
     def feed(self, data: bytes) -> None:
         """Keep as much as the limit allows."""
-        kept = data[: self._limit - self._size]
-        self.truncated = self.truncated or len(kept) < len(data)
-        self._chunks.append(kept)
-        self._size += len(kept)
+        chunk = data[: self._limit - self._size]
+        self.truncated = self.truncated or len(chunk) < len(data)
+        self._chunks.append(chunk)
+        self._size += len(chunk)
 
     def value(self) -> bytes:
         """Return the bytes kept so far."""
         return b"".join(list(self._chunks))
 
 
-class Incoming(Sink):
+class Incoming(OutputSink):
     """Buffers output until it is read; the process blocks while the buffer is full."""
 
     def __init__(self, resume: Callable[[], None]) -> None:
@@ -62,7 +96,7 @@ class Incoming(Sink):
         self._lock = threading.Lock()
         self._data = b""
         self._at = 0  # where the unread part begins: removing every line would copy the rest each time
-        self._ended = False
+        self._has_ended = False
         self.bell: Bell = Bell()
 
     def wants_more(self, *, draining: bool = False) -> bool:
@@ -78,16 +112,16 @@ class Incoming(Sink):
 
     def end(self) -> None:
         """Record the end of the output, and wake the readers."""
-        self._ended = True
+        self._has_ended = True
         self.bell.ring()
 
     def has_data(self) -> bool:
         """Return whether there is unread data, or the end was reached."""
-        return self._ended or self._at < len(self._data)
+        return self._has_ended or self._at < len(self._data)
 
     def has_line(self) -> bool:
         """Return whether there is a line, or the end was reached; a line that fills the buffer is split there."""
-        return self._ended or not self.wants_more() or self._data.find(b"\n", self._at) >= 0
+        return self._has_ended or not self.wants_more() or self._data.find(b"\n", self._at) >= 0
 
     def take(self, size: int) -> bytes:
         """Return up to ``size`` bytes, or all of them for -1; empty at the end."""
@@ -160,8 +194,8 @@ class Pipes:
     """What the standard streams are connected to: a buffer, or anything that ``subprocess.Popen`` takes."""
 
     stdin: Outgoing | int | IO[Any] | None
-    stdout: Sink | int | IO[Any] | None
-    stderr: Sink | int | IO[Any] | None
+    stdout: OutputSink | int | IO[Any] | None
+    stderr: OutputSink | int | IO[Any] | None
 
 
 class Pump:
@@ -170,7 +204,7 @@ class Pump:
     def __init__(self, waker: Waker) -> None:
         self._selector = selectors.PollSelector()
         waker.register_in(self._selector)
-        self._outputs: dict[IO[Any], Sink] = {}
+        self._outputs: dict[IO[Any], OutputSink] = {}
         self._inputs: dict[IO[Any], Outgoing] = {}
         self.draining = False  # the process has ended or was killed, and the rest of its output is read
 
@@ -182,7 +216,7 @@ class Pump:
         """Stop watching a descriptor."""
         self._selector.unregister(handle)
 
-    def read_from(self, file: IO[Any], sink: Sink) -> None:
+    def read_from(self, file: IO[Any], sink: OutputSink) -> None:
         """Serve a pipe that the process writes to."""
         self._outputs[file] = sink
 
@@ -192,7 +226,7 @@ class Pump:
         self._inputs[file] = source
 
     @property
-    def drained(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether all output of the process was read."""
         return not self._outputs
 

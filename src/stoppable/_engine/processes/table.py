@@ -1,11 +1,16 @@
-"""Finds the processes of a group among all processes of the machine, and signals no others (G13).
+"""The processes of this machine: those of a group, which alone are signalled (G13), and those of dead workers.
 
-A process belongs to a group if it is in the session of the group's leader, if its parent does, or if it bears the
-group's id: in its environment, which survives ``setsid`` and the death of its parent, or, for a fork that executes no
-other program and so still shows the environment of its parent, in the name of a memory mapping (see ``mark_fork``). A
-process that left the session, lost its parent and cleared its environment is not found (N6). What a stranger starts
-for a member, such as a daemon that ran before, is a stranger too. Without ``/proc`` no process is found, and only the
-process group as a whole can be signalled.
+**How ``/proc`` is read.** Python's own functions release the interpreter at each system call. Where other threads
+compute, a thread gets it back only after 5 ms or more each time, and a search through a hundred processes, with
+hundreds of calls, would take seconds. The files that a search reads of every process are therefore read without a
+release; these reads never block.
+
+**What belongs to a group.** A process does if it is in the session of the group's leader, if its parent does, or if it
+bears the group's id: in its environment, which survives ``setsid`` and the death of its parent, or, for a fork that
+executes no other program and so still shows the environment of its parent, in the name of a memory mapping (see
+``mark_fork``). A process that left the session, lost its parent and cleared its environment is not found (N6). What a
+stranger starts for a member, such as a daemon that ran before, is a stranger too. Without ``/proc`` no process is
+found, and only the process group as a whole can be signalled.
 
 **What proves that no process is left.** A search takes a millisecond or two, and processes may fork and end meanwhile,
 so a search that finds none proves nothing by itself. It does if it looked at every process that was listed. The kernel
@@ -19,6 +24,13 @@ That fails if a listed process ended before it was looked at, because it may hav
 the pids started again at 1 meanwhile. Then the search is repeated, and as long as none was complete, the group counts
 as alive. The repetition looks only at processes that are new, so it is fast, and rarely misses one. A process that was
 looked at before, or whose parent is a stranger that adopts no orphans, is a stranger whenever it ends.
+
+**Orphans** (N13). A dead worker's ladders no longer run, so what it left behind is killed. Every process of a run has
+an environment variable that identifies the worker that started it. If that worker is gone, the run has ended, and its
+processes are killed, unless they were started in ``detached()``. Every supervisor checks regularly.
+
+Plain processes have only the id of their run, because those that a completed run leaves behind live on. They are killed
+if their run ended because its worker died, which the store knows.
 """
 
 from __future__ import annotations
@@ -29,17 +41,117 @@ import errno
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from stoppable import _secrets
-from stoppable._engine.boot import boot_clock
-from stoppable._engine.processes import proc_files
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_clock() -> float:
+    """Return the seconds since the machine was started."""
+    return time.clock_gettime(_CLOCK)
+
+
+def boot_id() -> str:
+    """Return the system's id of the current boot, or an empty string if it has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+PROC = "/proc"
+_CHUNK = 1 << 16
+_STAT_BYTES = 2048
+_NAME_OFFSET = 19  # of d_name in struct dirent64: after inode, offset, length and type
+
+
+def _load() -> ctypes.PyDLL:
+    libc = ctypes.PyDLL(None, use_errno=True)
+    libc.opendir.argtypes, libc.opendir.restype = [ctypes.c_char_p], ctypes.c_void_p
+    libc.closedir.argtypes = [ctypes.c_void_p]
+    libc.open.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    libc.read.argtypes, libc.read.restype = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t], ctypes.c_ssize_t
+    return libc
+
+
+_libc = _load()
+_read_entry = getattr(_libc, "readdir64", _libc.readdir)
+_read_entry.argtypes, _read_entry.restype = [ctypes.c_void_p], ctypes.c_void_p
+
+
+def list_pids() -> list[int]:
+    """Return the pids of all processes, in the order in which the kernel looks at them: the lowest first."""
+    directory = _libc.opendir(PROC.encode())
+    if not directory:
+        return []
+    pids = []
+    try:
+        while entry := _read_entry(directory):
+            name = ctypes.string_at(entry + _NAME_OFFSET)
+            if name.isdigit():
+                pids.append(int(name))
+    finally:
+        _libc.closedir(directory)
+    return pids
+
+
+def last_pid() -> int:
+    """Return the newest pid that the kernel gave; it grows with every process, until the numbers start again."""
+    try:
+        return int(_short(f"{PROC}/loadavg").rpartition(b" ")[2])
+    except OSError:
+        return 0
+
+
+def _read_stat(pid: int) -> bytes:
+    """Return the line with the state of a process; raise OSError if it is gone."""
+    return _short(f"{PROC}/{pid}/stat")
+
+
+def _short(path: str) -> bytes:
+    handle = _libc.open(path.encode(), os.O_RDONLY | os.O_CLOEXEC)
+    if handle < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    try:
+        buffer = ctypes.create_string_buffer(_STAT_BYTES)
+        size = _libc.read(handle, buffer, _STAT_BYTES)
+        if size < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), path)
+        return ctypes.string_at(buffer, size)
+    finally:
+        _libc.close(handle)
+
+
+def environ(pid: int) -> bytes:
+    """Return the environment that a process was started with; this may block, and releases the interpreter twice."""
+    handle = os.open(f"{PROC}/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = [os.read(handle, _CHUNK)]
+        while len(pieces[-1]) == _CHUNK:  # only the end is shorter
+            pieces.append(os.read(handle, _CHUNK))
+    finally:
+        _libc.close(handle)
+    return b"".join(pieces)
+
+
+def _read_maps(pid: int) -> bytes:
+    """Return the memory mappings of a process; this may block, and releases the interpreter."""
+    with open(f"{PROC}/{pid}/maps", "rb") as file:  # noqa: PTH123 - a Path is slower
+        return file.read()
+
 
 RUN = "STOPPABLE_RUN"
 """The environment variable with the id of the run that started a process."""
 WORKER = "STOPPABLE_WORKER"
-"""The environment variable that identifies the worker that started a process (see orphans)."""
+"""The environment variable that identifies the worker that started a process (see above)."""
 GROUPS = "STOPPABLE_GROUPS"
 """The environment variable with the ids of the groups of a process (its cookies), the outermost group first."""
 
@@ -52,22 +164,22 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def environment(
-    given: Mapping[str, str] | None, run_id: str | None, group_id: str, worker: str | None
+    base: Mapping[str, str] | None, run_id: str | None, group_id: str, worker: str | None
 ) -> dict[str, str]:
     """Return the environment of a new process: the given one, or this process's without secrets, plus the cookies."""
-    added = {RUN: run_id} if run_id is not None else {}
+    cookies = {RUN: run_id} if run_id is not None else {}
     if run_id is not None and worker is not None:
-        added[WORKER] = worker
+        cookies[WORKER] = worker
     outer = os.environ.get(GROUPS)
-    added[GROUPS] = f"{outer}:{group_id}" if outer else group_id
-    if given is None:
-        given = _secrets.inheritable()
-    return {**given, **added}
+    cookies[GROUPS] = f"{outer}:{group_id}" if outer else group_id
+    if base is None:
+        base = _secrets.inheritable()
+    return {**base, **cookies}
 
 
 def is_readable() -> bool:
     """Return whether this system shows its processes in ``/proc``."""
-    return os.access(f"{proc_files.PROC}/self/environ", os.R_OK)
+    return os.access(f"{PROC}/self/environ", os.R_OK)
 
 
 class Stat(NamedTuple):
@@ -95,7 +207,7 @@ _FORKED_NO_EXEC, _KERNEL_THREAD = 0x40, 0x200000
 
 def look_at(pid: int) -> Stat:
     """Return what the kernel tells about a process; raise OSError if it is gone."""
-    head, _, tail = proc_files.stat(pid).rpartition(b")")
+    head, _, tail = _read_stat(pid).rpartition(b")")
     fields = tail.split()
     if len(fields) < _ENV + 2:
         raise ProcessLookupError(errno.ESRCH, f"process {pid} is gone")
@@ -116,13 +228,13 @@ def look_at(pid: int) -> Stat:
 
 def snapshot() -> dict[int, Stat]:
     """Return all live processes, by pid."""
-    found = {}
-    for pid in proc_files.listed():
+    processes = {}
+    for pid in list_pids():
         with contextlib.suppress(OSError):  # it is gone
             stat = look_at(pid)
             if not stat.is_dead:
-                found[pid] = stat
-    return found
+                processes[pid] = stat
+    return processes
 
 
 def children() -> list[int]:
@@ -132,10 +244,10 @@ def children() -> list[int]:
 
 def ancestors() -> list[int]:
     """Return the ancestors of this process, the nearest first."""
-    alive, found = snapshot(), [os.getppid()]
-    while found[-1] in alive and alive[found[-1]].parent > 0:
-        found.append(alive[found[-1]].parent)
-    return found
+    alive, lineage = snapshot(), [os.getppid()]
+    while lineage[-1] in alive and alive[lineage[-1]].parent > 0:
+        lineage.append(alive[lineage[-1]].parent)
+    return lineage
 
 
 def in_group(pgid: int) -> list[int]:
@@ -143,7 +255,7 @@ def in_group(pgid: int) -> list[int]:
     return [pid for pid, stat in snapshot().items() if stat.group == pgid]
 
 
-def started(pid: int) -> bytes:
+def start_time(pid: int) -> bytes:
     """Return the start time of a process; raise OSError if it is gone."""
     return look_at(pid).started
 
@@ -155,11 +267,6 @@ def is_running(pid: int, since: bytes) -> bool:
     except OSError:
         return False
     return stat.started == since and not stat.is_dead
-
-
-def environ(pid: int) -> bytes:
-    """Return the environment that a process was started with."""
-    return proc_files.environ(pid)
 
 
 def name(pid: int) -> str:
@@ -220,7 +327,7 @@ def _read_groups(pid: int, stat: Stat) -> frozenset[bytes] | None:
     earlier = _groups_of.get(pid)
     if earlier is not None and earlier[0] == stat.started:
         return earlier[1]
-    found: set[bytes] = set()
+    ids: set[bytes] = set()
     try:
         content = environ(pid)
         if not content and (stat.env[0] != stat.env[1] or stat.env[0] == b"0"):
@@ -228,14 +335,14 @@ def _read_groups(pid: int, stat: Stat) -> frozenset[bytes] | None:
         for entry in content.split(b"\0"):
             variable, _, value = entry.partition(b"=")
             if variable == _GROUPS:
-                found.update(value.split(b":"))
+                ids.update(value.split(b":"))
         if stat.is_fork and _marks_forks:
-            found.update(_MARKED.findall(proc_files.maps(pid)))
+            ids.update(_MARKED.findall(_read_maps(pid)))
     except PermissionError:
         pass  # it belongs to another user
     except OSError:
         return None  # it is gone
-    groups = frozenset(found)
+    groups = frozenset(ids)
     if not (stat.is_fork and stat.parent == os.getpid()):  # one that this process is starting gets its marks soon
         _groups_of[pid] = stat.started, groups
     return groups
@@ -249,12 +356,12 @@ def _adopters(processes: dict[int, Stat]) -> set[int]:
 
     An ancestor of this process may adopt an orphan of a member. The children of any other stranger are strangers.
     """
-    found, above = {1}, os.getpid()
-    while above not in found:
-        found.add(above)
+    adopters, above = {1}, os.getpid()
+    while above not in adopters:
+        adopters.add(above)
         if above in processes:
             above = processes[above].parent
-    return found
+    return adopters
 
 
 class Members:
@@ -293,10 +400,10 @@ class Members:
     def _search(self, strangers: dict[int, Stat]) -> Iterator[int]:
         """Look at all processes except those that an earlier round has ruled out, and add those that this one does."""
         self.is_gone, self.parents = False, {}
-        is_complete, newest = True, proc_files.last_pid()
+        is_complete, newest = True, last_pid()
         looked_at: dict[int, Stat] = {}
         unknown: dict[int, Stat] = {}
-        pids = proc_files.listed()
+        pids = list_pids()
         for pid in sorted(set(pids) - strangers.keys(), key=lambda pid: (newest - pid) % _PIDS):  # the newest first
             try:
                 looked_at[pid] = look_at(pid)
@@ -314,10 +421,10 @@ class Members:
         for pid in self._descendants(strangers, unknown):
             is_complete = False
             yield pid
-        for gone in (_groups_of, self._dead):
-            for pid in gone.keys() - pids:
-                gone.pop(pid, None)
-        self.is_gone = is_complete and not unknown and proc_files.last_pid() >= newest
+        for memory in (_groups_of, self._dead):
+            for pid in memory.keys() - pids:
+                memory.pop(pid, None)
+        self.is_gone = is_complete and not unknown and last_pid() >= newest
 
     def _descendants(self, *candidates: dict[int, Stat]) -> Iterator[int]:
         """Yield the children of members that bear no id: a fork, ``env -i``."""
@@ -380,3 +487,72 @@ class Members:
         except OSError:
             return False  # it has ended, or signalling it is not permitted: then it stays alive, and its run is lost
         return is_member
+
+
+@cache
+def _place() -> str:
+    """Identify this boot and pid namespace: a pid is meaningless in another one."""
+    return f"{boot_id()}/{Path('/proc/self/ns/pid').readlink()}"
+
+
+def cookie() -> str | None:
+    """Return a value that identifies this process in the environment of those it starts; None without ``/proc``."""
+    with contextlib.suppress(OSError):
+        return f"{_place()}/{os.getpid()}/{start_time(os.getpid()).decode()}"
+    return None
+
+
+def end_orphans() -> list[int]:
+    """Kill the processes of runs whose worker is gone, and return their pids; those of another user are left alone."""
+    return _end_all(_is_orphan)
+
+
+def end_processes_of(runs: Collection[str]) -> list[int]:
+    """Kill the processes, including plain ones, of runs whose worker died, and return their pids."""
+    own = {os.getpid(), *ancestors()}  # this program may have been started by such a run
+    return _end_all(lambda pid: pid not in own and _cookie_of(pid, RUN) in runs)
+
+
+def _end_all(is_one: Callable[[int], bool]) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [pid for pid in list_pids() if pid != os.getpid() and _end(pid, is_one)]
+    return []
+
+
+def _end(pid: int, is_one: Callable[[int], bool]) -> bool:
+    try:
+        if not is_one(pid):
+            return False
+        handle = open_pidfd(pid)
+        if handle is None:
+            os.kill(pid, signal.SIGKILL)
+            return True
+        try:
+            # Check again with the pidfd open: if the pid is reused after that, the new process does not get the signal.
+            if is_one(pid):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                return True
+        finally:
+            os.close(handle)
+    except OSError:
+        pass  # it has ended, or belongs to another user
+    return False
+
+
+def _is_orphan(pid: int) -> bool:
+    # The innermost worker: a stoppable program that was started by a run overwrites the variable for its children.
+    starter = _cookie_of(pid, WORKER)
+    if starter is None:
+        return False
+    place, worker, since = starter.rsplit("/", 2) if starter.count("/") > 1 else ("", "", "")
+    if place != _place() or not worker.isdecimal():
+        return False
+    return not is_running(int(worker), since.encode())
+
+
+def _cookie_of(pid: int, name: str) -> str | None:
+    prefix = name.encode() + b"="
+    entries = environ(pid).split(b"\0")
+    return next(
+        (entry.partition(b"=")[2].decode(errors="replace") for entry in entries if entry.startswith(prefix)), None
+    )

@@ -25,7 +25,7 @@ from google.protobuf.json_format import MessageToDict
 
 from stoppable import Fate, RemoteNode, RemoteStop, Status
 from stoppable.adapters.a2a.executor import POLICY
-from stoppable.adapters.a2a.states import CANCELED, INTERRUPTED, METADATA, TERMINAL
+from stoppable.adapters.a2a.task_states import CANCELED, INTERRUPTED, METADATA, TERMINAL
 from stoppable.adapters.conversation import CALL_SECONDS, Conversation, follow
 
 C = TypeVar("C", bound=Client)
@@ -57,17 +57,19 @@ def client(given: C, *, name: str = "a2a", url: str | None = None) -> C:
 
     ``name`` is what receipts and the web UI call it; ``url`` is noted with the id of the task.
     """
-    return follow(given, lambda events, request, _: _Conversation(given, events, name, url, request.message.task_id))
+    return follow(
+        given, lambda events, request, _: _TaskConversation(given, events, name, url, request.message.task_id)
+    )
 
 
-class _Conversation(Conversation):
+class _TaskConversation(Conversation):
     """One message in protocol 1.0, or 0.3 as the SDK translates it."""
 
     def __init__(
-        self, given: Client, events: AsyncIterator[StreamResponse], name: str, url: str | None, task_id: str
+        self, inner: Client, events: AsyncIterator[StreamResponse], name: str, url: str | None, task_id: str
     ) -> None:
         super().__init__(events, name, url=url, policy=POLICY)
-        self._client = given
+        self._client = inner
         self.task_id = task_id
 
     def _note(self, node: RemoteNode, event: StreamResponse) -> None:
@@ -76,9 +78,9 @@ class _Conversation(Conversation):
             if one.HasField("status"):
                 self._end(node, one)
 
-    def _end(self, node: RemoteNode, told: Any) -> Fate | None:
+    def _end(self, node: RemoteNode, answer: Any) -> Fate | None:
         """Note the state of the task, and return what it means if it is an end."""
-        state = told.status.state
+        state = answer.status.state
         if state in INTERRUPTED:
             self.park(node)  # it waits for another message, or goes on by itself
         else:
@@ -86,7 +88,7 @@ class _Conversation(Conversation):
         if state not in TERMINAL:
             return None
         self.has_completed = state == TaskState.TASK_STATE_COMPLETED
-        if _is_lost(told) and node.run.token.stopped:
+        if _is_lost(answer) and node.run.token.stopped:
             node.give_up()  # nothing more will be known about it
             return None
         fate = Fate.CANCELLED if state == CANCELED else Fate.FINISHED
@@ -132,7 +134,7 @@ def _is_refused(error: BaseException | None) -> bool:
     return status in range(400, 500) and status not in _MAY_BE_REPEATED
 
 
-def _is_lost(told: Any) -> bool:
+def _is_lost(answer: Any) -> bool:
     """Return whether the other agent says that parts of the task may still be running."""
-    facts = MessageToDict(told.metadata).get(METADATA) if told.HasField("metadata") else None
+    facts = MessageToDict(answer.metadata).get(METADATA) if answer.HasField("metadata") else None
     return isinstance(facts, dict) and facts.get("status") == Status.LOST

@@ -14,7 +14,7 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
-from a2a.types import Task
+from a2a.types import Part, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 
 from stoppable import (
     EventType,
@@ -28,8 +28,7 @@ from stoppable import (
     StoppableError,
     instrument,
 )
-from stoppable.adapters.a2a.fence import Absorbing, Fence
-from stoppable.adapters.a2a.states import (
+from stoppable.adapters.a2a.task_states import (
     CANCELED,
     FACTS,
     REJECTED,
@@ -37,12 +36,13 @@ from stoppable.adapters.a2a.states import (
     SUBMITTED,
     TERMINAL,
     Address,
-    Asked,
+    CancelOptions,
+    is_reply,
     key_of,
     mark_begun,
     short,
     state_of,
-    told,
+    stop_facts,
 )
 from stoppable.records import TreeEvent
 from stoppable.supervisor import BulkStop, Listener, StartOptions, Supervisor
@@ -50,7 +50,65 @@ from stoppable.supervisor import BulkStop, Listener, StartOptions, Supervisor
 POLICY = Policy(grace=2.0, interrupt=0.25, cancel=1.0, kill=0.5, blind_grace=0.0)
 """Four seconds in total, so that a client with a timeout of five sees the end; a blind run is cancelled at once."""
 
+_SOURCE = "a2a"
 _HOOK_SECONDS = 0.5
+
+
+class EndHoldingQueue(EventQueue):
+    """Passes events on, but holds a terminal one until the run has its status, so that both agree.
+
+    Everything after a terminal event, or after the run, is dropped.
+    """
+
+    def __init__(self, queue: EventQueue, task_id: str, context_id: str, *, has_task: bool) -> None:
+        self._queue, self._task_id, self._context_id = queue, task_id, context_id
+        self._has_task = has_task
+        self._is_shut = False
+        self.has_replied: bool = False
+        """Whether it answered with a message. That is not a task and cannot be canceled."""
+        self.held_end: Task | TaskStatusUpdateEvent | None = None
+
+    async def enqueue_event(self, event: Any) -> None:
+        """Pass an event on, hold it, or drop it."""
+        if self._is_shut or self.held_end is not None:
+            return
+        if isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state in TERMINAL:
+            self.held_end = event
+            return
+        self._has_task |= isinstance(event, Task)
+        self.has_replied |= is_reply(event)
+        await self._queue.enqueue_event(event)
+
+    def shut(self) -> None:
+        """Drop everything from now on: the run is over."""
+        self._is_shut = True
+
+    async def release(self) -> bool:
+        """Publish the terminal event that was held, and return whether there was one."""
+        if self.held_end is None:
+            return False
+        await self._queue.enqueue_event(self.held_end)
+        return True
+
+    async def end(self, state: TaskState, metadata: dict[str, Any], message: str | None = None) -> None:
+        """Publish the end of the task; uses the executor's own event if that has the same state."""
+        if not self._has_task:  # the SDK takes no status before the task
+            status = TaskStatus(state=SUBMITTED)
+            await self._queue.enqueue_event(Task(id=self._task_id, context_id=self._context_id, status=status))
+        updater = TaskUpdater(self._queue, self._task_id, self._context_id)
+        text_message = updater.new_agent_message([Part(text=message)]) if message else self._held_message(state)
+        await updater.update_status(state, message=text_message, metadata=metadata)
+
+    def _held_message(self, state: TaskState) -> Any:
+        end = self.held_end
+        return end.status.message if end and end.status.state == state and end.status.HasField("message") else None
+
+
+class DiscardingQueue(EventQueue):
+    """Drops every event: what an executor's ``cancel()`` publishes may not be true for its run."""
+
+    async def enqueue_event(self, event: Any) -> None:
+        """Drop it."""
 
 
 @dataclass(slots=True)
@@ -84,15 +142,20 @@ class RunExecutor(AgentExecutor):
     # What is done for one message
 
     @abstractmethod
-    async def _start(self, context: RequestContext, fence: Fence, options: StartOptions) -> RunHandle[Any]:
+    async def _start(self, context: RequestContext, queue: EndHoldingQueue, options: StartOptions) -> RunHandle[Any]:
         """Start the run of a message; a StoppableError means that the task is rejected."""
 
-    async def _awaited(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:  # noqa: ARG002
+    async def _wait_for_outcome(
+        self,
+        handle: RunHandle[Any],
+        context: RequestContext,  # noqa: ARG002 - for those who override it
+        queue: EndHoldingQueue,  # noqa: ARG002 - like the context
+    ) -> Outcome[Any]:
         """Wait for the end of a run."""
         return await handle.outcome()
 
     @abstractmethod
-    async def _publish_own_end(self, outcome: Outcome[Any], fence: Fence) -> bool:
+    async def _publish_own_end(self, outcome: Outcome[Any], queue: EndHoldingQueue) -> bool:
         """Publish the end of a run that no stop ended, and return whether the task has ended with it."""
 
     async def _call_cancel(self, context: RequestContext) -> None:
@@ -110,14 +173,14 @@ class RunExecutor(AgentExecutor):
         if await self._has_ended(context):
             return
         mark_begun(context.call_context)
-        fence = Fence(event_queue, task_id, context_id, has_task=context.current_task is not None)
+        queue = EndHoldingQueue(event_queue, task_id, context_id, has_task=context.current_task is not None)
         address = Address.of(context.call_context, task_id)
         self._executing[address] = self._executing.get(address, 0) + 1
         is_ended = False
         try:
-            is_ended = await self._run(context, fence)
+            is_ended = await self._run(context, queue)
         finally:
-            fence.shut()
+            queue.shut()
             if not is_ended:  # otherwise the store reports it, once it has the end
                 self.forget(address)
 
@@ -161,17 +224,17 @@ class RunExecutor(AgentExecutor):
         if left:
             self._executing[address] = left
 
-    async def stop(self, address: Address, asked: Asked, *, wait: float | None) -> BulkStop:
+    async def stop(self, address: Address, options: CancelOptions, *, wait: float | None) -> BulkStop:
         """Stop the runs of a task, wherever they are executed; one that has not begun is born stopped."""
         return await self.supervisor.stop(
             key=key_of(self.name, address),
-            mode=asked.mode,
-            reason=asked.reason,
+            mode=options.mode,
+            reason=Reason.of(options.reason, source=_SOURCE),
             actor=address.owner,
-            grace=asked.grace,
+            grace=options.grace,
             owner=address.owner,
             wait=wait,
-            if_unknown_hold=True,
+            if_unknown="wait",
         )
 
     async def seal(self, task: Task, context: ServerCallContext) -> None:
@@ -179,9 +242,9 @@ class RunExecutor(AgentExecutor):
 
     def reader_left(self, address: Address) -> None:
         """Stop a task whose last reader has left."""
-        reason = Reason.of("the client left", kind=ReasonKind.DISCONNECT)
+        reason = Reason.of("the client left", kind=ReasonKind.DISCONNECT, source=_SOURCE)
         key = key_of(self.name, address)
-        self._soon(self.supervisor.stop(key=key, mode=self.mode, reason=reason, if_unknown_hold=False))
+        self._soon(self.supervisor.stop(key=key, mode=self.mode, reason=reason, if_unknown="ignore"))
 
     # One run
 
@@ -198,7 +261,7 @@ class RunExecutor(AgentExecutor):
                 return True
         return False
 
-    async def _run(self, context: RequestContext, fence: Fence) -> bool:
+    async def _run(self, context: RequestContext, queue: EndHoldingQueue) -> bool:
         """Execute a message, and return whether the task has ended with it."""
         task_id, context_id = ids_of(context)
         address = Address.of(context.call_context, task_id)
@@ -210,23 +273,23 @@ class RunExecutor(AgentExecutor):
             policy=self.policy,
         )
         try:
-            handle = await self._start(context, fence, options)
+            handle = await self._start(context, queue, options)
         except StoppableError as error:  # a hold, a shutdown, other arguments than the agent takes
-            await fence.end(REJECTED, {}, str(error))
+            await queue.end(REJECTED, {}, str(error))
             return True
         context.call_context.state[RUN] = handle.id
         try:
-            outcome = await self._awaited(handle, context, fence)
+            outcome = await self._wait_for_outcome(handle, context, queue)
         except asyncio.CancelledError:  # by the SDK: it is closing, or another replica wrote the end
             reason = Reason.of("the A2A server ended the task", kind=ReasonKind.EXTERNAL)
             self._soon(handle.stop(Mode.IMMEDIATE, reason))
             raise
         if outcome.status in {Status.COMPLETED, Status.FAILED}:
-            return await self._publish_own_end(outcome, fence)
-        fence.shut()
-        if not fence.has_replied:
-            await fence.end(state_of(outcome.status), told(handle.id, outcome, await handle.receipt()))
-        return not fence.has_replied
+            return await self._publish_own_end(outcome, queue)
+        queue.shut()
+        if not queue.has_replied:
+            await queue.end(state_of(outcome.status), stop_facts(handle.id, outcome, await handle.receipt()))
+        return not queue.has_replied
 
     def _soon(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
@@ -255,25 +318,27 @@ class StoppableExecutor(RunExecutor):
         self._contexts: dict[str, RequestContext] = {}  # of the local runs that were not stopped
         self._listener: Listener | None = None
 
-    async def _start(self, context: RequestContext, fence: Fence, options: StartOptions) -> RunHandle[Any]:
+    async def _start(self, context: RequestContext, queue: EndHoldingQueue, options: StartOptions) -> RunHandle[Any]:
         self._listen()
-        body = functools.partial(self.inner.execute, context, fence)
+        body = functools.partial(self.inner.execute, context, queue)
         handle: RunHandle[Any] = await self.supervisor.start(body, **options)
         self._contexts[handle.id] = context
         return handle
 
-    async def _awaited(self, handle: RunHandle[Any], context: RequestContext, fence: Fence) -> Outcome[Any]:
+    async def _wait_for_outcome(
+        self, handle: RunHandle[Any], context: RequestContext, queue: EndHoldingQueue
+    ) -> Outcome[Any]:
         try:
-            outcome = await super()._awaited(handle, context, fence)
+            outcome = await super()._wait_for_outcome(handle, context, queue)
             if outcome.status in {Status.STOPPED, Status.LOST}:
-                self._told(handle.id)  # the stop may become known here after the end
+                self._cancel_inner(handle.id)  # the stop may become known here after the end
             return outcome
         finally:
             self._contexts.pop(handle.id, None)
-            fence.shut()
+            queue.shut()
 
-    async def _publish_own_end(self, outcome: Outcome[Any], fence: Fence) -> bool:
-        is_ended = await fence.release()
+    async def _publish_own_end(self, outcome: Outcome[Any], queue: EndHoldingQueue) -> bool:
+        is_ended = await queue.release()
         if outcome.error is not None:
             raise outcome.error
         return is_ended
@@ -287,11 +352,11 @@ class StoppableExecutor(RunExecutor):
 
             def call(event: TreeEvent) -> None:
                 if event.data.get("status") == Status.STOPPING and event.run_id in self._contexts:
-                    loop.call_soon_threadsafe(self._told, event.run_id)
+                    loop.call_soon_threadsafe(self._cancel_inner, event.run_id)
 
             self._listener = self.supervisor.listen(call, types=(EventType.STATUS,))
 
-    def _told(self, run_id: str) -> None:
+    def _cancel_inner(self, run_id: str) -> None:
         context = self._contexts.pop(run_id, None)
         if context is not None:
             self._soon(self._call_cancel(context))
@@ -299,7 +364,7 @@ class StoppableExecutor(RunExecutor):
     async def _call_cancel(self, context: RequestContext) -> None:
         with contextlib.suppress(Exception):  # most raise "not supported"
             async with asyncio.timeout(_HOOK_SECONDS):
-                await self.inner.cancel(context, Absorbing())
+                await self.inner.cancel(context, DiscardingQueue())
 
 
 def ids_of(context: RequestContext) -> tuple[str, str]:

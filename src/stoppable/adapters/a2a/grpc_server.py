@@ -24,7 +24,7 @@ from stoppable.adapters.a2a.handler import StoppableRequestHandler
 CLOSE_SECONDS = 1.0  # for calls whose tasks have ended
 
 
-def bound(host: str, port: int, *, most_bytes: int | None = None) -> tuple[grpc.aio.Server, int]:
+def bind(host: str, port: int, *, most_bytes: int | None = None) -> tuple[grpc.aio.Server, int]:
     """Return a server that has a port, a free one for 0, and the port; call it on the event loop that it will use."""
     options: list[tuple[str, Any]] = [("grpc.so_reuseport", 0)]  # otherwise a second server could share the port
     if most_bytes is not None:
@@ -103,6 +103,6 @@ class _Agents:
         return self._handlers[tenant]
 
 
-def metadata_of(context: grpc.aio.ServicerContext[Any, Any], wanted: str) -> str:
+def metadata_of(context: grpc.aio.ServicerContext[Any, Any], header: str) -> str:
     """Return a header of a call, or an empty text."""
-    return next((str(value) for name, value in context.invocation_metadata() or () if name.lower() == wanted), "")
+    return next((str(value) for name, value in context.invocation_metadata() or () if name.lower() == header), "")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
+from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
@@ -25,9 +27,8 @@ from a2a.types import (
 from a2a.utils.errors import TaskNotFoundError
 
 from stoppable import Filter, InvalidArgument, Status
-from stoppable.adapters.a2a.ahead import read_ahead
 from stoppable.adapters.a2a.executor import RunExecutor
-from stoppable.adapters.a2a.states import (
+from stoppable.adapters.a2a.task_states import (
     CANCELED,
     FACTS,
     FAILED,
@@ -35,16 +36,19 @@ from stoppable.adapters.a2a.states import (
     METADATA,
     TERMINAL,
     Address,
-    Asked,
+    CancelOptions,
+    Ends,
     ended_before,
     has_begun,
     id_of,
+    keep_first_ends,
     key_of,
     not_cancelable,
     owner_of,
-    told_of_parked,
+    parked_stop_facts,
 )
-from stoppable.adapters.a2a.stores import Ends, guarded
+
+_logger = logging.getLogger("stoppable.adapters.a2a")
 
 OnDisconnect = Literal["keep", "stop"]
 
@@ -80,7 +84,10 @@ class StoppableRequestHandler(DefaultRequestHandler):
         self._parked: dict[Address, asyncio.Task[Task | None]] = {}
         self._readers: dict[Address, int] = {}
         super().__init__(
-            agent_executor=agent_executor, task_store=guarded(task_store, self._ends), agent_card=agent_card, **more
+            agent_executor=agent_executor,
+            task_store=keep_first_ends(task_store, self._ends),
+            agent_card=agent_card,
+            **more,
         )
 
     async def close(self) -> None:
@@ -104,28 +111,28 @@ class StoppableRequestHandler(DefaultRequestHandler):
         A task that is still working when the time for a cancel is over is returned as it is.
         """
         metadata = params.metadata if params.HasField("metadata") else None
-        asked = Asked.of(metadata, self._executor.mode, self._executor.policy.grace)
+        options = CancelOptions.of(metadata, self._executor.mode, self._executor.policy.grace)
         with self._executor.canceling(Address.of(context, params.id)) as cancel:
             task = await self._task(params.id, context)
             if task.status.state not in TERMINAL:
-                task = await self._stop(params, context, asked)
+                task = await self._stop(params, context, options)
             cancel.has_ended |= task.status.state in TERMINAL
         if task.status.state in TERMINAL - {CANCELED}:
             raise not_cancelable(task)
         return task
 
-    async def _stop(self, params: CancelTaskRequest, context: ServerCallContext, asked: Asked) -> Task:
-        total = self._executor.policy.total(asked.mode, asked.grace)
+    async def _stop(self, params: CancelTaskRequest, context: ServerCallContext, options: CancelOptions) -> Task:
+        total = self._executor.policy.total(options.mode, options.grace)
         wait = _MOST_SECONDS if math.isinf(total) else min(total + _BUSY_SECONDS + _SETTLE_SECONDS, _MOST_SECONDS)
         address, deadline = Address.of(context, params.id), time.monotonic() + wait
         task, is_first = await self._task(params.id, context), True
         while True:
             left = max(0.0, deadline - time.monotonic())
-            receipts = await self._executor.stop(address, asked, wait=left)
+            receipts = await self._executor.stop(address, options, wait=left)
             if any(not receipt.final for receipt in receipts):
                 return await self._task(params.id, context)
             if is_first or receipts:
-                task, is_first = await self._settled(params.id, context), False
+                task, is_first = await self._wait_until_settled(params.id, context), False
             if task.status.state in TERMINAL:
                 return task
             if not receipts:  # the stop waits for the next run, which is born stopped
@@ -133,15 +140,15 @@ class StoppableRequestHandler(DefaultRequestHandler):
             # The run ended in another way before it noticed the stop, and another replica may have begun the next one.
         if task.status.state not in INTERRUPTED and await self._is_lost(address):
             return await self._write_lost(task, context)
-        return await self._cancel_parked(params, context, asked)
+        return await self._cancel_parked(params, context, options)
 
     async def _task(self, task_id: str, context: ServerCallContext) -> Task:
-        found = await self.task_store.get(task_id, context)
-        if found is None:
+        stored = await self.task_store.get(task_id, context)
+        if stored is None:
             raise TaskNotFoundError
-        return found.task if isinstance(found, StoredTask) else found
+        return stored.task if isinstance(stored, StoredTask) else stored
 
-    async def _settled(self, task_id: str, context: ServerCallContext) -> Task:
+    async def _wait_until_settled(self, task_id: str, context: ServerCallContext) -> Task:
         """Return a task once it has ended or waits for a message; or as it is, if that takes too long."""
         address, started = Address.of(context, task_id), time.monotonic()
         while True:
@@ -153,21 +160,25 @@ class StoppableRequestHandler(DefaultRequestHandler):
                 return task
             await self._ends.wait(address, left)
 
-    async def _cancel_parked(self, params: CancelTaskRequest, context: ServerCallContext, asked: Asked) -> Task:
+    async def _cancel_parked(
+        self, params: CancelTaskRequest, context: ServerCallContext, options: CancelOptions
+    ) -> Task:
         """Cancel a task without a live run with the SDK's own cancel, of which only one may run at a time."""
         address = Address.of(context, params.id)
         flight = self._parked.get(address)
         if flight is None:
-            flight = self._parked[address] = asyncio.create_task(self._canceled(params, context, asked))
+            flight = self._parked[address] = asyncio.create_task(self._cancel_without_run(params, context, options))
             flight.add_done_callback(lambda _: self._parked.pop(address, None))
         await asyncio.wait({flight})  # a caller that leaves does not cancel it
         return flight.result() or await self._task(params.id, context)
 
-    async def _canceled(self, params: CancelTaskRequest, context: ServerCallContext, asked: Asked) -> Task | None:
+    async def _cancel_without_run(
+        self, params: CancelTaskRequest, context: ServerCallContext, options: CancelOptions
+    ) -> Task | None:
         task = await self._task(params.id, context)
         await self._executor.seal(task, context)
         # The executor publishes the facts with the end; if no task of the SDK is left here, that is written without it.
-        facts = context.state[FACTS] = told_of_parked(asked, owner_of(context))
+        facts = context.state[FACTS] = parked_stop_facts(options, owner_of(context))
         task.metadata.update(facts)
         with contextlib.suppress(ConcurrentTaskModificationError):
             await self._save(task, context)
@@ -182,11 +193,11 @@ class StoppableRequestHandler(DefaultRequestHandler):
 
     async def _write_lost(self, task: Task, context: ServerCallContext) -> Task:
         """Store the end of a task whose process is gone."""
-        ended = Task()
-        ended.CopyFrom(task)
-        ended.status.state = FAILED
-        ended.metadata.update({METADATA: {"status": str(Status.LOST)}})
-        await self._save(ended, context)
+        lost_task = Task()
+        lost_task.CopyFrom(task)
+        lost_task.status.state = FAILED
+        lost_task.metadata.update({METADATA: {"status": str(Status.LOST)}})
+        await self._save(lost_task, context)
         return await self._task(task.id, context)
 
     async def _save(self, task: Task, context: ServerCallContext) -> None:
@@ -209,7 +220,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
             raise ended_before(result)
         return result
 
-    async def _refused(
+    async def _refuse_queued(
         self, events: AsyncGenerator[Any, None], task_id: str, context: ServerCallContext
     ) -> AsyncGenerator[Any, None]:
         """Yield events, and raise if the message that they answer was queued behind the run which ended its task."""
@@ -227,7 +238,7 @@ class StoppableRequestHandler(DefaultRequestHandler):
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Any, None]:
         """Handle a message, and yield its events."""
-        answers = self._refused(super().on_message_send_stream(params, context), params.message.task_id, context)
+        answers = self._refuse_queued(super().on_message_send_stream(params, context), params.message.task_id, context)
         async with contextlib.aclosing(self._read(answers, context)) as events:
             async for event in events:
                 yield event
@@ -236,8 +247,8 @@ class StoppableRequestHandler(DefaultRequestHandler):
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Any, None]:
         """Yield the events of a task from now on."""
-        told = self._with_stored_end(super().on_subscribe_to_task(params, context), params.id, context)
-        async with contextlib.aclosing(self._read(told, context)) as events:
+        complete = self._with_stored_end(super().on_subscribe_to_task(params, context), params.id, context)
+        async with contextlib.aclosing(self._read(complete, context)) as events:
             async for event in events:
                 yield event
 
@@ -245,14 +256,14 @@ class StoppableRequestHandler(DefaultRequestHandler):
         self, events: AsyncGenerator[Any, None], task_id: str, context: ServerCallContext
     ) -> AsyncGenerator[Any, None]:
         """Yield events, and finally the end that another replica has stored, which is not published here."""
-        following: asyncio.Task[Any] | None = None
+        next_event: asyncio.Task[Any] | None = None
         is_ended = False
         try:
             while True:
-                following = following or asyncio.create_task(_next(events))
-                await asyncio.wait({following}, timeout=_WATCH_SECONDS)
-                if following.done():
-                    event, following = following.result(), None
+                next_event = next_event or asyncio.create_task(_next(events))
+                await asyncio.wait({next_event}, timeout=_WATCH_SECONDS)
+                if next_event.done():
+                    event, next_event = next_event.result(), None
                     if event is None:
                         return
                     yield event
@@ -263,9 +274,9 @@ class StoppableRequestHandler(DefaultRequestHandler):
                         return
                     is_ended = task.status.state in TERMINAL
         finally:
-            if following is not None:
-                following.cancel()
-                await asyncio.wait({following})
+            if next_event is not None:
+                next_event.cancel()
+                await asyncio.wait({next_event})
             await events.aclose()
 
     async def _read(self, events: AsyncGenerator[Any, None], context: ServerCallContext) -> AsyncGenerator[Any, None]:
@@ -293,3 +304,72 @@ class StoppableRequestHandler(DefaultRequestHandler):
 async def _next(events: AsyncGenerator[Any, None]) -> Any:
     """Return the next event, None after the last; StopAsyncIteration cannot leave a task."""
     return await anext(events, None)
+
+
+_MOST_EVENTS, _MOST_BYTES = 1_024, 4_000_000
+
+
+async def read_ahead(
+    events: AsyncGenerator[Any, None], *, most_events: int = _MOST_EVENTS, most_bytes: int = _MOST_BYTES
+) -> AsyncGenerator[Any, None]:
+    """Yield events; take them from the SDK as they come, even while the reader is not ready for them.
+
+    The SDK keeps a copy of the whole task with each event that waits for a reader, and up to 1,024 of them. Here the
+    events alone are kept. A reader that falls too far behind gets what was kept, then the end of its stream; it may
+    subscribe again.
+    """
+    unread = _UnreadEvents(most_events, most_bytes)
+    filler = asyncio.create_task(unread.fill(events))
+    try:
+        while await unread.has_more():
+            yield unread.take()
+    finally:
+        filler.cancel()
+        await asyncio.wait({filler})
+    if unread.error is not None:
+        raise unread.error
+
+
+class _UnreadEvents:
+    """The events that a reader has not taken yet."""
+
+    def __init__(self, most_events: int, most_bytes: int) -> None:
+        self._most_events, self._most_bytes = most_events, most_bytes
+        self._events: deque[tuple[Any, int]] = deque()
+        self._bytes = 0
+        self._news, self._is_over = asyncio.Event(), False
+        self.error: Exception | None = None
+
+    async def fill(self, events: AsyncGenerator[Any, None]) -> None:
+        try:
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    if not self._add(event):
+                        _logger.warning("a stream ends: its reader is %d events behind", len(self._events))
+                        return
+        except Exception as error:
+            self.error = error
+        finally:
+            self._is_over = True
+            self._news.set()
+
+    def _add(self, event: Any) -> bool:
+        """Keep an event if there is room for it, and return whether there was; a single one may be of any size."""
+        size = event.ByteSize()
+        if self._events and (len(self._events) >= self._most_events or self._bytes + size > self._most_bytes):
+            return False
+        self._events.append((event, size))
+        self._bytes += size
+        self._news.set()
+        return True
+
+    async def has_more(self) -> bool:
+        while not self._events and not self._is_over:
+            self._news.clear()
+            await self._news.wait()
+        return bool(self._events)
+
+    def take(self) -> Any:
+        event, size = self._events.popleft()
+        self._bytes -= size
+        return event

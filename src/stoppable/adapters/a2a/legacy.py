@@ -42,7 +42,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from stoppable import InvalidArgument
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
-from stoppable.adapters.a2a.states import SUBMITTED, TERMINAL, owner_of
+from stoppable.adapters.a2a.task_states import SUBMITTED, TERMINAL, owner_of
 from stoppable.adapters.a2a.wire import INTERNAL, PARAMS, plain, rpc_error
 
 _logger = logging.getLogger("stoppable.adapters.a2a")
@@ -65,7 +65,7 @@ class Legacy:
         self._handler, self._rest, self._build = handler, rest, build
 
     async def __call__(self, request: Request, content: Mapping[str, Any]) -> Response:
-        """Answer a JSON-RPC request with a content that was parsed already."""
+        """Answer a JSON-RPC request with a content that was parse_body already."""
         method, params, request_id = content.get("method"), content.get("params"), content.get("id")
         if not isinstance(method, str) or method not in _STARTS | _SHARED:
             return await self._other(request, method, request_id)
@@ -105,8 +105,8 @@ class Legacy:
             case "tasks/cancel":
                 return _task(await handler.on_cancel_task(self._cancel(params), context))
             case _:
-                found = await handler.on_list_tasks(ListTasksRequest(include_artifacts=True), context)
-                return [_task(task) for task in found.tasks]
+                page = await handler.on_list_tasks(ListTasksRequest(include_artifacts=True), context)
+                return [_task(task) for task in page.tasks]
 
     async def _resubscribe(self, task_id: str, context: ServerCallContext) -> Response:
         task = await self._handler.on_get_task(GetTaskRequest(id=task_id), context)
@@ -136,19 +136,19 @@ class Legacy:
         task_id, session = params.get("id") or _prefix(context) + str(uuid.uuid4()), params.get("sessionId")
         if not isinstance(task_id, str) or len(_outer_id(task_id)) > _ID_LENGTH:
             raise InvalidParamsError(message=f"invalid task id: use a string of up to {_ID_LENGTH} characters")
-        given = params.get("message")
-        parts = given.get("parts") if isinstance(given, Mapping) else None
+        message = params.get("message")
+        parts = message.get("parts") if isinstance(message, Mapping) else None
         if not isinstance(parts, list) or not parts:
             raise InvalidParamsError(message="a message needs parts")
         content = [_part_of(part) for part in parts]
-        known = await self._handler.task_store.get(task_id, context)
-        if known is None:
+        task = await self._handler.task_store.get(task_id, context)
+        if task is None:
             context_id = session if isinstance(session, str) and session else str(uuid.uuid4())
-            known = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED))
-            known.status.timestamp.GetCurrentTime()
-            await self._handler.task_store.save(known, context)
+            task = Task(id=task_id, context_id=context_id, status=TaskStatus(state=SUBMITTED))
+            task.status.timestamp.GetCurrentTime()
+            await self._handler.task_store.save(task, context)
         sent = Message(message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=content)
-        sent.task_id, sent.context_id = task_id, known.context_id
+        sent.task_id, sent.context_id = task_id, task.context_id
         return SendMessageRequest(message=sent)
 
 
@@ -236,13 +236,13 @@ def _task(task: Any) -> dict[str, Any]:
 
 
 def _status(status: TaskStatus) -> dict[str, Any]:
-    told = {
+    fields = {
         "state": TaskState.Name(status.state).removeprefix("TASK_STATE_").lower(),
         "timestamp": status.timestamp.ToJsonString(),
     }
     if status.HasField("message"):
-        told["message"] = {"role": "agent", "parts": _parts(status.message.parts)}
-    return told
+        fields["message"] = {"role": "agent", "parts": _parts(status.message.parts)}
+    return fields
 
 
 def _artifact(artifact: Any) -> dict[str, Any]:

@@ -28,11 +28,10 @@ from starlette.routing import Route
 import stoppable
 from stoppable import Policy
 from stoppable.adapters.a2a import wire
+from stoppable.adapters.a2a.agent_tasks import AgentFunction, RunTasks
 from stoppable.adapters.a2a.executor import POLICY
-from stoppable.adapters.a2a.functions import AgentFunction
 from stoppable.adapters.a2a.handler import StoppableRequestHandler
 from stoppable.adapters.a2a.legacy import Endpoint, Legacy
-from stoppable.adapters.a2a.run_tasks import RunTasks
 from stoppable.server import Host, Principal, Scope
 
 _logger = logging.getLogger("stoppable.adapters.a2a")
@@ -93,7 +92,7 @@ class Exposed:
         from stoppable.adapters.a2a import grpc_server  # noqa: PLC0415 - it needs grpcio
 
         host.knows("")  # raises if the server cannot identify gRPC callers
-        server, self.grpc_port = grpc_server.bound(address, port, most_bytes=host.limits.body_bytes)
+        server, self.grpc_port = grpc_server.bind(address, port, most_bytes=host.limits.body_bytes)
         _logger.info("A2A over gRPC listens on %s, port %d", address, self.grpc_port)
         try:
             async with grpc_server.listening(server, self._handlers, host.knows):
@@ -136,7 +135,7 @@ class _Agent(ServerCallContextBuilder):
         """Raise a 403 if the caller lacks a scope."""
         request.state.a2a_caller = self._host.caller(request, scope)
 
-    async def bounded(self, request: Request) -> Request:
+    async def read_bounded(self, request: Request) -> Request:
         """Return a request whose body has arrived, and is JSON and not too large."""
         body, receive = await self._host.body(request), request.receive
         parts = [{"type": "http.request", "body": body, "more_body": False}]
@@ -171,11 +170,11 @@ class _Agent(ServerCallContextBuilder):
 
     async def old_card(self, request: Request) -> Response:
         """Return the card as 0.1 has it."""
-        described = _description(self._name, self._agent)
-        skill = {"id": self._name, "name": self._name, "description": described, "tags": ["stoppable"]}
+        description = _description(self._name, self._agent)
+        skill = {"id": self._name, "name": self._name, "description": description, "tags": ["stoppable"]}
         card = {
             "name": self._name,
-            "description": described,
+            "description": description,
             "url": self._base(request) + "/",
             "version": stoppable.__version__,
             "capabilities": {"streaming": True, "pushNotifications": False},
@@ -201,10 +200,10 @@ def _add(router: APIRouter, agent: _Agent, prefix: str) -> None:
     ):
         if isinstance(route, Route):  # not those with a tenant in the path
             for method in (route.methods or set()) - {"HEAD"}:
-                _route(router, route.path, method, _over_rest(agent, route.endpoint, _needed(route.path)))
+                _route(router, route.path, method, _over_rest(agent, route.endpoint, _scope_of(route.path)))
 
 
-def _needed(path: str) -> Scope:
+def _scope_of(path: str) -> Scope:
     return Scope.START if path.endswith(_STARTS) else Scope.STOP if path.endswith(_STOPS) else Scope.READ
 
 
@@ -214,8 +213,8 @@ def _over_rpc(agent: _Agent, legacy: Legacy) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         content: Any = None
         try:
-            complete = await agent.bounded(request)
-            content = wire.parsed(await complete.body())
+            complete = await agent.read_bounded(request)
+            content = wire.parse_body(await complete.body())
             method = content.get("method") if isinstance(content, dict) else None
             agent.require(request, _METHODS.get(method, Scope.READ) if isinstance(method, str) else Scope.READ)
         except (HTTPException, A2AError) as refused:
@@ -229,9 +228,9 @@ def _over_rest(agent: _Agent, inner: Endpoint, scope: Scope) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         try:
             agent.require(request, scope)
-            complete = await agent.bounded(request)
+            complete = await agent.read_bounded(request)
             if body := await complete.body():
-                wire.parsed(body)
+                wire.parse_body(body)
             _check_query(request)
         except (HTTPException, A2AError) as refused:
             return wire.rest_problem(refused)
@@ -260,7 +259,7 @@ def _description(name: str, agent: Callable[..., Any]) -> str:
 
 
 def _card(name: str, agent: Callable[..., Any], base: str) -> AgentCard:
-    described = _description(name, agent)
+    description = _description(name, agent)
     modes = ["text/plain", "application/json"]
     interfaces = [
         AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
@@ -272,11 +271,11 @@ def _card(name: str, agent: Callable[..., Any], base: str) -> AgentCard:
     ]
     return AgentCard(
         name=name,
-        description=described,
+        description=description,
         version=stoppable.__version__,
         capabilities=AgentCapabilities(streaming=True),
         default_input_modes=modes,
         default_output_modes=modes,
-        skills=[AgentSkill(id=name, name=name, description=described, tags=["stoppable"])],
+        skills=[AgentSkill(id=name, name=name, description=description, tags=["stoppable"])],
         supported_interfaces=interfaces,
     )

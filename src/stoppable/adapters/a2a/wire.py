@@ -26,7 +26,7 @@ _SERVER_ERROR = 500
 PARSE, REQUEST, PARAMS, INTERNAL = -32700, -32600, -32602, -32603
 
 
-def parsed(body: bytes) -> Any:
+def parse_body(body: bytes) -> Any:
     """Return the JSON of a body, or raise an error of the protocol.
 
     Protocol buffers have no number that is not finite and no text that is not Unicode: the SDK would fail on them.
@@ -107,8 +107,8 @@ def _text(text: str) -> str:
 def rpc_error(request_id: Any, code: int, message: str, *, status: int = 200, data: Any = None) -> JSONResponse:
     """Return an error of JSON-RPC."""
     error = {"code": code, "message": _text(message)} | ({} if data is None else {"data": data})
-    known = request_id if isinstance(request_id, str | int | float) else None
-    return JSONResponse({"jsonrpc": "2.0", "id": plain(known), "error": error}, status)
+    valid_id = request_id if isinstance(request_id, str | int | float) else None
+    return JSONResponse({"jsonrpc": "2.0", "id": plain(valid_id), "error": error}, status)
 
 
 def rpc_problem(request_id: Any, error: HTTPException | A2AError) -> JSONResponse:
@@ -126,8 +126,8 @@ def rpc_problem(request_id: Any, error: HTTPException | A2AError) -> JSONRespons
 def rest_problem(error: HTTPException | A2AError) -> JSONResponse:
     """Return, for REST, why a request was refused before the SDK read it."""
     code, message = (400, str(error)) if isinstance(error, A2AError) else (error.status_code, error.detail)
-    told = {"code": code, "status": status_of(code), "message": _text(message)}
-    return JSONResponse({"error": told}, code, {} if isinstance(error, A2AError) else error.headers)
+    problem = {"code": code, "status": status_of(code), "message": _text(message)}
+    return JSONResponse({"error": problem}, code, {} if isinstance(error, A2AError) else error.headers)
 
 
 def status_of(code: int) -> str:

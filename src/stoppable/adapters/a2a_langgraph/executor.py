@@ -25,16 +25,14 @@ from langgraph.types import Command
 import stoppable
 from stoppable import Policy, RunSummary, Status
 from stoppable.adapters.a2a import POLICY, StoppableExecutor
-from stoppable.adapters.a2a.states import RUN, owner_of
+from stoppable.adapters.a2a.task_states import RUN, owner_of
 from stoppable.adapters.a2a.wire import plain as as_json
 from stoppable.adapters.langgraph import stoppable_graph
 from stoppable.adapters.langgraph.agents import plain
-from stoppable.adapters.langgraph.calls import Call
-from stoppable.adapters.langgraph.graphs import as_part_of
-from stoppable.adapters.langgraph.internal import is_answer
+from stoppable.adapters.langgraph.boundaries import is_answer
+from stoppable.adapters.langgraph.graphs import GraphCall, as_part_of, passing_on_unread
 from stoppable.adapters.langgraph.sealing import awithdraw
-from stoppable.adapters.langgraph.settings import OnStop
-from stoppable.adapters.langgraph.unread import passing_on_unread
+from stoppable.adapters.langgraph.turns import OnStop
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.adapters.a2a_langgraph")
@@ -75,13 +73,13 @@ class Metrics:
 
     def after(self, run: RunSummary) -> Metrics:
         """Return them with one more run."""
-        asked, ended = run.stop_requested_at, run.ended_at
-        took = 0.0 if asked is None or ended is None else max(0.0, ended - asked)
+        requested_at, ended_at = run.stop_requested_at, run.ended_at
+        took = 0.0 if requested_at is None or ended_at is None else max(0.0, ended_at - requested_at)
         return Metrics(
             messages=self.messages + 1,
             stopped=self.stopped + (run.status is Status.STOPPED),
             lost=self.lost + (run.status is Status.LOST),
-            too_late=self.too_late + (asked is not None and run.status in {Status.COMPLETED, Status.FAILED}),
+            too_late=self.too_late + (requested_at is not None and run.status in {Status.COMPLETED, Status.FAILED}),
             stop_seconds=self.stop_seconds + took,
             longest_stop_seconds=max(self.longest_stop_seconds, took),
         )
@@ -110,12 +108,12 @@ class LangGraphAgentExecutor(StoppableExecutor):
         partial_results: bool = True,
         on_stopped: OnStopped | None = None,
     ) -> None:
-        made = stoppable_graph(graph, on_stop=on_stop)
+        runnable_graph = stoppable_graph(graph, on_stop=on_stop)
         if grace is not None:
             policy = dataclasses.replace(policy, grace=grace)
-        inner = _GraphExecutor(made, has_partials=partial_results, seals=on_stop != "leave")
-        super().__init__(inner, supervisor, name=name or made.get_name(), policy=policy, mode=mode)
-        self.graph: Any = made
+        inner = _GraphExecutor(runnable_graph, has_partials=partial_results, seals=on_stop != "leave")
+        super().__init__(inner, supervisor, name=name or runnable_graph.get_name(), policy=policy, mode=mode)
+        self.graph: Any = runnable_graph
         self.metrics: Metrics = Metrics()
         """How the messages have ended so far."""
         self._on_stopped = on_stopped
@@ -149,9 +147,9 @@ class LangGraphAgentExecutor(StoppableExecutor):
         if self._on_stopped is None:
             return
         try:
-            told = self._on_stopped(task_id, run)
-            if inspect.isawaitable(told):
-                await told
+            result = self._on_stopped(task_id, run)
+            if inspect.isawaitable(result):
+                await result
         except Exception:
             _logger.exception("on_stopped of task %s failed", task_id)
 
@@ -171,7 +169,7 @@ class _GraphExecutor(AgentExecutor):
             submitted = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
             await event_queue.enqueue_event(Task(id=task_id, context_id=context_id, status=submitted))
         thread_id = thread_of(context_id, owner_of(context.call_context))
-        turn = _Turn(self._graph, TaskUpdater(event_queue, task_id, context_id), thread_id)
+        turn = _MessageTurn(self._graph, TaskUpdater(event_queue, task_id, context_id), thread_id)
         try:
             await turn.take(context.get_user_input(), _questions_of(current))
         except BaseException:
@@ -191,7 +189,7 @@ class _GraphExecutor(AgentExecutor):
         """Do nothing: the stop of the run reaches the graph."""
 
 
-class _Turn:
+class _MessageTurn:
     """One message, and the answer to it."""
 
     def __init__(self, graph: Any, updater: TaskUpdater, thread_id: str) -> None:
@@ -211,16 +209,16 @@ class _Turn:
         """
         await self._updater.start_work()
         graph_input: Any = {"messages": [HumanMessage(text)]}
-        waiting = {one.id for one in await self._questions()}
-        if answered := waiting & own_questions:
-            graph_input = Command(resume=dict.fromkeys(answered, text))
-        elif waiting:
+        open_ids = {one.id for one in await self._questions()}
+        if answered_ids := open_ids & own_questions:
+            graph_input = Command(resume=dict.fromkeys(answered_ids, text))
+        elif open_ids:
             await awithdraw(self._graph, self._config)
         await self._read(graph_input)
 
     async def _read(self, graph_input: Any) -> None:
         """Publish what the graph streams, in its run: a stop of that is one of this task, and cuts both at once."""
-        call = Call(self._graph, graph_input, self._config)
+        call = GraphCall(self._graph, graph_input, self._config)
 
         async def work() -> None:
             with passing_on_unread(self._unread.append):
@@ -231,7 +229,7 @@ class _Turn:
                         with stoppable.shielded(_PUBLISH_SECONDS):  # all of it, or nothing
                             await self._say(text)
 
-        async with call.opened():
+        async with call.open():
             await call.perform(work)
 
     def _text_of(self, mode: str, item: Any) -> str:
@@ -296,8 +294,8 @@ def _with_messages(state: Any) -> Any:
     """Return a state with its messages as dictionaries; a value that has no such form is left as it is."""
     if not isinstance(state, dict):
         return state
-    found = dict(state)
+    readable = dict(state)
     for name, value in state.items():
         with contextlib.suppress(Exception):  # a message may hold anything
-            found[name] = plain(value)
-    return found
+            readable[name] = plain(value)
+    return readable

@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError as _error:  # one that is there and fails says why itself
     raise ImportError(f"google-adk is not installed: {_pip_install('adk')}", name=_error.name) from _error
 
-from stoppable.adapters.adk.apps import install
 from stoppable.adapters.adk.runners import wrap
+from stoppable.adapters.adk.web_server import install
 
 __all__ = ["install", "wrap"]

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from stoppable.adapters.adk import names
-from stoppable.adapters.adk.apps import install
 from stoppable.adapters.adk.runners import OnDisconnect
+from stoppable.adapters.adk.web_server import install
 from stoppable.stores.urls import url_in_environment
 from stoppable.supervisor import Supervisor
 

@@ -1,4 +1,4 @@
-"""Makes model calls and tool calls of ADK boundaries, and stops agents between two events.
+"""Makes model calls and tool calls of ADK boundaries, and stops agents between two events and on other servers.
 
 The classes of ADK are wrapped once per process. This covers every runner, also one that an ``AgentTool`` makes without
 the plugins of its caller. Outside a turn that stoppable started, each wrapper only calls what it wraps.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -19,29 +20,26 @@ from google.adk.plugins.plugin_manager import PluginManager
 from google.adk.tools.agent_tool import AgentTool
 
 import stoppable
+from stoppable.adapters._upstream import is_wrapped, mark, require
 from stoppable.adapters.adk import names
-from stoppable.adapters.adk.remotes import following
-from stoppable.adapters.adk.tree import as_child
-from stoppable.adapters.adk.turn import UNFINISHED, Turn, Unit, at, here
-
-_WRAPPED = "__stoppable__"
+from stoppable.adapters.adk.turns import AdkSpan, AdkTurn, as_child, current
+from stoppable.adapters.conversation import Conversation, follow
 
 
 def activate() -> None:
     """Wrap the classes of ADK, once."""
-    if lacking := names.missing():
-        raise RuntimeError(f"this version of google-adk is not supported: it lacks {', '.join(lacking)}")
+    require("google-adk", names.missing())
     _wrap(BaseAgent, "run_async", _agent)
     _wrap(BaseAgent, "run_live", _agent)
     _wrap(PluginManager, "run_before_tool_callback", _before_tool)
     for name in ("canonical_model", "canonical_live_model"):
-        if (found := vars(LlmAgent).get(name)) is not None and not hasattr(found.fget, _WRAPPED):
-            setattr(LlmAgent, name, property(_marked(_model_property(found.fget), found.fget)))
+        if (attribute := vars(LlmAgent).get(name)) is not None and not is_wrapped(attribute.fget):
+            setattr(LlmAgent, name, property(mark(_model_property(attribute.fget), attribute.fget)))
     if names.NODE_RUNNER is not None:
         _wrap(names.NODE_RUNNER, "run", _node)
     aborted = vars(ReadonlyContext).get("is_aborted")
-    if aborted is not None and not hasattr(aborted.fget, _WRAPPED):
-        ReadonlyContext.is_aborted = property(_marked(_is_aborted(aborted.fget), aborted.fget))
+    if aborted is not None and not is_wrapped(aborted.fget):
+        ReadonlyContext.is_aborted = property(mark(_is_aborted(aborted.fget), aborted.fget))
 
 
 def _wrap(owner: type, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -50,14 +48,8 @@ def _wrap(owner: type, name: str, wrapper: Callable[[Callable[..., Any]], Callab
     if defining is None:
         return
     real = vars(defining)[name]
-    if inspect.isfunction(real) and not hasattr(real, _WRAPPED):
-        setattr(defining, name, _marked(wrapper(real), real))
-
-
-def _marked(made: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    functools.update_wrapper(made, real)
-    setattr(made, _WRAPPED, True)
-    return made
+    if inspect.isfunction(real) and not is_wrapped(real):
+        setattr(defining, name, mark(wrapper(real), real))
 
 
 # Agents and nodes
@@ -65,51 +57,51 @@ def _marked(made: Callable[..., Any], real: Callable[..., Any]) -> Callable[...,
 
 def _agent(real: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, parent_context: Any) -> AsyncIterator[Any]:
-        unit = here()
-        if unit is None:
+        span = current.get()
+        if span is None:
             return real(self, parent_context)  # type: ignore[no-any-return]
         if names.is_remote(self):
-            _wrap(type(self), names.RESOLVE, following)
+            _wrap(type(self), names.RESOLVE, follow_client)
         for toolset, method in names.makers_of_shared():
             _wrap(toolset, method, _outside_runs)
-        unit.turn.invocation_id = unit.turn.invocation_id or parent_context.invocation_id
-        steps = functools.partial(_steps, unit.turn, self, functools.partial(real, self, parent_context))
-        return as_child(unit, self.name, steps) if _is_below(unit) else steps()
+        span.turn.invocation_id = span.turn.invocation_id or parent_context.invocation_id
+        steps = functools.partial(_steps, span.turn, self, functools.partial(real, self, parent_context))
+        return as_child(span, self.name, steps) if _is_below(span) else steps()
 
     return run
 
 
-async def _steps(turn: Turn, agent: Any, iterate: Callable[[], Any]) -> AsyncIterator[Any]:
+async def _steps(turn: AdkTurn, agent: Any, iterate: Callable[[], Any]) -> AsyncIterator[Any]:
     """Yield the events of an agent; raises a stop between two of them, when the first is in the session."""
-    unit = turn.begin(agent)
+    span = turn.add(turn.span(agent))
     try:
         async with contextlib.aclosing(iterate()) as events:
             while True:
-                await turn.check(unit)
+                await turn.check(span)
                 try:
-                    with at(unit):
+                    with current.use(span):
                         event = await anext(events)
                 except StopAsyncIteration:
                     return
-                with turn.suspended(unit):
+                with turn.suspended(span):
                     yield event
     finally:
-        turn.end(unit)
+        turn.end(span)
 
 
-def _is_below(unit: Unit) -> bool:
+def _is_below(span: AdkSpan) -> bool:
     """Return whether an agent or node that begins here is a sub-agent; the first one of a run is the run itself."""
-    return isinstance(unit.target, names.NODE)
+    return isinstance(span.target, names.NODE)
 
 
 def _node(real: Callable[..., Any]) -> Callable[..., Any]:
     async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        unit, node = here(), self._node
-        if unit is None or isinstance(node, BaseAgent):  # an agent has its own wrapper
+        span, node = current.get(), self._node
+        if span is None or isinstance(node, BaseAgent):  # an agent has its own wrapper
             return await real(self, *args, **kwargs)
-        await unit.turn.check(unit)
-        with unit.turn.inside(node):
-            async with _around(node, is_below=_is_below(unit)):
+        await span.turn.check(span)
+        with span.turn.inside(span.turn.span(node)):
+            async with _around(node, is_below=_is_below(span)):
                 return await real(self, *args, **kwargs)
 
     return run
@@ -153,22 +145,22 @@ def _model_property(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def _generate(real: Callable[..., Any]) -> Callable[..., Any]:
     async def generate_content_async(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        unit = here()
-        if unit is None or unit.target is self:  # a class that calls the method of its base
+        span = current.get()
+        if span is None or span.target is self:  # a class that calls the method of its base
             async with contextlib.aclosing(real(self, *args, **kwargs)) as chunks:
                 async for chunk in chunks:
                     yield chunk
             return
-        turn = unit.turn
-        await turn.check(unit)
-        call = turn.begin(self)
+        turn = span.turn
+        await turn.check(span)
+        call = turn.add(turn.span(self))
         try:
             with contextlib.ExitStack() as flight:
                 flight.enter_context(stoppable.boundary("llm", self.model))
                 async with contextlib.aclosing(real(self, *args, **kwargs)) as chunks:
                     while True:
                         try:
-                            with at(call):
+                            with current.use(call):
                                 chunk = await anext(chunks)
                         except StopAsyncIteration:
                             return
@@ -185,7 +177,7 @@ def _generate(real: Callable[..., Any]) -> Callable[..., Any]:
 def _connect(real: Callable[..., Any]) -> Callable[..., Any]:
     @contextlib.asynccontextmanager
     async def connect(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        with stoppable.boundary("llm", f"{self.model} live") if here() else contextlib.nullcontext():
+        with stoppable.boundary("llm", f"{self.model} live") if current.get() else contextlib.nullcontext():
             async with real(self, *args, **kwargs) as connection:
                 yield connection
 
@@ -198,8 +190,8 @@ def _connect(real: Callable[..., Any]) -> Callable[..., Any]:
 def _before_tool(real: Callable[..., Any]) -> Callable[..., Any]:
     async def run_before_tool_callback(self: Any, *, tool: Any, tool_args: Any, tool_context: Any) -> Any:
         _wrap(type(tool), "run_async", _tool)
-        if (unit := here()) is not None:
-            await unit.turn.check(unit)
+        if (span := current.get()) is not None:
+            await span.turn.check(span)
         return await real(self, tool=tool, tool_args=tool_args, tool_context=tool_context)
 
     return run_before_tool_callback
@@ -207,16 +199,16 @@ def _before_tool(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tool(real: Callable[..., Any]) -> Callable[..., Any]:
     async def run_async(self: Any, *, args: Any, tool_context: Any) -> Any:
-        unit = here()
-        if unit is None or unit.target is self:
+        span = current.get()
+        if span is None or span.target is self:
             return await real(self, args=args, tool_context=tool_context)
-        await unit.turn.check(unit)
-        calls, call_id = unit.turn.calls, tool_context.function_call_id
-        with unit.turn.inside(self):
+        await span.turn.check(span)
+        unsaved, call_id = span.turn.unsaved, tool_context.function_call_id
+        with span.turn.inside(span.turn.span(self)):
             async with _flight(self):
-                calls[call_id] = UNFINISHED
+                unsaved.begin(call_id)
                 result = await real(self, args=args, tool_context=tool_context)
-                calls[call_id] = result
+                unsaved.finish(call_id, result)
                 return result
 
     return run_async
@@ -249,6 +241,44 @@ async def in_thread(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any
 
 def _is_aborted(real: Callable[..., Any]) -> Callable[..., Any]:
     def is_aborted(self: Any) -> bool:
-        return bool(real(self)) or (here() is not None and stoppable.should_stop())
+        return bool(real(self)) or (current.get() is not None and stoppable.should_stop())
 
     return is_aborted
+
+
+_logger = logging.getLogger("stoppable.adapters.adk")
+
+
+def follow_client(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the method that makes the client of a RemoteA2aAgent, so that a stop of a run reaches the client's tasks."""
+
+    async def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
+        resolved_client = await real(self, *args, **kwargs)
+        client = names.client_of(self) if resolved_client is None else resolved_client
+        if client is not None:
+            _client_follower()(client, name=self.name, url=names.address_of(self))
+        return resolved_client
+
+    return resolve
+
+
+@functools.cache
+def _client_follower() -> Callable[..., Any]:
+    """Return the function that makes tasks of the installed a2a-sdk nodes; only apps with such an agent need it."""
+    try:
+        from stoppable.adapters import a2a  # noqa: PLC0415
+    except ImportError:
+        pass
+    else:
+        return a2a.client
+    try:
+        from stoppable.adapters.adk import old_client  # noqa: PLC0415
+    except ImportError:
+        _logger.warning("a stop cannot be passed on to a RemoteA2aAgent: that needs a2a-sdk 0.3, or 1.3 and newer")
+        return _unreachable
+    return old_client.client
+
+
+def _unreachable(client: Any, *, name: str, url: str | None = None) -> Any:
+    """Make tasks nodes whose end is seen, but which cannot be stopped."""
+    return follow(client, lambda events, _, __: Conversation(events, name, url=url))

@@ -5,25 +5,21 @@ Everything private is here, so that one test can say what a new version lacks (`
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 from typing import Any
 
 from google.adk.runners import Runner
 
+from stoppable.adapters._upstream import find
 
-def _found(path: str) -> Any:
-    """Return a name of google-adk, or None in a version that does not have it."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(f"google.adk.{module}"), name, None)
-    except ModuleNotFoundError:
-        return None
+
+def _find(path: str) -> Any:
+    return find(f"google.adk.{path}")
 
 
 def _first(*paths: str) -> Any:
-    return next((found for path in paths if (found := _found(path)) is not None), None)
+    return next((value for path in paths if (value := _find(path)) is not None), None)
 
 
 SYNC_RUNNER: Any = _first("utils._sync_runner:_SYNC_CALLABLE_RUNNER", "tools.function_tool:_SYNC_CALLABLE_RUNNER")
@@ -32,11 +28,11 @@ SYNC_RUNNER: Any = _first("utils._sync_runner:_SYNC_CALLABLE_RUNNER", "tools.fun
 SERVER: Any = _first("cli.api_server:ApiServer", "cli.adk_web_server:AdkWebServer")
 """The class whose ``get_fast_api_app`` and ``get_runner_async`` the servers of ADK go through."""
 
-NODE_RUNNER: Any = _found("workflow._node_runner:NodeRunner")  # 2.x
-FUNCTION_NODE: Any = _found("workflow._function_node:FunctionNode")  # 2.x
+NODE_RUNNER: Any = _find("workflow._node_runner:NodeRunner")  # 2.x
+FUNCTION_NODE: Any = _find("workflow._function_node:FunctionNode")  # 2.x
 
 HAS_ABORT = "abort_signal" in inspect.signature(Runner.run_async).parameters
-WORKFLOW: Any = _found("workflow:Workflow")  # 2.x
+WORKFLOW: Any = _find("workflow:Workflow")  # 2.x
 NODE: Any = _first("workflow:BaseNode", "agents.base_agent:BaseAgent")
 """What can be a part of an agent: from 2.x on, agents are nodes too."""
 
@@ -51,22 +47,22 @@ _SHARED = (
 )
 """The methods that make what a toolset keeps for all runs: module, class, method."""
 
-_public_event: Any = _found("events._internal_metadata:public_event")
-_redact: Any = _found("auth.auth_credential:_redact_credential_secrets")
+_public_event: Any = _find("events._internal_metadata:public_event")
+_redact: Any = _find("auth.auth_credential:_redact_credential_secrets")
 
 
 def wire_event(event: Any) -> dict[str, Any]:
     """Return an event as ADK's own server sends it: camelCase, without nulls and without secrets."""
     if _public_event is not None:
         event = _public_event(event)
-    told: dict[str, Any] = event.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return told if _redact is None else dict(_redact(told))
+    fields: dict[str, Any] = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return fields if _redact is None else dict(_redact(fields))
 
 
 def is_remote(agent: Any) -> bool:
     """Return whether an agent is a RemoteA2aAgent; its module is not imported here, since it needs a2a-sdk."""
-    found = (getattr(sys.modules.get(module), "RemoteA2aAgent", None) for module in _REMOTE_AGENTS)
-    return any(kind is not None and isinstance(agent, kind) for kind in found)
+    kinds = (getattr(sys.modules.get(module), "RemoteA2aAgent", None) for module in _REMOTE_AGENTS)
+    return any(kind is not None and isinstance(agent, kind) for kind in kinds)
 
 
 def makers_of_shared() -> list[tuple[type, str]]:
@@ -99,9 +95,9 @@ def server_of(app: Any) -> Any:
 
 def missing() -> list[str]:
     """Return the names that this adapter needs and the installed google-adk does not have."""
-    needed = {"the runner of sync tools": SYNC_RUNNER, "the class of the server": SERVER}
+    required = {"the runner of sync tools": SYNC_RUNNER, "the class of the server": SERVER}
     if WORKFLOW is not None:
-        needed |= {"the runner of nodes": NODE_RUNNER, "function nodes": FUNCTION_NODE}
+        required |= {"the runner of nodes": NODE_RUNNER, "function nodes": FUNCTION_NODE}
     if HAS_ABORT:
-        needed |= {"public_event": _public_event, "_redact_credential_secrets": _redact}
-    return [what for what, found in needed.items() if found is None]
+        required |= {"public_event": _public_event, "_redact_credential_secrets": _redact}
+    return [what for what, value in required.items() if value is None]

@@ -19,7 +19,7 @@ _NOT_FOUND, _INTERNAL = -32001, -32603
 _HTTP_NOT_FOUND, _HTTP_SERVER_ERROR = 404, 500
 
 
-def client(given: Any, *, name: str, url: str | None = None) -> Any:
+def client(inner: Any, *, name: str, url: str | None = None) -> Any:
     """Make every task that a client starts inside a run a node of that run's tree; changes and returns the client.
 
     A stop is passed on as a cancel once the id of the task is known. A client that streams learns the id at once. A
@@ -27,18 +27,18 @@ def client(given: Any, *, name: str, url: str | None = None) -> Any:
     task is ``unreachable``, and a run that is stopped meanwhile is ``lost``.
     """
     return follow(
-        given, lambda events, request, context: _Conversation(given, events, name, url, request.task_id, context)
+        inner, lambda events, request, context: _OldTaskConversation(inner, events, name, url, request.task_id, context)
     )
 
 
-class _Conversation(Conversation):
+class _OldTaskConversation(Conversation):
     """One message in protocol 0.3."""
 
     def __init__(
-        self, given: Any, events: AsyncIterator[Any], name: str, url: str | None, task_id: str | None, context: Any
+        self, inner: Any, events: AsyncIterator[Any], name: str, url: str | None, task_id: str | None, context: Any
     ) -> None:
         super().__init__(events, name, url=url)
-        self._client, self._context = given, context
+        self._client, self._context = inner, context
         self.task_id = task_id or ""
 
     def _note(self, node: RemoteNode, event: Any) -> None:

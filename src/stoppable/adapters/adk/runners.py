@@ -16,11 +16,10 @@ from starlette.websockets import WebSocketDisconnect
 import stoppable
 from stoppable.adapters.adk import names
 from stoppable.adapters.adk.boundaries import activate, in_thread
-from stoppable.adapters.adk.connections import connection
-from stoppable.adapters.adk.repair import remember, repair
-from stoppable.adapters.adk.sealing import MESSAGE, aborted, seal
-from stoppable.adapters.adk.sessions import address
-from stoppable.adapters.adk.turn import Turn, Unit, at
+from stoppable.adapters.adk.sealing import MESSAGE, abort_event, remember, repair, seal
+from stoppable.adapters.adk.services import protect
+from stoppable.adapters.adk.sessions import address, connection
+from stoppable.adapters.adk.turns import AdkSpan, AdkTurn, current
 from stoppable.supervisor import Supervisor
 
 _logger = logging.getLogger("stoppable.adapters.adk")
@@ -72,6 +71,7 @@ def wrap(
             tool_threads=tool_threads,
             app_name=app_name or runner.app_name,
         )
+        protect(runner.session_service)
         runner.run_async = _stoppable(runner, runner.run_async, wrapping)
         runner.run_live = _stoppable(runner, runner.run_live, wrapping)
         runner._stoppable = wrapping
@@ -101,7 +101,7 @@ class _Invocation:
         self._is_live = "live_request_queue" in kwargs
         self._ends_with_reader = self._is_live or wrapping.on_disconnect == "stop"
         self._connection = connection.get()
-        self._turn = Turn()
+        self._turn = AdkTurn()
         self._run: stoppable.Run | None = None
         self._has_left = False
         self._is_closed = asyncio.Event()
@@ -114,7 +114,7 @@ class _Invocation:
             self._leave("graceful")
             raise
         if self._connection is not None:
-            self._connection.begun()
+            self._connection.note_begun()
             self._connection.on_left = functools.partial(self._leave, "graceful")
         watcher = asyncio.create_task(self._watch(handle))
         _background.add(watcher)
@@ -144,8 +144,8 @@ class _Invocation:
             self._leave("graceful")
         try:
             async with contextlib.AsyncExitStack() as stack:
-                stack.enter_context(at(Unit(turn, None, None)))
-                arguments = self._hooked(stack)
+                stack.enter_context(current.use(AdkSpan(turn, None, None)))
+                arguments = self._hook_arguments(stack)
                 await self._repair()
                 events = await stack.enter_async_context(contextlib.aclosing(self._real(**arguments)))
                 async for event in events:
@@ -160,12 +160,12 @@ class _Invocation:
                 await self._seal()
             raise
         else:
-            if (receipt := run.receipt) is not None and receipt.delivered_at is not None:
+            if run.delivered_at is not None:
                 await self._seal()
         finally:
             self._close()
 
-    def _hooked(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
+    def _hook_arguments(self, stack: contextlib.AsyncExitStack) -> dict[str, Any]:
         """Return the arguments for ADK; an ``abort_signal`` stops the run, and a stop closes a live request queue."""
         loop, kwargs = asyncio.get_running_loop(), dict(self._kwargs)
         signal = kwargs.pop("abort_signal", None)
@@ -201,7 +201,7 @@ class _Invocation:
         except BaseException:
             _logger.warning("the end of a stopped turn is not in its session: the next turn writes it", exc_info=True)
             remember(self._runner, self._user_id, self._session_id, turn)
-            self._tell(aborted(turn, self._runner.agent.name))
+            self._tell(abort_event(turn, self._runner.agent.name))
             raise
 
     def _tell(self, event: Any) -> None:
@@ -266,9 +266,9 @@ class _Invocation:
                     await self._is_closed.wait()
 
     async def _close_socket(self) -> None:
-        made = self._connection
-        if made is not None and made.is_socket:
-            await made.send({"type": "websocket.close", "code": 1000, "reason": MESSAGE})
+        client_connection = self._connection
+        if client_connection is not None and client_connection.is_socket:
+            await client_connection.send({"type": "websocket.close", "code": 1000, "reason": MESSAGE})
             raise WebSocketDisconnect(1000)  # the server takes this for an orderly end; otherwise the socket stays open
 
 

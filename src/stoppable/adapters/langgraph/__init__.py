@@ -16,6 +16,6 @@ except ModuleNotFoundError as _error:  # one that is there and fails says why it
 from stoppable.adapters.langgraph.agents import as_agent, stoppable_graph
 from stoppable.adapters.langgraph.graphs import instrument
 from stoppable.adapters.langgraph.sealing import arepair, repair
-from stoppable.adapters.langgraph.settings import key_of
+from stoppable.adapters.langgraph.turns import key_of
 
 __all__ = ["arepair", "as_agent", "instrument", "key_of", "repair", "stoppable_graph"]

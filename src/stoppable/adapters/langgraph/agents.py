@@ -12,10 +12,9 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 
 import stoppable
 from stoppable import Policy
-from stoppable.adapters.langgraph.calls import Call
-from stoppable.adapters.langgraph.graphs import as_part_of, instrument
-from stoppable.adapters.langgraph.internal import is_answer
-from stoppable.adapters.langgraph.settings import ATTRIBUTE, OnStop, Settings, settings_of
+from stoppable.adapters.langgraph.boundaries import is_answer
+from stoppable.adapters.langgraph.graphs import GraphCall, as_part_of, instrument
+from stoppable.adapters.langgraph.turns import ATTRIBUTE, GraphSettings, OnStop, settings_of
 from stoppable.supervisor import Supervisor
 
 G = TypeVar("G")
@@ -39,16 +38,16 @@ def stoppable_graph(
     turn, ``leave`` writes nothing. Sealing may take up to ``seal_seconds``.
     """
     instrument()
-    settings = Settings(
+    settings = GraphSettings(
         supervisor=supervisor, on_stop=on_stop, seal_seconds=seal_seconds, name=name, owner=owner, policy=policy
     )
-    made: Any = copy.copy(graph)
+    copied: Any = copy.copy(graph)
     kind: Any = type(graph)
     # Not callable: LangGraph's own server takes whatever can be called for a function that makes a graph. LangChain
     # identifies what it draws, traces and serializes by the module and the name of the class, so they stay the same.
     same = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    made.__class__ = type(kind)(kind.__name__, (kind,), {**same, ATTRIBUTE: settings, "__stoppable_body__": _body})
-    return made  # type: ignore[no-any-return]
+    copied.__class__ = type(kind)(kind.__name__, (kind,), {**same, ATTRIBUTE: settings, "__stoppable_body__": _body})
+    return copied  # type: ignore[no-any-return]
 
 
 # mypy knows properties in classes only; this one becomes an attribute of a class that is made for each graph.
@@ -66,7 +65,7 @@ def _name(graph: Any) -> str:
     return str(_settings(graph).name or graph.get_name())
 
 
-def _settings(graph: Any) -> Settings:
+def _settings(graph: Any) -> GraphSettings:
     settings = settings_of(graph)
     assert settings is not None, "stoppable_graph made it"
     return settings
@@ -91,7 +90,7 @@ async def _perform(graph: Any, input: Any, config: Any) -> Any:  # noqa: A002
                 stoppable.append_partial(str(item[0].text))  # a whole answer
         return last
 
-    call = Call(graph, input, config)
+    call = GraphCall(graph, input, config)
     # Recorded where the model is called, not where the graph is read: a stop may cut the reader first.
     context = contextvars.copy_context()
     call.on_text = lambda text: context.copy().run(stoppable.append_partial, text)
@@ -103,20 +102,20 @@ def as_agent(graph: Any, name: str | None = None) -> Callable[..., Any]:
 
     Its result is the last state as plain JSON. It is what ``stoppable serve`` serves.
     """
-    served = graph if settings_of(graph) is not None else stoppable_graph(graph, name=name)
-    keys = _keys(served)
-    signature = _signature(served, keys)
+    runnable = graph if settings_of(graph) is not None else stoppable_graph(graph, name=name)
+    keys = _keys(runnable)
+    signature = _signature(runnable, keys)
 
     async def agent(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
-        thread_id = given.pop("thread_id", None)
+        arguments = signature.bind(*args, **kwargs).arguments
+        thread_id = arguments.pop("thread_id", None)
         config = None if thread_id is None else {"configurable": {"thread_id": thread_id}}
-        return plain(await _perform(served, given if keys else given["input"], config))
+        return plain(await _perform(runnable, arguments if keys else arguments["input"], config))
 
-    agent.__name__ = agent.__qualname__ = _name(served)
+    agent.__name__ = agent.__qualname__ = _name(runnable)
     agent.__doc__ = f"The graph {agent.__name__}."
     agent.__signature__ = signature  # type: ignore[attr-defined]
-    return _with_options(agent, served)
+    return _with_options(agent, runnable)
 
 
 def _keys(graph: Any) -> dict[str, bool]:
@@ -125,9 +124,9 @@ def _keys(graph: Any) -> dict[str, bool]:
         schema = graph.get_input_jsonschema()
     except Exception:  # an annotation may hold anything: a name that no longer exists, a type without a schema
         schema = {}
-    needed = schema.get("required", ())
+    required = schema.get("required", ())
     names = [name for name in schema.get("properties", {}) if name.isidentifier() and name != "thread_id"]
-    return {name: name in needed for name in sorted(names, key=lambda name: name not in needed)}
+    return {name: name in required for name in sorted(names, key=lambda name: name not in required)}
 
 
 def _signature(graph: Any, keys: dict[str, bool]) -> inspect.Signature:

@@ -5,36 +5,24 @@ Everything private is here, so that one test can say what a new version lacks (`
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from typing import Any
 
+from stoppable.adapters import _upstream
+from stoppable.adapters._upstream import find
 
-def _found(path: str) -> Any:
-    """Return a name, or None in a version that does not have it."""
-    module, _, names = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError:
-        return None
-    for name in names.split("."):
-        found = getattr(found, name, None)
-    return found
-
-
-RUNNER: Any = _found("langgraph.pregel:_runner")
+RUNNER: Any = find("langgraph.pregel:_runner")
 """The module that executes nodes, with its own references to ``run_with_retry`` and ``arun_with_retry``."""
 
-RETRY: Any = _found("langgraph.pregel:_retry")
+RETRY: Any = find("langgraph.pregel:_retry")
 """The module that calls ``_should_retry_on`` to decide whether a failed node is executed again."""
 
-STREAMING: Any = _found("langgraph.pregel:main")
+STREAMING: Any = find("langgraph.pregel:main")
 """The module of ``Pregel.stream`` and ``astream``, which take what they yield out of a queue with ``_output``."""
 
-TASK_ID: Any = _found("langgraph._internal._constants:CONFIG_KEY_TASK_ID")
+TASK_ID: Any = find("langgraph._internal._constants:CONFIG_KEY_TASK_ID")
 """In the configuration of whatever a node calls."""
 
-CHECKPOINTER: Any = _found("langgraph._internal._constants:CONFIG_KEY_CHECKPOINTER")
+CHECKPOINTER: Any = find("langgraph._internal._constants:CONFIG_KEY_CHECKPOINTER")
 """In the same, if the graph has a checkpointer."""
 
 _PREFIX = "__pregel_"
@@ -61,28 +49,24 @@ _FUNCTIONS = {
 
 def thread_config(config: Any) -> dict[str, Any]:
     """Return the configuration for the newest state of a thread, without anything of the call it came from."""
-    kept = {
+    configurable = {
         name: value
         for name, value in config.get("configurable", {}).items()
         if name == CHECKPOINTER or not (name.startswith(_PREFIX) or name in {"checkpoint_id", "checkpoint_map"})
     }
-    return {"configurable": kept}
+    return {"configurable": configurable}
 
 
 def persistent_config(config: Any) -> dict[str, Any]:
     """Return the same for a subgraph with ``checkpointer=True``: its namespace has no ids of tasks."""
-    kept = thread_config(config)["configurable"]
-    parts = kept.get("checkpoint_ns", "").split("|")
-    return {"configurable": {**kept, "checkpoint_ns": "|".join(part.split(":")[0] for part in parts)}}
+    configurable = thread_config(config)["configurable"]
+    parts = configurable.get("checkpoint_ns", "").split("|")
+    return {"configurable": {**configurable, "checkpoint_ns": "|".join(part.split(":")[0] for part in parts)}}
 
 
 def missing() -> list[str]:
     """Return the names that this adapter needs and the installed packages do not have."""
-    lacking = [path for path, first in _FUNCTIONS.items() if _parameters(path)[: len(first)] != first]
     constants = {"CONFIG_KEY_TASK_ID": TASK_ID, "CONFIG_KEY_CHECKPOINTER": CHECKPOINTER}
-    return lacking + [name for name, value in constants.items() if not str(value).startswith(_PREFIX)]
-
-
-def _parameters(path: str) -> tuple[str, ...]:
-    found = _found(path)
-    return tuple(inspect.signature(found).parameters) if callable(found) else ()
+    return _upstream.missing(_FUNCTIONS) + [
+        name for name, value in constants.items() if not str(value).startswith(_PREFIX)
+    ]

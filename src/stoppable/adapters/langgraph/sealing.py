@@ -14,11 +14,8 @@ from langgraph.graph import END, START
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 
 from stoppable.adapters.langgraph.names import thread_config
-from stoppable.adapters.langgraph.threads import UNFINISHED, Thread
-
-NOT_BEGUN = "The run was stopped before this call began: it had no effect."
-MAY_HAVE_HAPPENED = "The run was stopped while this call was in flight: it may have taken effect."
-NOT_KNOWN = "The run ended before this call was answered: it may have taken effect."
+from stoppable.adapters.langgraph.turns import Thread
+from stoppable.adapters.turn import NOT_KNOWN
 
 
 def repair(graph: Any, config: Any) -> bool:
@@ -27,14 +24,14 @@ def repair(graph: Any, config: Any) -> bool:
     For threads that were broken by a cancelled task or a crash. It does not touch a pending ``interrupt()``, and a
     second call does nothing. Persistent subgraphs are repaired too.
     """
-    found = [mend(graph, where, None) for where in [thread_config(config), *_below(graph, config)]]
-    return any(found)
+    repairs = [repair_state(graph, where, None) for where in [thread_config(config), *_below(graph, config)]]
+    return any(repairs)
 
 
 async def arepair(graph: Any, config: Any) -> bool:
     """Do what ``repair`` does, with an async checkpointer."""
-    found = [await amend(graph, where, None) for where in [thread_config(config), *_below(graph, config)]]
-    return any(found)
+    repairs = [await arepair_state(graph, where, None) for where in [thread_config(config), *_below(graph, config)]]
+    return any(repairs)
 
 
 def _below(graph: Any, config: Any) -> list[dict[str, Any]]:
@@ -52,8 +49,8 @@ async def awithdraw(graph: Any, config: Any) -> bool:
 
     Nobody can answer them any more, and the next input is an ordinary one. The tool calls that asked get an answer.
     """
-    found = [await _awithdraw(graph, where) for where in [thread_config(config), *_below(graph, config)]]
-    return any(found)
+    withdrawals = [await _awithdraw(graph, where) for where in [thread_config(config), *_below(graph, config)]]
+    return any(withdrawals)
 
 
 async def _awithdraw(graph: Any, config: Any) -> bool:
@@ -73,12 +70,12 @@ async def _awithdraw(graph: Any, config: Any) -> bool:
 
 def seal(thread: Thread) -> None:
     """Write the end of a stopped turn into its thread."""
-    mend(thread.graph, thread.config, thread)
+    repair_state(thread.graph, thread.config, thread)
 
 
 async def aseal(thread: Thread) -> None:
     """Write the end of a stopped turn into its thread."""
-    await amend(thread.graph, thread.config, thread)
+    await arepair_state(thread.graph, thread.config, thread)
 
 
 def roll_back(thread: Thread) -> None:
@@ -123,7 +120,7 @@ def _id(thread: Thread) -> str:
 # Reading and writing
 
 
-def mend(graph: Any, config: Any, thread: Thread | None) -> bool:
+def repair_state(graph: Any, config: Any, thread: Thread | None) -> bool:
     """Write what is missing in a state; the results of nodes that finished beside the stopped one come first.
 
     Those are two writes, and the process or the store may fail between them. The first one names the node that was cut,
@@ -140,7 +137,7 @@ def mend(graph: Any, config: Any, thread: Thread | None) -> bool:
     return bool(has_results or updates)
 
 
-async def amend(graph: Any, config: Any, thread: Thread | None) -> bool:
+async def arepair_state(graph: Any, config: Any, thread: Thread | None) -> bool:
     """Do the same, with an async checkpointer."""
     state = await graph.aget_state(config)
     node, has_results = _node(state), _has_results(state)
@@ -206,11 +203,11 @@ def _has_results(state: Any) -> bool:
     """Return whether nodes that finished beside the stopped one have messages, which the next input would drop."""
     results = [task.result for task in state.tasks if isinstance(task.result, dict)]
     return not _is_interrupted(state) and any(
-        isinstance(one, BaseMessage) for result in results for value in result.values() for one in _listed(value)
+        isinstance(one, BaseMessage) for result in results for value in result.values() for one in _as_list(value)
     )
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
@@ -229,55 +226,52 @@ def _additions(graph: Any, state: Any, thread: Thread | None) -> dict[str, Any]:
     updates = {}
     for key, value in state.values.items():
         if isinstance(value, list) and any(isinstance(one, BaseMessage) for one in value):
-            mended = [*_answered(value, thread), *_texts(value, thread)]
-            if len(mended) > len(value):
-                updates[key] = _as_update(graph.channels.get(key), value, mended)
+            repaired_messages = [*_with_answers(value, thread), *_texts(value, thread)]
+            if len(repaired_messages) > len(value):
+                updates[key] = _as_update(graph.channels.get(key), value, repaired_messages)
     return updates
 
 
-def _answered(messages: Sequence[BaseMessage], thread: Thread | None) -> list[BaseMessage]:
+def _with_answers(messages: Sequence[BaseMessage], thread: Thread | None) -> list[BaseMessage]:
     """Return the messages with an answer to each tool call, right after the call, where providers expect it."""
-    answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
-    made: list[BaseMessage] = []
+    answered_ids = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    complete: list[BaseMessage] = []
     missing: list[BaseMessage] = []
     for message in messages:
         if not isinstance(message, ToolMessage):
-            made += missing
+            complete += missing
             missing = []
-        made.append(message)
+        complete.append(message)
         if isinstance(message, AIMessage):
-            missing = [_answer(call, thread) for call in message.tool_calls if call["id"] not in answered]
-    return made + missing
+            missing = [_answer(call, thread) for call in message.tool_calls if call["id"] not in answered_ids]
+    return complete + missing
 
 
 def _answer(call: Any, thread: Thread | None) -> ToolMessage:
-    if thread is None:
-        text = NOT_KNOWN
-    elif (known := thread.calls.get(call["id"])) is None:
-        text = NOT_BEGUN
-    elif known is UNFINISHED:
-        text = MAY_HAVE_HAPPENED
-    else:
-        return known
-    made_id = f"stopped-{call['id']}"  # a stable id: writing it twice adds one message
-    return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error", id=made_id)
+    answer = None if thread is None else thread.unsaved.answer(call["id"])
+    if answer is not None and isinstance(answer.result, ToolMessage):
+        return answer.result
+    text = NOT_KNOWN if answer is None else answer.text
+    message_id = f"stopped-{call['id']}"  # a stable id: writing it twice adds one message
+    return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error", id=message_id)
 
 
 def _texts(messages: Sequence[BaseMessage], thread: Thread | None) -> list[BaseMessage]:
-    known = {getattr(message, "id", None) for message in messages}
-    said = {} if thread is None else thread.said
+    known_ids = {getattr(message, "id", None) for message in messages}
+    texts = {} if thread is None else thread.unsaved_text
     return [
-        AIMessage(text, id=made_id, response_metadata={"stopped": True})
-        for made_id, text in said.items()
-        if text and made_id not in known
+        AIMessage(text, id=message_id, response_metadata={"stopped": True})
+        for message_id, text in texts.items()
+        if text and message_id not in known_ids
     ]
 
 
-def _as_update(channel: Any, old: Sequence[BaseMessage], mended: list[BaseMessage]) -> list[BaseMessage]:
+def _as_update(channel: Any, old: Sequence[BaseMessage], repaired_messages: list[BaseMessage]) -> list[BaseMessage]:
     """Return the update that makes a channel hold the repaired messages."""
     if isinstance(channel, LastValue):
-        return mended
-    is_at_end = list(old) == mended[: len(old)]
+        return repaired_messages
+    is_at_end = list(old) == repaired_messages[: len(old)]
     if not is_at_end and getattr(channel, "operator", None) is add_messages:
-        return [RemoveMessage(id=REMOVE_ALL_MESSAGES), *mended]
-    return [one for one in mended if not any(one is known for known in old)]  # any other reducer can only append
+        return [RemoveMessage(id=REMOVE_ALL_MESSAGES), *repaired_messages]
+    # Any other reducer can only append.
+    return [one for one in repaired_messages if not any(one is known for known in old)]

@@ -5,7 +5,6 @@ Everything private is here, so that ``missing`` can say what a new version lacks
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from typing import Any
 
@@ -14,6 +13,8 @@ from openhands.sdk.conversation.cancellation import CancellationToken
 from openhands.sdk.conversation.impl.local_conversation import LocalConversation
 from openhands.sdk.conversation.state import ConversationState
 from openhands.sdk.llm import LLM
+
+from stoppable.adapters._upstream import find
 
 _SIGNATURES: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "LocalConversation.run": (LocalConversation, "run", ()),
@@ -48,25 +49,16 @@ _SIGNATURES: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 }
 
 
-def _imported(path: str) -> Any:
-    """Return a name of a package, or None where that is not installed or has no such name."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError:
-        return None
-
-
-TERMINAL_SESSION: Any = _imported("openhands.tools.terminal.terminal.terminal_session:TerminalSession")
+TERMINAL_SESSION: Any = find("openhands.tools.terminal.terminal.terminal_session:TerminalSession")
 """The class whose ``execute`` every command goes through; its ``terminal`` has the shell."""
 
-TERMINAL_EXECUTOR: Any = _imported("openhands.tools.terminal.impl:TerminalExecutor")
+TERMINAL_EXECUTOR: Any = find("openhands.tools.terminal.impl:TerminalExecutor")
 
 
-MCP_CLIENT: Any = _imported("openhands.sdk.mcp.client:MCPClient")
-MCP_SESSION: Any = _imported("mcp.shared.session:BaseSession")
+MCP_CLIENT: Any = find("openhands.sdk.mcp.client:MCPClient")
+MCP_SESSION: Any = find("mcp.shared.session:BaseSession")
 """The class of the package ``mcp`` that numbers requests."""
-_MCP_TOOL_CALL: Any = _imported("mcp.types:CallToolRequest")
+_MCP_TOOL_CALL: Any = find("mcp.types:CallToolRequest")
 
 
 def portal_of(client: Any) -> Any:
@@ -81,14 +73,14 @@ def is_tool_call(request: Any) -> bool:
 
 def missing_for_mcp() -> list[str]:
     """Return the names without which the tool calls of MCP servers cannot be cancelled."""
-    needed = {
+    required = {
         "MCPClient.call_async_from_sync": (MCP_CLIENT, "call_async_from_sync", ("awaitable_or_fn", "timeout")),
         "MCPClient.connect": (MCP_CLIENT, "connect", ()),
         "MCPClient.cancel": (MCP_CLIENT, "cancel", ("request_id", "reason")),
         "BaseSession.send_request": (MCP_SESSION, "send_request", ("request",)),
         "CallToolRequest": (_MCP_TOOL_CALL, "model_dump", ()),
     }
-    lacking = [what for what, (owner, name, parameters) in needed.items() if not _has(owner, name, parameters)]
+    lacking = [what for what, (owner, name, parameters) in required.items() if not _has(owner, name, parameters)]
     has_number = MCP_SESSION is not None and "_request_id" in inspect.getsource(MCP_SESSION)
     return lacking if has_number else [*lacking, "BaseSession._request_id"]
 
@@ -129,16 +121,16 @@ def missing() -> list[str]:
 
 
 def _has(owner: Any, name: str, parameters: tuple[str, ...]) -> bool:
-    found = inspect.getattr_static(owner, name, None)
-    if isinstance(found, property):
+    attribute = inspect.getattr_static(owner, name, None)
+    if isinstance(attribute, property):
         return not parameters
-    if found is None:
+    if attribute is None:
         return False
     return set(parameters) <= set(inspect.signature(getattr(owner, name)).parameters)
 
 
 def _missing_in_tools() -> list[str]:
-    if _imported("openhands.tools.terminal:TerminalTool") is None:
+    if find("openhands.tools.terminal:TerminalTool") is None:
         return []  # without openhands-tools there are no terminals
-    needed = {"TerminalSession.execute": getattr(TERMINAL_SESSION, "execute", None), "terminal": TERMINAL_EXECUTOR}
-    return [what for what, found in needed.items() if found is None]
+    required = {"TerminalSession.execute": getattr(TERMINAL_SESSION, "execute", None), "terminal": TERMINAL_EXECUTOR}
+    return [what for what, value in required.items() if value is None]

@@ -6,7 +6,6 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 from openhands.sdk.agent.parallel_executor import ParallelToolExecutor
@@ -16,15 +15,16 @@ from openhands.sdk.llm import LLM
 
 import stoppable
 from stoppable import sync
-from stoppable.adapters.openhands import calls, mcp_calls, names, retries, runs, terminals
-from stoppable.adapters.openhands.sealing import refuse_pending
-from stoppable.adapters.openhands.supervised import (
+from stoppable.adapters._upstream import require
+from stoppable.adapters.openhands import calls, conversations, names, terminals
+from stoppable.adapters.openhands.conversations import (
     Background,
-    Settings,
+    ConversationSettings,
     Supervised,
     current_turn,
     keep,
     of,
+    refuse_pending,
     supervise_all,
 )
 
@@ -78,20 +78,22 @@ def install(
 
 def run_of(conversation: Any) -> stoppable.Run | None:
     """Return the newest run of a conversation, which may be over."""
-    found = of(conversation)
-    return None if found is None else found.run
+    supervised = of(conversation)
+    return None if supervised is None else supervised.run
 
 
 def tool_calls(conversation: Any) -> dict[str, stoppable.Run]:
     """Return the tool calls that are executed now, by the id that the model gave them: each can be stopped alone."""
-    found = of(conversation)
-    return {} if found is None else {identity: call.run for identity, call in list(found.calls.items())}
+    supervised = of(conversation)
+    return {} if supervised is None else {identity: call.run for identity, call in list(supervised.calls.items())}
 
 
-def _settings(supervisor: Any, background: Background, owner: Any, labels: Any, limits: Any, policy: Any) -> Settings:
+def _settings(
+    supervisor: Any, background: Background, owner: Any, labels: Any, limits: Any, policy: Any
+) -> ConversationSettings:
     if background not in {"end", "keep"}:
         raise stoppable.InvalidArgument(f"unknown background {background!r}: use end or keep")
-    return Settings(
+    return ConversationSettings(
         supervisor=supervisor, background=background, owner=owner, labels=labels, limits=limits, policy=policy
     )
 
@@ -102,10 +104,7 @@ def activate() -> None:
     with _lock:
         if _is_active:
             return
-        if lacking := names.missing():
-            raise stoppable.StoppableError(
-                f"openhands-sdk {version('openhands-sdk')} is not supported: it has no {', '.join(lacking)}"
-            )
+        require("openhands-sdk", names.missing())
         for owner, wrappers in _WRAPPERS.items():
             for name, wrapper in wrappers.items():
                 setattr(owner, name, wrapper(getattr(owner, name)))
@@ -113,15 +112,15 @@ def activate() -> None:
         if names.TERMINAL_SESSION is not None:
             names.TERMINAL_SESSION.execute = terminals.execute(names.TERMINAL_SESSION.execute)
             terminals.mark_shells()
-        mcp_calls.wrap()
+        calls.wrap_mcp_client()
         _is_active = True
 
 
 def _arun(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     async def arun(self: Any) -> None:
-        found = of(self)
-        await (plain(self) if found is None else runs.arun(self, found, plain))
+        supervised = of(self)
+        await (plain(self) if supervised is None else conversations.arun(self, supervised, plain))
 
     return arun
 
@@ -129,11 +128,11 @@ def _arun(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _run(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def run(self: Any) -> None:
-        found = of(self)
-        if found is None:
+        supervised = of(self)
+        if supervised is None:
             plain(self)
         else:
-            runs.run(self, found, plain)
+            conversations.run(self, supervised, plain)
 
     return run
 
@@ -141,12 +140,12 @@ def _run(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _interrupt(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def interrupt(self: Any, mode: str = "immediate", reason: str = "interrupt()") -> None:
-        found = of(self)
-        if found is None:
+        supervised = of(self)
+        if supervised is None:
             plain(self)
             return
         status = self.state.execution_status
-        if found.interrupt(status, mode, reason):
+        if supervised.interrupt(status, mode, reason):
             if mode in {"immediate", "kill"}:
                 names.cancel_token(self)
             return
@@ -157,7 +156,7 @@ def _interrupt(plain: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 self.state.release()
         elif status is ConversationExecutionStatus.WAITING_FOR_CONFIRMATION:
-            found.interrupt_next()  # it refuses what is pending then
+            supervised.interrupt_next()  # it refuses what is pending then
 
     return interrupt
 
@@ -165,9 +164,9 @@ def _interrupt(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _pause(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def pause(self: Any) -> None:
-        found = of(self)
-        if found is not None:
-            found.paused()
+        supervised = of(self)
+        if supervised is not None:
+            supervised.note_pause()
         plain(self)
 
     return pause
@@ -176,9 +175,9 @@ def _pause(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _send_message(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def send_message(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = of(self)
-        if found is not None:
-            found.spoken_to()
+        supervised = of(self)
+        if supervised is not None:
+            supervised.note_message()
         return plain(self, *args, **kwargs)
 
     return send_message
@@ -188,7 +187,7 @@ def _init(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         for name in _CALLBACKS:
-            kwargs |= {name: [_detached(callback) for callback in kwargs[name]]} if kwargs.get(name) else {}
+            kwargs |= {name: [_detach(callback) for callback in kwargs[name]]} if kwargs.get(name) else {}
         plain(self, *args, **kwargs)
         of(self)  # in a run, it belongs to the tool call that makes it
 
@@ -198,22 +197,22 @@ def _init(plain: Callable[..., Any]) -> Callable[..., Any]:
 _CALLBACKS = ("callbacks", "token_callbacks", "stream_callbacks")
 
 
-def _detached(callback: Callable[..., Any]) -> Callable[..., Any]:
+def _detach(callback: Callable[..., Any]) -> Callable[..., Any]:
     """Run a callback of a conversation outside its run: a server sends events in tasks that must not end with it."""
     if inspect.iscoroutinefunction(callback):
         return callback
 
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def call_detached(*args: Any, **kwargs: Any) -> Any:
         with stoppable.detached():
             return callback(*args, **kwargs)
 
-    return called
+    return call_detached
 
 
 def _cancel_token(plain: property) -> Callable[[Any], Any]:
     def cancel_token(self: Any) -> Any:
-        found = of(self)
-        return plain.__get__(self) if found is None else found.token()
+        supervised = of(self)
+        return plain.__get__(self) if supervised is None else supervised.token()
 
     return cancel_token
 
@@ -257,7 +256,7 @@ def _generate(plain: Callable[..., Any]) -> Callable[..., Any]:
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         if stoppable.current_run() is None:
             return plain(self, *args, **kwargs)
-        with stoppable.boundary("llm", self.model), retries.model_call(), stoppable.detached():  # as in agenerate
+        with stoppable.boundary("llm", self.model), calls.model_call(), stoppable.detached():  # as in agenerate
             return plain(self, *args, **kwargs)
 
     return generate
@@ -270,7 +269,7 @@ def _agenerate(plain: Callable[..., Any]) -> Callable[..., Any]:
             return await plain(self, *args, **kwargs)
         async with stoppable.boundary("llm", self.model):
             with (
-                retries.model_call(),
+                calls.model_call(),
                 stoppable.detached(),
             ):  # clients start tasks there that serve all later calls of the process
                 return await plain(self, *args, **kwargs)
@@ -288,5 +287,5 @@ _WRAPPERS: dict[Any, dict[str, Callable[[Any], Any]]] = {
         "send_message": _send_message,
     },
     ParallelToolExecutor: {"execute_batch": _execute_batch, "aexecute_batch": _aexecute_batch},
-    LLM: {"generate": _generate, "agenerate": _agenerate, "retry_decorator": retries.retry_decorator},
+    LLM: {"generate": _generate, "agenerate": _agenerate, "retry_decorator": calls.retry_decorator},
 }

@@ -1,4 +1,7 @@
-"""Commands in the terminals of OpenHands: a stop ends them, but keeps the shell with its directory and variables."""
+"""Commands in the terminals of OpenHands: a stop ends them, but keeps the shell with its directory and variables.
+
+A job that left the session of its shell (``setsid job &``) is found by a variable that the shell was started with.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,102 @@ import importlib
 import logging
 import os
 import signal
+import termios
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import stoppable
 from stoppable.adapters.openhands import names
-from stoppable.adapters.openhands.processes import TERMINAL, ProcessInfo, in_front, jobs, shell_of
+
+_PROC = Path("/proc")
+
+TERMINAL = "STOPPABLE_TERMINAL"
+"""The environment variable that identifies a terminal, or several that share the server of tmux."""
+_PANE = "TMUX_PANE"
+
+
+class ProcessInfo(NamedTuple):
+    """A process, with its start time, which protects against a reused pid."""
+
+    pid: int
+    started: int
+    group: int
+    session: int
+    front: int
+    """The group that the terminal belongs to now, or -1."""
+
+
+def process(pid: int | str) -> ProcessInfo | None:
+    """Return a process that is alive, or None."""
+    with contextlib.suppress(OSError):
+        state, _, group, session, _, front, *more = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        if state not in (b"Z", b"X"):
+            return ProcessInfo(int(pid), int(more[13]), int(group), int(session), int(front))
+    return None
+
+
+def shell_of(terminal: Any) -> int | None:
+    """Return the pid of the shell of any kind of OpenHands terminal, or None if it is not known."""
+    own = getattr(terminal, "process", None)
+    pane = getattr(terminal, "pane", None)
+    pid = own.pid if own is not None else getattr(pane, "pane_pid", None)
+    return None if pid is None or process(pid) is None else int(pid)
+
+
+def in_front(shell: int) -> int | None:
+    """Return the group of the command that a shell waits for, or None if it waits for the next command."""
+    leader = process(shell)
+    return None if leader is None or leader.front in {-1, leader.group} else leader.front
+
+
+def is_at_prompt(shell: int) -> bool:
+    """Return whether a shell waits for a line: then its terminal passes keys on one by one, for readline.
+
+    A Ctrl-C would throw away a line that is typed already, which may be the next command of the agent.
+    """
+    try:
+        terminal = os.open(_PROC / str(shell) / "fd/0", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        return False  # it is gone, or has no terminal
+    try:
+        return not termios.tcgetattr(terminal)[3] & termios.ICANON
+    except termios.error:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def jobs(shell: int) -> set[ProcessInfo]:
+    """Return the processes that a shell has started, without the shell."""
+    leader = process(shell)
+    if leader is None:
+        return set()
+    numbers = [entry.name for entry in _PROC.iterdir() if entry.name.isdigit()]
+    processes = [one for number in numbers if (one := process(number)) is not None and one.pid != shell]
+    terminal = _terminal_of(shell)
+    return {
+        one._replace(front=0)
+        for one in processes
+        if one.session == shell
+        or (terminal is not None and one.started >= leader.started and _terminal_of(one.pid) == terminal)
+    }
+
+
+def _terminal_of(pid: int) -> tuple[bytes, bytes] | None:
+    """Return what identifies the terminal that a process was started in, or None."""
+    try:
+        entries = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return None  # it is gone, or belongs to another user
+    variables = {name: value for name, _, value in (entry.partition(b"=") for entry in entries)}
+    terminal = variables.get(TERMINAL.encode())
+    # Without the first one, the second may be that of the terminal in which the whole program was started.
+    return None if terminal is None else (terminal, variables.get(_PANE.encode(), b""))
+
 
 _logger = logging.getLogger("stoppable.adapters.openhands")
 
@@ -61,7 +151,7 @@ class Shells:
                 _end(group)
 
 
-class Call:
+class RunningToolCall:
     """A tool call that is executed, with the shells that it waits for."""
 
     def __init__(self, run: stoppable.Run, shells: Shells, executor: Any) -> None:
@@ -78,7 +168,7 @@ class Call:
         self._context = contextvars.copy_context()  # where the current run is the tool call
 
     @contextlib.contextmanager
-    def executed(self) -> Iterator[None]:
+    def executing(self) -> Iterator[None]:
         """Let an interrupt end the command, while the block executes the tool."""
         token = current_call.set(self)
         self.is_executing = True
@@ -124,31 +214,33 @@ class Call:
             self._end_commands()
 
     def _end_commands(self) -> None:
-        told: dict[tuple[int, int], float] = {}  # by shell and group, when it was sent a Ctrl-C
+        interrupted_at: dict[tuple[int, int], float] = {}  # by shell and group, when it was sent a Ctrl-C
         quiet: dict[int, float] = {}  # by shell, since when nothing is in front of it
         while self.run.outcome is None and not self._over.is_set():
             for shell in self._waits_for.copy():  # the command may not have begun yet, and another one may follow it
                 group = in_front(shell)
                 if group is not None:
                     quiet.pop(shell, None)
-                    self._end_group(shell, group, told)
+                    self._end_group(shell, group, interrupted_at)
+                elif is_at_prompt(shell):  # its command has ended, or will be typed
+                    quiet.pop(shell, None)
                 elif time.monotonic() - quiet.setdefault(shell, time.monotonic()) >= _BUILTIN_SECONDS:
                     del quiet[shell]
                     _interrupt_shell(shell)  # it executes a builtin, such as read, or a loop of them
             self._over.wait(_STEP_SECONDS)
-        for (shell, group), at in told.items():  # the call may have returned without its command
+        for (shell, group), at in interrupted_at.items():  # the call may have returned without its command
             if at != _FORCED and in_front(shell) == group:
                 self._context.copy().run(_end, group)
 
-    def _end_group(self, shell: int, group: int, told: dict[tuple[int, int], float]) -> None:
+    def _end_group(self, shell: int, group: int, interrupted_at: dict[tuple[int, int], float]) -> None:
         now, which = time.monotonic(), (shell, group)
-        if which not in told:
-            told[which] = now
+        if which not in interrupted_at:
+            interrupted_at[which] = now
             _interrupt_shell(shell)
             with contextlib.suppress(OSError):
                 os.killpg(group, signal.SIGINT)
-        elif now - told[which] >= self.run.policy.interrupt:
-            told[which] = _FORCED
+        elif now - interrupted_at[which] >= self.run.policy.interrupt:
+            interrupted_at[which] = _FORCED
             self._context.copy().run(_end, group)
 
 
@@ -189,7 +281,9 @@ def _with_mark(plain: Callable[..., dict[str, str]]) -> Callable[..., dict[str, 
     return build
 
 
-current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("stoppable-openhands-call", default=None)
+current_call: contextvars.ContextVar[RunningToolCall | None] = contextvars.ContextVar(
+    "stoppable-openhands-call", default=None
+)
 
 
 def execute(plain: Any) -> Any:

@@ -1,4 +1,40 @@
-"""Changes of all runs, for live lists: one query of the store serves every open page."""
+"""The live list: changes of all runs, for every open page, from one query of the store.
+
+A page loads the runs once (``GET /runs``) and then applies what this stream sends: ``run`` is the whole summary of a
+run that has changed, ``flight`` what is in flight. One ``ChangesFeed`` serves all pages of a server: it polls the store
+when it is woken, compares what it reads with what it sent last (``_live``), and appends the difference to a list of
+batches. A page is a number of batches that it has had (``ChangesView``).
+
+The invariant: whenever nobody holds ``lock``, a page that has had all batches has been sent, for every run, a summary
+at least as new as the event at ``place``; and each later change will reach it, in the order of the changes. So a page
+may be late, by a pause or, if a notification was lost, by ``_POLL_SECONDS``, but no change is missing from it.
+
+Why it holds:
+
+- A store writes a record and its event in one transaction, and a poll reads events first, then the records of their
+  runs. So a record is as new as its event or newer. Newer is harmless: the event that belongs to it comes with the
+  next poll, which reads the same summary again, finds it equal to the one in ``_live``, and sends nothing.
+- ``place`` moves on after all of it was published, and nothing is awaited between the two. A poll that fails is
+  repeated from the same place.
+- Two kinds of changes have no event: a run that has not begun, and a stop that is acknowledged. Their runs (pending
+  ones, and those in ``_unacknowledged``) are read again in every poll.
+- What is woken during a poll is not lost: ``_news`` is cleared before the poll, never after it.
+- Polls and first pieces exclude one another (``lock``). A new page begins at ``end``, with everything in flight as of
+  the same moment, so there is neither a gap nor an overlap between its first piece and its first batch.
+- A client resumes after the last ``id`` that it has had. Within a poll, runs are in the order of their last changes,
+  and only those have ids, so whoever has an id has everything before it. What is in flight has no id: it is sent as a
+  whole to whoever resumes.
+- Batches are bounded. A reader that is further behind is dropped (``Behind``) and resumes by its id; one that has
+  missed too much, or that never was here, is told to load the list again (``reset``).
+
+What would break it: to read records before events; to await between ``_publish`` and the new ``place``; to make a
+first piece during a poll; a new kind of change that writes no event and is not read again in every poll; an ``id`` on
+a message that does not stand at its place in that order.
+
+One thing it does not promise: a batch may be older than a list that was loaded meanwhile, because a poll may read a run
+just before it ends. A client may then show as live what the list called over (the command line ignores such a summary);
+the end follows with the next poll.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +45,11 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from stoppable._core.state import Status
+from stoppable._core.values import Status
 from stoppable.errors import RunNotFound, StoppableError
 from stoppable.records import EventType, Filter, RunRecord, RunSummary
-from stoppable.server.sse.feed import Feed, Piece, message
-from stoppable.server.sse.views import Behind, View
-from stoppable.stores.base import Store
-from stoppable.stores.listeners import ANY
+from stoppable.server.sse.feeds import Behind, Feed, Piece, View, message
+from stoppable.stores.base import ANY, Store
 from stoppable.stores.rules import is_answered
 from stoppable.supervisor import Supervisor
 
@@ -26,10 +60,10 @@ _BOUNDARY = (EventType.ENTERED, EventType.LEFT, EventType.TRUNCATED)
 _LIVE = frozenset(status for status in Status if not status.terminal)
 
 _PAUSE = 0.1  # seconds between two queries, however much happens
-_LOOK_SECONDS = 5.0  # even without a notification: those may be lost
-_AT_ONCE = 5_000  # events per query
+_POLL_SECONDS = 5.0  # even without a notification: those may be lost
+_EVENTS_PER_QUERY = 5_000  # events per query
 _PAGE = 1_000
-_UNSETTLED = 200  # runs that are read again because their stop was not acknowledged
+_MOST_UNACKNOWLEDGED = 200  # runs that are read again because their stop was not acknowledged
 _REPLAYED = 200_000  # events: a page that missed more reloads the list
 _REPLAYED_RUNS = 2_000
 _REPLAYED_BYTES = 1_000_000
@@ -37,36 +71,36 @@ _PIECE_BYTES = 262_144  # sent at once: a slow page must not buffer much
 _BATCHES = 1_000
 _BATCH_BYTES = 16_000_000
 
-Flight = tuple[str, ...] | None
+InFlight = tuple[str, ...] | None
 
 
 class Batch:
     """A part of the result of one query, encoded once; ``place`` is that of its last run."""
 
-    __slots__ = ("_flights", "_runs", "_told", "place", "size")
+    __slots__ = ("_encoded", "_in_flight", "_runs", "place", "size")
 
     def __init__(
         self,
         place: int,
         runs: Sequence[tuple[str | None, bytes]],
-        flights: Mapping[str, tuple[str | None, Flight]] | None = None,
+        in_flight: Mapping[str, tuple[str | None, InFlight]] | None = None,
     ) -> None:
-        flights = flights or {}
+        in_flight = in_flight or {}
         self.place: int = place
         self._runs = runs
-        self._flights = flights
-        self._told: dict[str | None, bytes] = {}
-        self.size: int = sum(len(chunk) for _, chunk in runs) + 100 * len(flights)
+        self._in_flight = in_flight
+        self._encoded: dict[str | None, bytes] = {}
+        self.size: int = sum(len(chunk) for _, chunk in runs) + 100 * len(in_flight)
 
-    def told(self, owner: str | None) -> bytes:
+    def encoded_for(self, owner: str | None) -> bytes:
         """Return what is sent to a caller who sees the runs of an owner, or of all owners."""
-        if owner not in self._told:
+        if owner not in self._encoded:
             chunks = [chunk for whose, chunk in self._runs if owner in {None, whose}]
-            flights = {run_id: now for run_id, (whose, now) in self._flights.items() if owner in {None, whose}}
-            if flights:
-                chunks.append(message("flight", {"all": False, "runs": flights}))
-            self._told[owner] = b"".join(chunks)
-        return self._told[owner]
+            in_flight = {run_id: now for run_id, (whose, now) in self._in_flight.items() if owner in {None, whose}}
+            if in_flight:
+                chunks.append(message("flight", {"all": False, "runs": in_flight}))
+            self._encoded[owner] = b"".join(chunks)
+        return self._encoded[owner]
 
 
 class ChangesFeed(Feed):
@@ -79,7 +113,7 @@ class ChangesFeed(Feed):
         "_news",
         "_supervisor",
         "_task",
-        "_unsettled",
+        "_unacknowledged",
         "end",
         "is_open",
         "lock",
@@ -90,20 +124,20 @@ class ChangesFeed(Feed):
         self._supervisor = supervisor
         self._news = asyncio.Event()
         self.lock: asyncio.Lock = asyncio.Lock()
-        """Held during a query, so that older results are never sent after newer ones."""
+        """Held during a poll and while a first piece is made."""
         self.is_open: bool = False
         self.place: int = 0
-        self.end: int = 0  # how many batches there were
+        self.end: int = 0  # how many batches there were, including those that were dropped
         self._batches: deque[Batch] = deque()
         self._bytes = 0
         self._live: dict[str, RunSummary] = {}
-        self._unsettled: dict[str, None] = {}
+        self._unacknowledged: dict[str, None] = {}
         super().__init__(supervisor.store, ANY)
-        # It belongs to no request.
+        # In a context of its own: it belongs to no request.
         self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
 
     def close(self) -> None:
-        """Stop querying."""
+        """End the subscription and the polls."""
         super().close()
         self._task.cancel()
 
@@ -112,13 +146,13 @@ class ChangesFeed(Feed):
         self._is_woken = False
         self._news.set()
 
-    def since(self, number: int) -> list[Batch]:
-        """Return the batches after the first ``count``."""
+    def batches_after(self, number: int) -> list[Batch]:
+        """Return the batches after the first ``number``."""
         if number < self.end - len(self._batches):
             raise Behind
         return list(self._batches)[len(self._batches) - (self.end - number) :] if number < self.end else []
 
-    def flights(self, owner: str | None) -> dict[str, Flight]:
+    def in_flight_of(self, owner: str | None) -> dict[str, InFlight]:
         """Return what is in flight in the live runs of an owner, or of all owners."""
         return {
             run.id: run.in_flight for run in self._live.values() if run.in_flight != () and owner in {None, run.owner}
@@ -130,8 +164,8 @@ class ChangesFeed(Feed):
             try:
                 async with self.lock:
                     if not self.is_open:
-                        await self._open()
-                    await self._look()
+                        await self._load_live_runs()
+                    await self._poll()
                 is_failing = False
             except StoppableError as error:
                 if not is_failing:
@@ -143,14 +177,14 @@ class ChangesFeed(Feed):
                 reader.wake()
             await asyncio.sleep(_PAUSE)
             try:
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(_POLL_SECONDS):
                     await self._news.wait()
             except TimeoutError:
                 pass
             self._news.clear()
 
-    async def _open(self) -> None:
-        """Read the live runs."""
+    async def _load_live_runs(self) -> None:
+        """Take the live runs, and what is in flight in them, as what the pages know."""
         place = (await self._store.tail(2**62, 0)).place
         cursor, live = None, dict[str, RunSummary]()
         while True:
@@ -161,7 +195,7 @@ class ChangesFeed(Feed):
                 break
         now = await self._supervisor.in_flight(list(live))
         self._live = {run_id: replace(run, in_flight=now.get(run_id, ())) for run_id, run in live.items()}
-        self._unsettled = {
+        self._unacknowledged = {
             run.id: None for run in live.values() if run.mode is not None and run.acknowledged_at is None
         }
         self.place, self.is_open = place, True
@@ -170,39 +204,40 @@ class ChangesFeed(Feed):
     def _store(self) -> Store:
         return self._supervisor.store
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         changed: dict[str, int | None] = {}
-        moved: dict[str, None] = {}
+        with_boundaries: dict[str, None] = {}
         place, has_more = self.place, True
         while has_more:
-            tail = await self._store.tail(place, _AT_ONCE, types=(*_RECORD, *_BOUNDARY))
+            tail = await self._store.tail(place, _EVENTS_PER_QUERY, types=(*_RECORD, *_BOUNDARY))
             for at, event in tail.events:
                 if event.type in _RECORD:
                     changed.pop(event.run_id, None)  # so that the order is that of the last changes
                     changed[event.run_id] = at
                 else:
-                    moved[event.run_id] = None
+                    with_boundaries[event.run_id] = None
             place, has_more = tail.place, tail.has_more
         records = await self._records(list(changed))
-        # Changes without an event: of a run that has not begun, and acknowledged stops.
+        # Changes without an event: a run that has not begun yet, and a stop that was acknowledged.
         pending = await self._store.query(Filter(status=frozenset({Status.PENDING})), None, _PAGE)
-        again = dict.fromkeys([*list(self._unsettled)[:_UNSETTLED], *(run.id for run in pending.runs)])
-        others = await self._records([run_id for run_id in again if run_id not in records])
-        now = await self._supervisor.in_flight(_live_of([*records.values(), *others.values()]) | moved.keys())
-        self._tell({**others, **records}, changed, now)
+        without_event = [*list(self._unacknowledged)[:_MOST_UNACKNOWLEDGED], *(run.id for run in pending.runs)]
+        others = await self._records([run_id for run_id in dict.fromkeys(without_event) if run_id not in records])
+        live = _live_ids([*records.values(), *others.values()])
+        now = await self._supervisor.in_flight(live | with_boundaries)
+        self._publish({**others, **records}, changed, now)
         self.place = place
 
     async def _records(self, run_ids: Collection[str]) -> dict[str, RunRecord]:
-        found: dict[str, RunRecord] = {}
+        records: dict[str, RunRecord] = {}
         for run_id, reply in [(run_id, self._store.get(run_id)) for run_id in run_ids]:
             try:
-                found[run_id] = await reply
+                records[run_id] = await reply
             except RunNotFound:
                 self._forget(run_id)  # purged
-        return found
+        return records
 
-    def _tell(
-        self, records: Mapping[str, RunRecord], places: Mapping[str, int | None], now: Mapping[str, Flight]
+    def _publish(
+        self, records: Mapping[str, RunRecord], places: Mapping[str, int | None], now: Mapping[str, InFlight]
     ) -> None:
         runs: list[tuple[str | None, bytes]] = []
         place, size = self.place, 0
@@ -216,27 +251,27 @@ class ChangesFeed(Feed):
             if not record.over:
                 self._live[run_id] = summary
                 if not is_answered(record):
-                    self._unsettled[run_id] = None
+                    self._unacknowledged[run_id] = None
             if size >= _PIECE_BYTES:
-                self._keep(Batch(place, runs))
+                self._append(Batch(place, runs))
                 runs, size = [], 0
-        self._keep(Batch(place, runs, self._moved(now)))
+        self._append(Batch(place, runs, self._changed_in_flight(now)))
 
-    def _moved(self, now: Mapping[str, Flight]) -> Mapping[str, tuple[str | None, Flight]]:
+    def _changed_in_flight(self, now: Mapping[str, InFlight]) -> Mapping[str, tuple[str | None, InFlight]]:
         """Return what is in flight in runs where that has changed, with their owners."""
-        flights: dict[str, tuple[str | None, Flight]] = {}
-        for run_id, flight in now.items():
+        changed: dict[str, tuple[str | None, InFlight]] = {}
+        for run_id, labels in now.items():
             live = self._live.get(run_id)
-            if live is not None and live.in_flight != flight:
-                self._live[run_id] = replace(live, in_flight=flight)
-                flights[run_id] = live.owner, flight
-        return flights
+            if live is not None and live.in_flight != labels:
+                self._live[run_id] = replace(live, in_flight=labels)
+                changed[run_id] = live.owner, labels
+        return changed
 
     def _forget(self, run_id: str) -> None:
         self._live.pop(run_id, None)
-        self._unsettled.pop(run_id, None)
+        self._unacknowledged.pop(run_id, None)
 
-    def _keep(self, batch: Batch) -> None:
+    def _append(self, batch: Batch) -> None:
         if not batch.size:
             return
         self._batches.append(batch)
@@ -245,18 +280,18 @@ class ChangesFeed(Feed):
         while len(self._batches) > _BATCHES or (self._bytes > _BATCH_BYTES and len(self._batches) > 1):
             self._bytes -= self._batches.popleft().size
 
-    async def since_place(self, after: int, owner: str | None) -> list[bytes] | None:
+    async def changes_after(self, after: int, owner: str | None) -> list[bytes] | None:
         """Return the runs that changed after a place, in the order of their last changes, or None if that is too much.
 
         The caller holds the lock.
         """
         if after > self.place:  # another query was faster
-            await self._look()
+            await self._poll()
         if not self.place - _REPLAYED <= after <= self.place:
             return None
         changed: dict[str, int] = {}
         while after < self.place:
-            tail = await self._store.tail(after, _AT_ONCE, types=_RECORD)
+            tail = await self._store.tail(after, _EVENTS_PER_QUERY, types=_RECORD)
             for at, event in tail.events:
                 changed.pop(event.run_id, None)
                 changed[event.run_id] = at
@@ -264,23 +299,23 @@ class ChangesFeed(Feed):
         if len(changed) > _REPLAYED_RUNS:
             return None
         records = await self._records(list(changed))
-        now = await self._supervisor.in_flight(_live_of(records.values()))
-        told = [
+        now = await self._supervisor.in_flight(_live_ids(records.values()))
+        chunks = [
             message("run", replace(RunSummary.of(record), in_flight=now.get(run_id, ())), changed[run_id])
             for run_id, record in records.items()
             if owner in {None, record.owner}
         ]
-        return told if sum(map(len, told)) <= _REPLAYED_BYTES else None
+        return chunks if sum(map(len, chunks)) <= _REPLAYED_BYTES else None
 
 
-def _live_of(records: Collection[RunRecord]) -> dict[str, None]:
+def _live_ids(records: Collection[RunRecord]) -> dict[str, None]:
     return {record.id: None for record in records if not record.over}
 
 
 class ChangesView(View):
     """The changes of runs of an owner, or of all owners."""
 
-    __slots__ = ("_at", "_owner", "_resumes", "_supervisor")
+    __slots__ = ("_batch_number", "_owner", "_resumes", "_supervisor")
 
     def __init__(self, supervisor: Supervisor, owner: str | None, *, resumes: bool) -> None:
         self.name: str = ANY
@@ -290,7 +325,7 @@ class ChangesView(View):
         self._supervisor = supervisor
         self._owner = owner
         self._resumes = resumes
-        self._at: int | None = None
+        self._batch_number: int | None = None
 
     def make_feed(self, store: Store) -> Feed:  # noqa: ARG002 - it needs more than that
         """Return the feed that all such views share."""
@@ -298,27 +333,27 @@ class ChangesView(View):
 
     async def read(self, store: Store, feed: Feed, after: int) -> Piece:  # noqa: ARG002 - the feed has read it
         """Return the changes that the feed found, or at first the current state."""
-        assert isinstance(feed, ChangesFeed), "it made it"
-        if self._at is None:
-            return await self._greet(feed, after)
+        assert isinstance(feed, ChangesFeed), "make_feed() returns a ChangesFeed"
+        if self._batch_number is None:
+            return await self._first_piece(feed, after)
         chunks: list[bytes] = []
         size = 0
-        for batch in feed.since(self._at):
-            self._at += 1
-            chunks.append(batch.told(self._owner))
+        for batch in feed.batches_after(self._batch_number):
+            self._batch_number += 1
+            chunks.append(batch.encoded_for(self._owner))
             size += len(chunks[-1])
             after = batch.place
             if size >= _PIECE_BYTES:
                 break
         return Piece(b"".join(chunks), after)
 
-    async def _greet(self, feed: ChangesFeed, after: int) -> Piece:
+    async def _first_piece(self, feed: ChangesFeed, after: int) -> Piece:
         async with feed.lock:
             if not feed.is_open:
                 return Piece(b"", after)  # it wakes us
-            missed = await feed.since_place(after, self._owner) if self._resumes else None
+            missed = await feed.changes_after(after, self._owner) if self._resumes else None
             hello = {"place": feed.place, "now": self._supervisor.store.now(), "reset": missed is None}
-            flights = {"all": True, "runs": feed.flights(self._owner)}
-            chunks = [message("hello", hello), *(missed or ()), message("flight", flights, feed.place)]
-            self._at = feed.end
+            in_flight = {"all": True, "runs": feed.in_flight_of(self._owner)}
+            chunks = [message("hello", hello), *(missed or ()), message("flight", in_flight, feed.place)]
+            self._batch_number = feed.end
             return Piece(b"".join(chunks), feed.place)

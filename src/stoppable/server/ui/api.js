@@ -1,16 +1,23 @@
 /** Requests to the server: the key, the errors, the server's clock, and streams that resume. */
 
-import { ask, readEvents } from "./stoppable-button.js";
+import { LOOK_AGAIN, ask, readEvents, takePlace } from "./stoppable-button.js";
 
 const meta = /** @type {HTMLMetaElement} */ (document.querySelector('meta[name="stoppable-api"]'));
 export const base = new URL(meta.content, document.baseURI);
 
 const KEY = "stoppable-key";
 const SILENCE = 40_000; // a stream says something every 15 seconds
+const LOOK = 1000; // ms for which a stream without a place lasts
 let skew = 0;
+/** @type {number | null} when the server was last heard of; null: it is now */ let heardAt = null;
 
-/** The server's time, in seconds since 1970. */
-export const now = () => Date.now() / 1000 - skew;
+/** The server's time, in seconds since 1970; it stands still while the server is away. */
+export const now = () => heardAt ?? Date.now() / 1000 - skew;
+
+/** Stop the clock, as long as nothing is known, or let it go on. @param {boolean} stands */
+export function holdClock(stands) {
+	heardAt = stands ? now() : null;
+}
 
 /** Correct the clock. @param {number} serverNow */
 export function setClock(serverNow) {
@@ -18,7 +25,7 @@ export function setClock(serverNow) {
 	skew = Math.abs(ahead) < 0.5 ? 0 : ahead;
 }
 
-/** The headers that carry the key, which this tab alone has. @returns {Record<string, string>} */
+/** The key of this tab, as headers. @returns {Record<string, string>} */
 export function headers() {
 	const key = sessionStorage.getItem(KEY);
 	return key ? { Authorization: `Bearer ${key}` } : {};
@@ -26,13 +33,14 @@ export function headers() {
 /** @param {string} key */
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
 
-/** Somebody who asks for a key when the server wants one. */
+/** Says when the server wants a key. */
 export const asking = new EventTarget();
 
 /** @param {string} path @param {RequestInit} [options] */
 async function request(path, options = {}) {
-	return ask(new URL(path, base), { ...options, headers: { ...headers(), ...options.headers } }).catch((error) => {
-		if (error.status === 401) asking.dispatchEvent(new Event("key"));
+	const key = headers();
+	return ask(new URL(path, base), { ...options, headers: { ...key, ...options.headers } }).catch((error) => {
+		if (error.status === 401 && key.Authorization === headers().Authorization) asking.dispatchEvent(new Event("key"));
 		throw error;
 	});
 }
@@ -55,8 +63,8 @@ const pause = (ms, signal) =>
 	});
 
 /**
- * Follows a stream and resumes it, until `take` returns true. A tab that nobody sees lets go of its connection, of
- * which a browser has six.
+ * Follows a stream and resumes it, until `take` returns true. A tab that nobody
+ * sees lets go of its connection; where no place is free, it looks again and again.
  * @param {string} path
  * @param {{signal: AbortSignal, after?: string, take: (event: string, data: any, id: string) => boolean | void, state?: (state: "live" | "lost", error?: unknown) => void}} options
  */
@@ -68,13 +76,15 @@ export async function follow(path, { signal, after = "", take, state }) {
 		const both = AbortSignal.any([signal, turn.signal]);
 		const hide = () => document.hidden && turn.abort();
 		document.addEventListener("visibilitychange", hide);
-		let watchdog = 0;
+		let [watchdog, isLook] = [0, false];
 		const alive = () => (clearTimeout(watchdog), (watchdog = window.setTimeout(() => turn.abort(), SILENCE)));
 		try {
+			const isPlaced = await takePlace(both);
 			const answer = await request(path, { signal: both, headers: last ? { "Last-Event-ID": last } : {} });
 			if (answer.status === 204) return;
 			state?.("live");
 			alive();
+			if (!isPlaced) setTimeout(() => ((isLook = true), turn.abort()), LOOK);
 			for await (const { id, event, data } of readEvents(answer, alive)) {
 				tries = 0;
 				if (id) last = id;
@@ -89,15 +99,16 @@ export async function follow(path, { signal, after = "", take, state }) {
 		} finally {
 			clearTimeout(watchdog);
 			document.removeEventListener("visibilitychange", hide);
+			turn.abort(); // its place is free
 		}
 		if (!document.hidden && !signal.aborted) {
-			state?.("lost");
-			await pause(Math.min(5000, 250 * 2 ** tries), signal);
+			if (!isLook) state?.("lost");
+			await pause(isLook ? LOOK_AGAIN : Math.min(5000, 250 * 2 ** tries), signal);
 		}
 	}
 }
 
-/** Waits until somebody looks at the page. @param {AbortSignal} signal @returns {Promise<void>} */
+/** Wait until the page is seen. @param {AbortSignal} signal @returns {Promise<void>} */
 function seen(signal) {
 	if (!document.hidden || signal.aborted) return Promise.resolve();
 	return new Promise((done) => {

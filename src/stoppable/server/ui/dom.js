@@ -3,8 +3,6 @@
 import { base, headers, now } from "./api.js";
 import { clock, duration, StoppableButton } from "./stoppable-button.js";
 
-/** @typedef {Node | string | number | null | undefined | false} Child */
-
 /**
  * Makes an element, `p.meta` with its classes, and attributes if the first of the rest is an object: `on…` are
  * listeners; false and null leave one out.
@@ -41,6 +39,9 @@ export function stopButton(look) {
 
 /** @param {string} name @param {(event: Event) => void} act @param {object} [more] */
 export const button = (name, act, more) => h("button", { type: "button", onclick: act, ...more }, name);
+
+/** One that is small. @param {string} name @param {(event: Event) => void} act @param {object} [more] */
+export const quiet = (name, act, more) => button(name, act, { class: "quiet", ...more });
 
 /** @param {string} tag @param {Record<string, any>} [attributes] @param {Child[]} children */
 export function svg(tag, attributes = {}, ...children) {
@@ -93,14 +94,20 @@ export const shownText = (text) =>
 		return code < 0x20 ? String.fromCharCode(0x2400 + code) : `⟨${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 	});
 
-/** A time of day, with its date as a title. @param {number} at */
-export const time = (at) =>
-	h("time.mono", { title: new Date(at * 1000).toLocaleString("en-GB") }, clock(at));
+/** @param {string} id */
+export const runAddress = (id) => `#/runs/${encodeURIComponent(id)}`;
+
+/** A time of day, with its date before it if that is not today, and as a title. @param {number} at */
+export function time(at) {
+	const when = new Date(at * 1000);
+	const day = when.toDateString() === new Date(now() * 1000).toDateString() ? "" : `${when.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} `;
+	return h("time.mono", { title: when.toLocaleString("en-GB") }, day ? day + clock(at).slice(0, 5) : clock(at));
+}
 
 /** One of our own ids is shown in short, anybody else's whole. @param {string} id */
 export const shortId = (id) => (/^[0-9a-f]{32}$/.test(id) ? id.slice(0, 8) : id);
 
-/** @param {{startedAt: number | null, createdAt: number, endedAt: number | null}} run @param {number} now */
+/** @param {Lasting} run @param {number} now */
 export const age = (run, now) => duration((run.endedAt ?? now) - (run.startedAt ?? run.createdAt));
 
 /** @param {string} status */
@@ -114,14 +121,21 @@ export function chip(status, extra = "") {
 /** @param {Record<string, string>} labels */
 export const labelText = (labels) => Object.entries(labels).map(([key, value]) => `${key}:${value}`).join(" ");
 
-/** A button that copies a text and says so. @param {string} text @param {string} name @param {string} [shown] @param {string} [look] */
+/** A button that copies a text and says so. @param {string | (() => string)} text @param {string} name @param {string} [shown] @param {string} [look] */
 export function copier(text, name, shown = "Copy", look = "copy") {
+	const tell = (/** @type {string} */ words, label = words) => (say(made, words), made.setAttribute("aria-label", label));
 	const act = async () => {
-		say(made, await navigator.clipboard.writeText(text).then(() => "copied", () => "cannot copy here"));
-		setTimeout(() => say(made, shown), 1200);
+		tell(await navigator.clipboard.writeText(typeof text === "string" ? text : text()).then(() => "copied", () => "cannot copy here"));
+		setTimeout(() => tell(shown, name), 1200);
 	};
-	const made = button(shown, act, { class: look, "aria-label": name, title: name });
+	const made = button(shown, act, { class: look, "aria-label": name, title: typeof text === "string" && text.length < 300 ? text : name });
 	return made;
+}
+
+/** Do something again and again, until `signal`. @param {number} ms @param {() => void} act @param {AbortSignal} signal */
+export function every(ms, act, signal) {
+	const timer = setInterval(act, ms);
+	signal.addEventListener("abort", () => clearInterval(timer));
 }
 
 /** @param {string} title @param {Child[]} children */

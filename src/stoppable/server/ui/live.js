@@ -1,10 +1,10 @@
 /** The runs as they are now: one stream for the whole page, and the list in parts. */
 
-import { follow, get, now, setClock } from "./api.js";
+import { follow, get, holdClock, now, setClock } from "./api.js";
 
 const FIRST = 200;
 const MORE = 500;
-const OFFLINE_AFTER = 4;
+const OFFLINE_AFTER = 1.5; // seconds: a connection may go and come back at once
 
 class Live extends EventTarget {
 	/** @type {Map<string, Summary>} */ runs = new Map();
@@ -13,6 +13,7 @@ class Live extends EventTarget {
 	/** @type {number | null} when the connection went */ since = null;
 	/** @type {unknown} */ error = null;
 	isLoaded = false;
+	/** @type {Caller | null} who looks at the page */ caller = null;
 	/** @type {string | null} where older runs begin; null: there are none */ cursor = null;
 	/** @type {Set<string>} */ #newer = new Set();
 	#isFetching = false;
@@ -31,6 +32,7 @@ class Live extends EventTarget {
 
 	/** @param {boolean} isLive */
 	#connected(isLive) {
+		holdClock(!isLive);
 		if (isLive) [this.state, this.since] = ["live", null];
 		else if (this.since === null) {
 			this.since = now();
@@ -38,6 +40,27 @@ class Live extends EventTarget {
 			setTimeout(() => this.#goOffline(), OFFLINE_AFTER * 1000);
 		}
 		this.dispatchEvent(new Event("state"));
+	}
+
+	/** Whether the server lets the caller do something; it is assumed until that is known. @param {string} scope */
+	may(scope) {
+		return this.caller?.scopes.includes(scope) ?? true;
+	}
+
+	/** Who looks at the page. @returns {Promise<Caller>} */
+	async who() {
+		return (this.caller ??= await get("whoami"));
+	}
+
+	/** Try something again when the server is back. @param {() => void} act @param {AbortSignal} [signal] */
+	whenBack(act, signal) {
+		const look = () => this.state === "live" && (this.removeEventListener("state", look), act());
+		this.addEventListener("state", look, { signal });
+	}
+
+	/** Who one is, in words. @param {string | null | undefined} actor */
+	person(actor) {
+		return actor && actor === this.caller?.actor ? "you" : actor;
 	}
 
 	#goOffline() {
@@ -89,7 +112,8 @@ class Live extends EventTarget {
 		this.error = null;
 		try {
 			// together: if one were awaited first, the other could fail uncaught
-			const [live, part] = await Promise.all([get("runs?status=pending&status=running&status=stopping&limit=1000"), get(`runs?limit=${FIRST}`)]);
+			const [live, part, caller] = await Promise.all([get("runs?status=pending&status=running&status=stopping&limit=1000"), get(`runs?limit=${FIRST}`), get("whoami")]);
+			this.caller = caller; // another key may be another caller
 			for (const run of [...live.runs, ...part.runs]) this.#put(run);
 			this.cursor = part.cursor;
 			this.isLoaded = true;

@@ -1,7 +1,8 @@
 /** Holds and the audit. */
 
-import { button, empty, h, labelText, messageOf, page, region, say, shortId, table, time, tr } from "./dom.js";
+import { empty, h, labelText, messageOf, page, quiet, region, runAddress, say, shortId, table, time, tr } from "./dom.js";
 import { get, remove } from "./api.js";
+import { live } from "./live.js";
 import { loaded } from "./start.js";
 
 const PART = 500;
@@ -21,15 +22,14 @@ export function holdsPage() {
 	const message = h("p.bad", { role: "alert" });
 	const show = () =>
 		loaded(body, async () => {
-			/** @type {Hold[]} */
-			const holds = (await get("holds")).holds;
+			const [{ holds }] = await Promise.all([get("holds"), live.who()]);
 			if (holds.length === 0) return [empty("Nothing is held", h("p", "A hold refuses new starts. “Stop these…” in the list of runs can place one together with a stop."))];
-			return [scrolled(["Refuses", "Since", "By", "Why", ""], holds.map((hold) => row(hold)))];
+			return [scrolled(["Refuses", "Since", "By", "Why", "Action"], holds.map((/** @type {Hold} */ hold) => row(hold)))];
 		});
 	const row = (/** @type {Hold} */ hold) => {
 		const name = `Release the hold on ${selectorText(hold.selector)}`;
-		const release = button("Release", () => remove(`holds/${hold.id}`).then(show, (error) => say(message, messageOf(error))), { class: "quiet", "aria-label": name });
-		return tr(selectorText(hold.selector), time(hold.createdAt), hold.reason.actor ?? "–", hold.reason.message || "–", release);
+		const release = quiet("Release", () => remove(`holds/${hold.id}`).then(show, (error) => say(message, messageOf(error))), { "aria-label": name });
+		return tr(selectorText(hold.selector), time(hold.createdAt), live.person(hold.reason.actor) ?? "–", hold.reason.message || "–", live.may("hold") && release);
 	};
 	show();
 	return page("Holds", h("p.meta", "New starts that match a hold are refused until it is released. Runs that are under way go on."), message, body);
@@ -57,9 +57,9 @@ export function auditPage() {
 /** @param {AuditEntry} entry */
 function auditRow({ at, action, actor, target, result, reason }) {
 	const when = new Date(at * 1000);
-	const run = target.run ? h("a", { href: `#/runs/${encodeURIComponent(target.run)}`, class: "mono" }, shortId(target.run)) : selectorText(target.selector ?? target);
+	const run = target.run ? h("a", { href: runAddress(target.run), class: "mono" }, shortId(target.run)) : selectorText(target.selector ?? target);
 	const answers = Object.values(result.runs ?? {});
 	const told = answers.length === 1 ? String(answers[0]).replace("_", " ") : answers.length ? `${answers.length} runs` : "–";
-	return tr(h("td.mono", `${when.toLocaleDateString("en-CA")} ${when.toLocaleTimeString("en-GB")}`), [action, target.mode].filter(Boolean).join(" "), actor ?? "–", run, told, reason || "–");
+	return tr(h("td.mono", `${when.toLocaleDateString("en-CA")} ${when.toLocaleTimeString("en-GB")}`), [action, target.mode].filter(Boolean).join(" "), live.person(actor) ?? "–", run, told, reason || "–");
 }
 

@@ -1,58 +1,58 @@
 /** The list of runs: filtered by its address, live, and never all in the document. */
 
 import { Windowed } from "./windowed.js";
-import { age, button as act, chip, copier, empty, failure, fill, h, labelText, say, shortId, statusWord, stopButton, time } from "./dom.js";
+import { STATUSES, SINCE, arranged, filterOf, matches, queryOf } from "./filter.js";
+import { button as act, empty, every, failure, fill, h, quiet, say, statusWord } from "./dom.js";
 import { bulkDialog } from "./bulk.js";
-import { counted, isOver, shownOf } from "./stoppable-button.js";
-import { now } from "./api.js";
+import { counts, isOver } from "./stoppable-button.js";
+import { listKey } from "./keys.js";
 import { live } from "./live.js";
+import { now } from "./api.js";
+import { rowOf } from "./row.js";
 
-const STATUSES = ["pending", "running", "stopping", "completed", "failed", "stopped", "lost"];
-const COLUMNS = ["Status", "Agent", "Run", "Owner", "Labels", "Started", "Duration", "Activity", ""];
-const NARROW = matchMedia("(max-width: 900px)");
+const COLUMNS = ["", "Status", "Agent", "Run", "Owner", "Labels", "Started", "Duration", "Activity", " "];
+const SORTED = ["Status", "Agent", "Owner", "Started", "Duration"];
+const NARROW = matchMedia("(max-width: 1246px)");
 
-/** @param {URLSearchParams} query @returns {Page} */
-export function runsPage(query) {
-	const page = new RunsPage(query);
-	return { element: page.element, title: "Runs", close: () => page.close() };
-}
+let address = "#/"; // of the list as it was left
 
-class RunsPage {
+/** Where the list is, with its last filter. */
+export const listAddress = () => address;
+
+export class RunsPage {
+	title = "Runs";
 	/** @type {Set<string>} runs that wait behind "3 new runs" */ #waiting = new Set();
 	/** @type {Set<string>} */ #known = new Set();
+	/** @type {Set<string>} runs that were chosen */ #ticked = new Set();
+	/** @type {Map<string, number>} where each row was */ #places = new Map();
 	#ended = new AbortController();
 
 	/** @param {URLSearchParams} query */
 	constructor(query) {
-		/** @type {RunFilter} */
-		this.filter = {
-			status: new Set(query.getAll("status")),
-			agent: query.get("agent") ?? "",
-			owner: query.get("owner") ?? "",
-			label: query.get("label") ?? "",
-			text: query.get("text") ?? "",
-			subs: query.has("subs"),
-		};
+		address = location.hash || "#/";
+		this.filter = filterOf(query);
 		this.chips = h("div.chips", { role: "group", "aria-label": "Status" });
 		this.agents = h("select", { "aria-label": "Agent" });
 		this.owners = h("select", { "aria-label": "Owner" });
 		this.fresh = act("", () => this.#showNew(), { class: "fresh", hidden: true });
-		this.stopThese = act("Stop these…", () => bulkDialog(this.filter, this.#shown().filter(isLive)), { class: "quiet" });
+		this.stopThese = quiet("Stop these…", () => this.#stop());
+		this.start = h("a.button", { href: "#/agents" }, "Start a run");
 		this.body = h("div.body", { role: "rowgroup" });
-		this.table = h("div.runs", { role: "table", "aria-label": "Runs" }, heading(), this.body);
+		this.table = h("div.runs", { role: "table", "aria-label": "Runs" }, this.#heading(), this.body);
 		this.notice = h("div");
 		this.scroller = h("div.scroller", this.notice, this.table);
 		this.element = h("section.page.list", this.#head(), this.#filters(), this.fresh, this.scroller);
 		this.rows = new Windowed(this.scroller, this.body, {
 			key: (run) => run.id,
-			make: rowOf,
-			height: () => (NARROW.matches ? 68 : 44),
+			make: (run) => rowOf(run, this.#ticked, () => this.#change()),
+			height: () => (NARROW.matches ? 72 : 44),
 			end: () => live.more(),
 		});
 		const { signal } = this.#ended;
 		live.addEventListener("change", () => this.#change(), { signal });
-		const ticking = setInterval(() => this.rows.draw(), 1000);
-		signal.addEventListener("abort", () => clearInterval(ticking));
+		document.addEventListener("keydown", (event) => listKey(event, this.element), { signal });
+		this.scroller.addEventListener("pointerleave", () => this.#change(), { signal });
+		every(1000, () => this.rows.draw(), signal);
 		this.#change();
 	}
 
@@ -62,17 +62,17 @@ class RunsPage {
 	}
 
 	#head() {
-		return h("div.head", h("h1", "Runs"), h("span.space"), this.stopThese, h("a.button", { href: "#/agents" }, "Start a run"));
+		return h("div.head", h("h1", "Runs"), h("span.space"), this.stopThese, this.start);
 	}
 
 	#filters() {
 		const text = field("Search", this.filter.text, "id, agent, reason …", (value) => (this.filter.text = value));
 		const label = field("Label", this.filter.label, "key:value", (value) => (this.filter.label = value));
+		const since = h("select", { "aria-label": "Time" }, ...Object.entries(SINCE).map(([value, [name]]) => h("option", { value, selected: value === this.filter.since }, name)));
 		const subs = h("input", { type: "checkbox", checked: this.filter.subs });
 		subs.addEventListener("change", () => (this.filter.subs = subs.checked));
-		this.agents.addEventListener("change", () => (this.filter.agent = this.agents.value));
-		this.owners.addEventListener("change", () => (this.filter.owner = this.owners.value));
-		const made = h("div.filters", { role: "search", "aria-label": "Filter runs" }, this.chips, this.agents, this.owners, label, text, h("label.check", subs, "sub-runs"));
+		for (const [name, select] of /** @type {const} */ ([["since", since], ["agent", this.agents], ["owner", this.owners]])) select.addEventListener("change", () => (this.filter[name] = select.value));
+		const made = h("div.filters", { role: "search", "aria-label": "Filter runs" }, this.chips, this.agents, this.owners, since, label, text, h("label.check", subs, "sub-runs"));
 		const changed = () => this.#filtered();
 		made.addEventListener("change", changed);
 		made.addEventListener("input", changed);
@@ -80,39 +80,71 @@ class RunsPage {
 	}
 
 	#filtered() {
-		const query = new URLSearchParams();
-		for (const one of this.filter.status) query.append("status", one);
-		for (const name of /** @type {const} */ (["agent", "owner", "label", "text"])) if (this.filter[name]) query.set(name, this.filter[name]);
-		if (this.filter.subs) query.set("subs", "");
-		const search = query.toString();
-		history.replaceState(null, "", search ? `#/?${search}` : "#/");
+		const search = queryOf(this.filter);
+		history.replaceState(null, "", (address = search ? `#/?${search}` : "#/"));
 		this.#known.clear(); // another list: nothing in it is new
 		this.#waiting.clear();
+		this.#places.clear();
 		this.#change();
 		this.scroller.scrollTop = 0;
 	}
 
+	/** The names of the columns; some sort the list, and back. */
+	#heading() {
+		const cells = COLUMNS.map((name) => {
+			if (!SORTED.includes(name)) return h("span", { role: "columnheader" }, name.trim() || h("span.unseen", name ? "Stop" : "Choose"));
+			const key = name.toLowerCase();
+			const cell = h("span", { role: "columnheader" }, act(name, () => this.#sort(key, cell), { class: "sort" }));
+			if (this.filter.sort.endsWith(key)) cell.ariaSort = this.filter.sort[0] === "-" ? "descending" : "ascending";
+			return cell;
+		});
+		return h("div.heading", { role: "rowgroup" }, h("div", { role: "row" }, ...cells));
+	}
+
+	/** @param {string} key @param {HTMLElement} cell */
+	#sort(key, cell) {
+		const { sort } = this.filter;
+		this.filter.sort = sort === key ? `-${key}` : sort === `-${key}` ? "" : key;
+		for (const one of this.table.querySelectorAll("[aria-sort]")) one.removeAttribute("aria-sort");
+		if (this.filter.sort) cell.ariaSort = this.filter.sort === key ? "ascending" : "descending";
+		this.#filtered();
+	}
+
+	/** Stop what was chosen, else what the filter shows. */
+	#stop() {
+		const shown = this.#shown().filter(isLive);
+		const chosen = shown.filter((run) => this.#ticked.has(run.id));
+		bulkDialog(chosen.length ? null : this.filter, chosen.length ? chosen : shown);
+	}
+
 	/** @returns {Summary[]} */
 	#shown() {
-		return [...live.runs.values()].filter((run) => matches(run, this.filter)).sort(byAge);
+		return arranged([...live.runs.values()].filter((run) => matches(run, this.filter, now())), this.filter.sort, now());
 	}
 
 	#change() {
-		const all = this.#shown();
+		let all = this.#shown();
 		const isTouched = this.scroller.scrollTop > 0 || this.scroller.matches(":hover, :focus-within");
 		for (const run of all) {
 			if (this.#known.has(run.id)) continue;
 			const isNew = this.#known.size > 0 && isTouched && run.createdAt > this.#newest;
 			(isNew ? this.#waiting : this.#known).add(run.id);
 		}
+		const place = (/** @type {Summary} */ run) => this.#places.get(run.id) ?? -1;
+		if (isTouched) all = all.sort((a, b) => place(a) - place(b)); // no row leaves the pointer
 		const shown = all.filter((run) => this.#known.has(run.id));
-		this.#newest = Math.max(this.#newest, shown[0]?.createdAt ?? 0);
+		this.#places = new Map(shown.map((run, index) => [run.id, index]));
+		this.#newest = shown.reduce((newest, run) => Math.max(newest, run.createdAt), this.#newest);
+		const chosen = shown.filter((run) => this.#ticked.has(run.id) && isLive(run)).length;
+		say(this.stopThese, chosen ? `Stop ${chosen} chosen…` : "Stop these…");
 		this.fresh.hidden = this.#waiting.size === 0;
 		say(this.fresh, `${this.#waiting.size} new run${this.#waiting.size === 1 ? "" : "s"}`);
 		this.#showChips();
 		options(this.agents, "all agents", this.filter.agent, (run) => run.name);
 		options(this.owners, "all owners", this.filter.owner, (run) => run.owner);
 		this.owners.hidden = this.owners.options.length < 3 && !this.filter.owner;
+		this.stopThese.hidden = !live.may("stop");
+		this.start.hidden = !live.may("start");
 		this.stopThese.disabled = !shown.some(isLive);
 		this.#showNotice(shown.length);
 		this.table.hidden = shown.length === 0;
@@ -140,13 +172,12 @@ class RunsPage {
 	}
 
 	#showChips() {
-		const counts = new Map(STATUSES.map((status) => [status, 0]));
 		const any = { ...this.filter, status: new Set() };
-		for (const run of live.runs.values()) if (matches(run, any)) counts.set(run.status, (counts.get(run.status) ?? 0) + 1);
+		const found = new Map(counts([...live.runs.values()].filter((run) => matches(run, any, now())).map((run) => run.status)));
 		if (this.chips.childElementCount === 0) fill(this.chips, ...STATUSES.map((status) => this.#chip(status)));
 		for (const button of this.chips.querySelectorAll("button")) {
 			const status = button.dataset.status ?? "";
-			const count = counts.get(status) ?? 0;
+			const count = found.get(status) ?? 0;
 			const isPartly = live.cursor !== null && isOver(status);
 			button.setAttribute("aria-pressed", String(this.filter.status.has(status)));
 			button.hidden = count === 0 && !this.filter.status.has(status);
@@ -165,28 +196,8 @@ class RunsPage {
 	}
 }
 
-/** @param {Summary} a @param {Summary} b */
-const byAge = (a, b) => b.createdAt - a.createdAt || (a.id < b.id ? 1 : -1);
-
 /** @param {Summary} run */
 const isLive = (run) => !isOver(run.status);
-
-/** @param {Summary} run @param {RunFilter} filter */
-function matches(run, { status, agent, owner, label, text, subs }) {
-	if (run.parentId !== null && !subs) return false;
-	if ((status.size && !status.has(run.status)) || (agent && run.name !== agent) || (owner && run.owner !== owner)) return false;
-	if (label) {
-		const [key, value] = label.split(/:(.*)/s);
-		if (value === undefined ? !(key in run.labels) : run.labels[key] !== value) return false;
-	}
-	const all = () => `${run.id} ${run.name} ${run.owner ?? ""} ${labelText(run.labels)} ${run.key ?? ""} ${run.reason?.message ?? ""} ${run.error ?? ""}`;
-	return !text || all().toLowerCase().includes(text.toLowerCase());
-}
-
-function heading() {
-	const cells = COLUMNS.map((name) => h("span", { role: "columnheader" }, name || h("span.unseen", "Stop")));
-	return h("div.heading", { role: "rowgroup" }, h("div", { role: "row" }, ...cells));
-}
 
 /** @param {string} name @param {string} value @param {string} hint @param {(value: string) => void} take */
 function field(name, value, hint, take) {
@@ -205,35 +216,6 @@ function options(select, all, chosen, pick) {
 	const wanted = [...names].sort();
 	if (select.options.length === wanted.length + 1 && wanted.every((name, index) => select.options[index + 1].value === name)) return;
 	fill(select, h("option", { value: "" }, all), ...wanted.map((name) => h("option", { value: name, selected: name === chosen }, name)));
-}
-
-/** @param {Summary} run */
-function rowOf(run) {
-	const cell = (/** @type {string} */ name, /** @type {any[]} */ ...children) => h("span", { role: "cell", class: name }, ...children);
-	const status = cell("status");
-	const duration = cell("duration mono");
-	const doing = cell("doing");
-	const button = stopButton("compact");
-	const link = h("a", { href: `#/runs/${encodeURIComponent(run.id)}`, class: run.parentId ? "sub" : "" }, run.name);
-	const element = h("div", { role: "row", class: "row", "data-run": run.id }, status, cell("agent", link), cell("id mono", copier(run.id, `Copy the id ${run.id}`, shortId(run.id))), cell("owner", run.owner ?? "–"), cell("labels", labelText(run.labels)), cell("started", time(run.startedAt ?? run.createdAt)), duration, doing, cell("stop", button));
-	let before = "";
-	const update = (/** @type {Summary} */ next) => {
-		if (before !== next.status) fill(status, chip((before = next.status)));
-		say(duration, age(next, now()));
-		const text = isOver(next.status) ? told(next) : counted(live.inFlight(next));
-		say(doing, text);
-		doing.title = text;
-		button.run = { ...shownOf(next), inFlight: live.inFlight(next) };
-	};
-	return { element, update };
-}
-
-/** @param {Summary} run */
-function told(run) {
-	if (run.error) return run.error;
-	if (run.status === "completed") return run.stopRequestedAt ? "finished before the stop arrived" : "";
-	const by = run.reason?.actor ? `by ${run.reason.actor}` : "";
-	return [by, run.reason?.message && `“${run.reason.message}”`].filter(Boolean).join(", ");
 }
 
 function noRuns() {

@@ -1,34 +1,53 @@
 /** A run and everything below it on a time axis, with the moment of the stop through all of it. */
 
-import { climbs, duration, isOver } from "./stoppable-button.js";
-import { button, fill, h, svg, table, tr } from "./dom.js";
-import { CHAR, count, cut, niceStep, stacked } from "./layout.js";
+import { AXIS, axis, behind, stopPlace } from "./axis.js";
+import { Lanes } from "./lanes.js";
+import { callDetail } from "./call.js";
+import { Scale, count, foldedLanes } from "./layout.js";
+import { button, fill, h, quiet, runAddress, svg, table, tr } from "./dom.js";
+import { drawing, raster, save } from "./export.js";
+import { duration, isOver, spoken } from "./stoppable-button.js";
 
-const ROW = 24;
-const BAR = 18;
-const TOP = 44; // the axis, and the words about the stop
 const LISTED = 500;
+const FATE = 110; // px behind the end of a stopped run, for the fates of its last calls
 
 export class Timeline {
 	/** @type {View | null} what was zoomed to; null: all of it */ #view = null;
 	/** @type {number | null} where a drag began */ #drag = null;
+	/** @type {Set<string>} what was folded and is open now */ #open = new Set();
+	#isAllOpen = false;
+	#hasFolds = false;
 	#seen = "";
+	#width = 600;
+	/** @type {number[] | null} what the address says to look at */ #wanted;
+	/** @type {Bar | null} whose details are shown */ #chosen = null;
+	least = 0; // seconds that are shown, so that two pictures can have one scale
 
-	/** @param {RunHistory} history */
-	constructor(history) {
+	/** @param {RunHistory} history @param {string | null} zoom "from-to" in seconds after it was made @param {(zoom: string) => void} keep */
+	constructor(history, zoom, keep) {
 		this.history = history;
-		this.picture = svg("svg.lanes", { role: "img", "aria-describedby": "calls" });
+		this.keep = keep;
+		this.#wanted = zoom?.match(/^(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)$/)?.slice(1).map(Number) ?? null;
+		this.axis = svg("svg.axis", { "aria-hidden": "true", height: AXIS });
+		const id = `calls-${history.id}`;
+		this.picture = svg("svg.lanes", { role: "img", "aria-describedby": id });
+		this.box = h("div.lanesbox", this.axis, this.picture);
 		this.legend = h("p.legend");
-		this.zoomStop = button("To the stop", () => this.#toStop(), { class: "quiet" });
+		this.notes = h("p.meta", { hidden: true });
+		this.zoomStop = quiet("To the stop", () => this.#toStop());
+		this.fold = quiet("Show all", () => this.#toggleFolds());
 		/** @param {string} name @param {string} label @param {() => void} act */
-		const tool = (name, label, act) => button(label, act, { class: "quiet", "aria-label": name, title: name });
+		const tool = (name, label, act) => quiet(label, act, { "aria-label": name, title: name });
+		/** @param {string} kind @param {(axis: SVGElement, lanes: SVGElement) => Blob | Promise<Blob>} make */
+		const file = (kind, make) => tool(`Download as ${kind}`, kind, async () => save(history.run, `.${kind.toLowerCase()}`, await make(this.axis, this.picture)));
 		const half = () => (this.#now.to - this.#now.from) / 2;
 		this.earlier = tool("Earlier", "‹", () => this.#pan(-half()));
 		this.later = tool("Later", "›", () => this.#pan(half()));
-		const tools = h("div.tools", { role: "group", "aria-label": "Zoom" }, this.zoomStop, this.earlier, this.later, tool("Zoom out", "−", () => this.#zoom(2)), tool("Zoom in", "+", () => this.#zoom(0.5)), tool("Fit all", "Fit", () => this.#look(null)));
-		this.calls = h("div.scroller", { id: "calls" });
+		const tools = h("div.tools", { role: "group", "aria-label": "Zoom" }, this.fold, this.zoomStop, this.earlier, this.later, tool("Zoom out", "−", () => this.#zoom(2)), tool("Zoom in", "+", () => this.#zoom(0.5)), tool("Fit all", "Fit", () => this.#look(null)), file("SVG", drawing), file("PNG", raster));
+		this.detail = h("div.detail", { role: "status", hidden: true });
+		this.calls = h("div.scroller", { id });
 		this.list = h("details.aslist", { ontoggle: () => this.draw() }, h("summary", "As a list"), this.calls);
-		this.element = h("section.timeline", { "aria-label": "Time line" }, h("div.timehead", h("h2", "Time line"), this.legend, h("span.space"), tools), this.picture, this.list);
+		this.element = h("section.timeline", { "aria-label": `Time line of ${history.id}` }, h("div.timehead", h("h2", "Time line"), this.legend, h("span.space"), tools), this.box, this.detail, this.notes, this.list);
 		this.observer = new ResizeObserver(() => this.draw());
 		this.observer.observe(this.element);
 		this.#listen();
@@ -39,62 +58,98 @@ export class Timeline {
 	}
 
 	#listen() {
-		const at = (/** @type {MouseEvent} */ event) => this.#time(event.clientX - this.picture.getBoundingClientRect().left);
-		this.picture.addEventListener("wheel", (event) => {
-			event.preventDefault();
+		const { box } = this;
+		const at = (/** @type {MouseEvent} */ event) => this.#scale.time(event.clientX - box.getBoundingClientRect().left);
+		box.addEventListener("wheel", (event) => {
 			const aside = event.deltaX || (event.shiftKey ? event.deltaY : 0);
-			if (aside) this.#pan(aside / this.#scale);
+			if (!aside && !event.ctrlKey && !event.metaKey) return; // it scrolls the page
+			event.preventDefault();
+			if (aside) this.#pan(aside / this.#scale.perSecond);
 			else this.#zoom(event.deltaY > 0 ? 1.25 : 0.8, at(event));
 		}, { passive: false });
-		this.picture.addEventListener("pointerdown", (event) => {
-			if (event.button !== 0) return;
+		box.addEventListener("pointerdown", (event) => {
+			if (event.button !== 0 || event.offsetX > box.clientWidth) return; // the bar that scrolls
 			this.#drag = at(event);
-			if (event.pointerType !== "touch") this.picture.setPointerCapture(event.pointerId);
 		});
-		this.picture.addEventListener("pointermove", (event) => {
-			if (this.#drag !== null && event.pointerType === "touch") this.#pan(this.#drag - at(event));
+		box.addEventListener("pointermove", (event) => {
+			if (this.#drag === null) return;
+			if (event.pointerType === "touch") this.#pan(this.#drag - at(event));
+			else if (event.buttons && !box.hasPointerCapture(event.pointerId)) box.setPointerCapture(event.pointerId);
 		});
-		this.picture.addEventListener("pointercancel", () => (this.#drag = null));
-		this.picture.addEventListener("pointerup", (event) => {
+		box.addEventListener("pointercancel", () => (this.#drag = null));
+		box.addEventListener("pointerup", (event) => {
 			const [from, to] = [this.#drag ?? 0, at(event)].sort((a, b) => a - b);
-			const isFar = this.#drag !== null && event.pointerType !== "touch" && (to - from) * this.#scale > 6;
+			const isFar = this.#drag !== null && event.pointerType !== "touch" && (to - from) * this.#scale.perSecond > 6;
 			this.#drag = null;
 			if (isFar) this.#look({ from, to });
 		});
-		this.picture.addEventListener("dblclick", () => this.#look(null));
+		box.addEventListener("click", (event) => {
+			const target = /** @type {Element} */ (event.target).closest("[data-fold], [data-bar], [data-link]");
+			if (!(target instanceof SVGElement)) return;
+			const { fold, bar, link } = target.dataset;
+			if (fold) this.#unfold(fold);
+			else if (link) location.hash = runAddress(link);
+			else this.#choose(this.history.bars.find(({ key }) => key === Number(bar)) ?? null);
+		});
+		box.addEventListener("dblclick", () => this.#look(null));
 	}
 
+	/** All of it, and room for the fates of the calls that a stop ended. */
 	get #whole() {
-		const { from, to } = this.history.span();
-		return { from, to: to + (to - from) * 0.04 };
+		const { from } = this.history.span;
+		return { from, to: from + Math.max(this.least, this.seconds) };
+	}
+
+	/** How long all of it is, with that room. */
+	get seconds() {
+		const { run, span, bars } = this.history;
+		const room = run.stopRequestedAt === null || !bars.some((bar) => this.history.crosses(bar)) ? 0.04 : FATE / Math.max(300, this.#width - FATE);
+		return (span.to - span.from) * (1 + room);
 	}
 
 	get #now() {
 		return this.#view ?? this.#whole;
 	}
 
-	#width = 600;
-	#left = 0;
-
 	get #scale() {
-		return (this.#width - this.#left) / (this.#now.to - this.#now.from);
+		return new Scale(this.#now, this.#width);
 	}
 
-	/** @param {number} at */
-	#x(at) {
-		return this.#left + (at - this.#now.from) * this.#scale;
-	}
-
-	/** @param {number} x */
-	#time(x) {
-		return this.#now.from + (x - this.#left) / this.#scale;
+	#redraw() {
+		this.#seen = "";
+		this.draw();
 	}
 
 	/** @param {View | null} view */
 	#look(view) {
 		this.#view = view;
-		this.#seen = "";
-		this.draw();
+		const { createdAt } = this.history.run;
+		this.keep(view ? [view.from, view.to].map((at) => String(+Math.max(0, at - createdAt).toFixed(6))).join("-") : "");
+		this.#redraw();
+	}
+
+	/** Show what is known of a call. @param {Bar | null} bar */
+	#choose(bar) {
+		this.#chosen = bar;
+		this.#showChosen();
+	}
+
+	#showChosen() {
+		const bar = this.#chosen;
+		this.detail.hidden = bar === null;
+		if (bar) fill(this.detail, callDetail(bar, this.history), quiet("Close", () => this.#choose(null)));
+	}
+
+	/** @param {string} id */
+	#unfold(id) {
+		this.#open.add(id);
+		this.#redraw();
+	}
+
+	#toggleFolds() {
+		this.#isAllOpen = this.#hasFolds;
+		this.#open.clear();
+		this.#redraw();
 	}
 
 	/** @param {number} factor */
@@ -122,160 +177,89 @@ export class Timeline {
 	}
 
 	draw() {
-		const { run } = this.history;
-		const width = Math.floor(this.picture.parentElement?.clientWidth ?? 0);
+		const { history } = this;
+		const { run } = history;
+		const width = Math.floor(this.box.clientWidth);
 		if (!run || width < 50) return;
-		const lanes = this.history.lanes();
+		this.#width = width;
+		if (this.#wanted) {
+			const [from, to] = this.#wanted.map((seconds) => run.createdAt + seconds);
+			if (to > from) this.#view = { from, to };
+			this.#wanted = null;
+		}
+		const lanes = history.lanes();
 		const { from, to } = this.#now;
-		const seen = `${this.list.open} ${width} ${from} ${to} ${this.history.bars.length} ${this.history.runs.map((one) => one.status + one.endedAt).join()} ${lanes.flatMap((lane) => lane.bars.slice(-50).map((bar) => `${bar.to ?? ""}${bar.fate ?? ""}`)).join()}`;
+		const seen = `${this.list.open} ${width} ${from} ${to} ${history.bars.length} ${history.runs.map((one) => one.status + one.endedAt).join()} ${lanes.flatMap((lane) => lane.bars.slice(-50).map((bar) => `${bar.to ?? ""}${bar.fate ?? ""}`)).join()}`;
 		if (seen === this.#seen) return;
 		this.#seen = seen;
-		this.#width = width;
-		this.#left = width > 640 ? 176 : 0;
-		let y = TOP;
-		const drawn = lanes.map((lane) => {
-			const made = this.#lane(lane, y);
-			y += made.height;
-			return made.group;
-		});
-		this.picture.setAttribute("viewBox", `0 0 ${width} ${y + 4}`);
-		this.picture.setAttribute("height", String(y + 4));
-		this.picture.setAttribute("aria-label", this.#sentence(lanes));
-		fill(this.picture, ...this.#axis(y), ...this.#shade(y), ...drawn, ...this.#stopLine(y));
+		this.#drawLanes(lanes);
 		this.earlier.disabled = this.later.disabled = !this.#view;
 		this.zoomStop.hidden = run.stopRequestedAt === null;
-		const kinds = [...new Set(this.history.bars.map((bar) => bar.kind))];
-		fill(this.legend, ...kinds.map((kind) => h("span.key", { "data-kind": kind }, kind)), this.history.dropped.bars > 0 && `${this.history.dropped.bars} earlier calls are not shown`);
+		this.fold.hidden = !this.#hasFolds && !this.#isAllOpen && this.#open.size === 0;
+		fill(this.fold, this.#hasFolds ? "Show all" : "Fold");
+		const kinds = [...new Set(history.bars.map((bar) => bar.kind))];
+		fill(this.legend, ...kinds.map((kind) => h("span.key", { "data-kind": kind }, kind)));
+		const notes = history.gaps();
+		this.notes.hidden = notes.length === 0;
+		fill(this.notes, notes.join(" "));
+		this.#showChosen();
 		if (this.list.open) this.#showList(lanes);
 	}
 
-	/** @param {number} bottom */
-	#axis(bottom) {
-		const { from, to } = this.#now;
-		const start = this.history.span().from;
-		const step = niceStep((to - from) / Math.max(2, (this.#width - this.#left) / 110));
-		const made = [];
-		for (let n = Math.ceil((from - start) / step); start + n * step < to; n++) {
-			const x = this.#x(start + n * step);
-			made.push(svg("line.grid", { x1: x, x2: x, y1: 18, y2: bottom }));
-			if (x < this.#width - 44) made.push(svg("text.tick", { x: x + 3, y: 14 }, `${+(n * step).toFixed(4)} s`));
-		}
-		return made;
-	}
-
-	/** The time from the stop to the end, and the rungs that were climbed. @param {number} bottom */
-	#shade(bottom) {
-		const { run } = this.history;
-		if (run.stopRequestedAt === null) return [];
-		const end = run.endedAt ?? this.history.span().to;
-		const x = Math.max(this.#left, this.#x(run.stopRequestedAt));
-		const made = [svg("rect.shade", { x, y: 20, width: Math.max(0, Math.min(this.#width, this.#x(end)) - x), height: bottom - 20 })];
-		let last = 0;
-		for (const { rung, at } of climbs(run.receipt)) {
-			const place = this.#x(at);
-			if (at > end + 0.05 || place < x || place > this.#width) continue; // not climbed, or out of sight
-			made.push(svg("line.rung", { x1: place, x2: place, y1: 34, y2: bottom, "data-rung": rung }));
-			const isRight = place + 3 + rung.length * CHAR < this.#width;
-			if (place > last && isRight) made.push(svg("text.rungname", { x: place + 3, y: 42 }, rung));
-			else if (place - rung.length * CHAR > last) made.push(svg("text.rungname", { x: place - 3, y: 42, "text-anchor": "end" }, rung));
-			last = place + rung.length * CHAR + 8;
-		}
-		return made;
-	}
-
-	/** @param {number} bottom */
-	#stopLine(bottom) {
-		const { run } = this.history;
-		const x = this.#x(run.stopRequestedAt ?? NaN);
-		if (!(x >= this.#left && x <= this.#width)) return [];
-		const reason = run.stop?.reason;
-		const words = ["stop", reason?.message && `“${reason.message}”`, reason?.actor].filter(Boolean).join(" · ");
-		const text = cut(words, Math.max(x - this.#left, this.#width - x) - 12);
-		const isRight = x + words.length * CHAR + 12 < this.#width || x < (this.#left + this.#width) / 2;
-		return [
-			svg("line.stop", { x1: x, x2: x, y1: 20, y2: bottom }),
-			svg("text.stopname", { x: isRight ? x + 5 : x - 5, y: 30, "text-anchor": isRight ? "start" : "end" }, text),
-		];
-	}
-
-	/** @param {Lane} lane @param {number} y */
-	#lane(lane, y) {
-		const { run, depth, bars } = lane;
-		const rows = stacked(bars);
-		const above = this.#left ? 0 : 16;
-		const height = above + Math.max(1, rows.length) * ROW + 6;
-		const from = Math.max(this.#left, this.#x(run.startedAt ?? run.createdAt));
-		const to = Math.min(this.#width, this.#x(run.endedAt ?? this.history.span().to));
-		const name = cut(run.name, (this.#left || this.#width) - 28 - depth * 14);
-		const made = [
-			svg("line.between", { x1: 0, x2: this.#width, y1: y, y2: y }),
-			svg("circle.lanemark", { "data-status": run.status, cx: 8 + depth * 14, cy: y + 15 - (above ? 5 : 0), r: 4 }),
-			svg("text.lanename", { x: 18 + depth * 14, y: y + 19 - (above ? 5 : 0) }, name, svg("title", {}, `${run.name} ${run.id}`)),
-		];
-		if (to > from) made.push(svg("rect.life", { x: from, y: y + above + 3, width: Math.max(1, to - from), height: height - above - 6, rx: 3 }));
-		rows.forEach((row, index) => made.push(...this.#bars(row, y + above + 6 + index * ROW)));
-		return { group: svg("g", { "data-lane": run.id }, ...made), height };
-	}
-
-	/** @param {Bar[]} row @param {number} y */
-	#bars(row, y) {
-		const made = /** @type {SVGElement[]} */ ([]);
-		let drawn = -10;
-		row.forEach((bar, index) => {
-			const isOpen = bar.to === null;
-			const from = this.#x(bar.from);
-			const to = this.#x(bar.to ?? this.history.span().to);
-			const crosses = this.#crosses(bar);
-			if (to < this.#left || from > this.#width || (to - drawn < 1 && !crosses)) return; // out of sight, or too small
-			drawn = to;
-			const x = Math.max(this.#left, from);
-			const width = Math.max(2, Math.min(this.#width, to) - x);
-			const label = bar.name || bar.kind;
-			const told = `${bar.kind} ${bar.name} · ${isOpen ? "not finished" : duration(/** @type {number} */ (bar.to) - bar.from)}${bar.fate ? ` · ${bar.fate}` : ""}`;
-			const facts = { "data-kind": bar.kind, "data-name": bar.name, "data-run": bar.runId, "data-fate": bar.fate ?? "", "data-crosses": String(crosses) };
-			made.push(svg("rect", { class: `bar${isOpen ? " open" : ""}`, x, y, width, height: BAR, rx: 3, ...facts }, svg("title", {}, told)));
-			const room = this.#x(row[index + 1]?.from ?? Infinity) - to;
-			const fate = crosses && bar.fate ? bar.fate : "";
-			const isOutside = fate && Math.min(room, this.#width - to) > fate.length * CHAR + 8;
-			if (isOutside) made.push(svg("text.fatename", { x: to + 5, y: y + 13 }, fate));
-			const inside = cut(isOutside || !fate ? label : `${label} · ${fate}`, width - 8);
-			const long = inside.length * CHAR + 10;
-			const stop = this.#x(this.history.run.stopRequestedAt ?? NaN);
-			const place = stop > x && stop < x + long && to - stop > long ? stop : x; // not under the line of the stop
-			if (inside.length > 2) made.push(svg("text.barname", { x: place + 5, y: y + 13 }, inside));
+	/** @param {Lane[]} lanes */
+	#drawLanes(lanes) {
+		const { history } = this;
+		const scale = this.#scale;
+		const isOpen = (/** @type {string} */ id) => this.#isAllOpen || this.#open.has(id);
+		const drawing = new Lanes(history, scale, isOpen);
+		const { shown, folded } = foldedLanes(lanes, isOpen("runs"));
+		let y = 0;
+		this.#hasFolds = folded.length > 0;
+		const drawn = shown.map((lane) => {
+			const { group, height, isFolded } = drawing.lane(lane, y);
+			this.#hasFolds ||= isFolded;
+			y += height;
+			return group;
 		});
-		return made;
-	}
-
-	/** Whether a call was in flight when the stop came. @param {Bar} bar */
-	#crosses(bar) {
-		const stop = this.history.run?.stopRequestedAt ?? null;
-		if (bar.fate !== null) return stop !== null;
-		return stop !== null && bar.to === null && bar.from <= stop;
+		if (folded.length) {
+			const { group, height } = drawing.rest(folded, y);
+			drawn.push(group);
+			y += height;
+		}
+		const x = stopPlace(history, scale);
+		for (const [one, height] of /** @type {[SVGElement, number][]} */ ([[this.axis, AXIS], [this.picture, y + 4]])) {
+			one.setAttribute("viewBox", `0 0 ${scale.width} ${height}`);
+			one.setAttribute("height", String(height));
+		}
+		this.picture.setAttribute("aria-label", this.#sentence(lanes));
+		fill(this.axis, ...axis(history, scale));
+		fill(this.picture, ...behind(history, scale, y), ...drawn, x !== null && svg("line.stop", { x1: x, x2: x, y1: 0, y2: y }));
+		if (this.box.scrollHeight > this.box.clientHeight + 1) for (const [name, value] of [["tabindex", "0"], ["role", "region"], ["aria-label", "Lanes"]]) this.box.setAttribute(name, value);
 	}
 
 	/** @param {Lane[]} lanes */
 	#sentence(lanes) {
-		const { run } = this.history;
-		const { from, to } = this.history.span();
-		const told = [`${run.name}: ${count(lanes.length, "run")}, ${count(this.history.bars.length + this.history.dropped.bars, "call")} in ${duration(to - from)}.`];
+		const { run, span, bars, dropped, isTruncated } = this.history;
+		const told = [`${run.name}: ${count(lanes.length, "run")}, ${count(bars.length + dropped.bars, "call")} in ${duration(span.to - span.from)}.`];
 		if (run.stopRequestedAt !== null) {
-			const crossing = this.history.bars.filter((bar) => this.#crosses(bar));
-			const calls = crossing.slice(0, 20).map((bar) => `${bar.kind} ${bar.name} ${bar.fate ?? "still running"}`).join(", ");
-			told.push(`The stop came after ${duration(run.stopRequestedAt - from)}; in flight then: ${calls || "nothing"}.`);
+			const crossing = bars.filter((bar) => this.history.crosses(bar));
+			const seen = crossing.slice(0, 20).map((bar) => `${bar.kind} ${bar.name} ${bar.fate ?? "still running"}`).join(", ");
+			const calls = isTruncated ? (run.receipt?.inFlight ?? []).map(spoken).join(", ") : seen + (crossing.length > 20 ? ` and ${crossing.length - 20} more` : "");
+			told.push(`The stop came after ${duration(run.stopRequestedAt - span.from)}; in flight then: ${calls || "nothing"}.`);
 		}
-		return told.join(" ");
+		return [...told, ...this.history.gaps()].join(" ");
 	}
 
 	/** @param {Lane[]} lanes */
 	#showList(lanes) {
 		const names = new Map(lanes.map((lane) => [lane.run.id, lane.run]));
-		const { from } = this.history.span();
+		const { from } = this.history.span;
 		const row = (/** @type {Bar} */ bar) => {
 			const isLive = bar.to === null && !isOver(names.get(bar.runId)?.status ?? "lost");
-			const took = bar.to === null ? (isLive ? "running" : "–") : duration(bar.to - bar.from);
-			const fate = this.#crosses(bar) ? (bar.fate ?? "in flight") : "–";
-			return tr(names.get(bar.runId)?.name ?? "", `${bar.kind} ${bar.name}`, `${(bar.from - from).toFixed(2)} s`, took, fate);
+			const took = bar.isUnrecorded ? "not recorded" : bar.to === null ? (isLive ? "running" : "–") : duration(bar.to - bar.from);
+			const fate = this.history.crosses(bar) ? (bar.fate ?? "in flight") : "–";
+			const link = h("a", { href: runAddress(bar.runId) }, names.get(bar.runId)?.name ?? "");
+			return tr(link, button(`${bar.kind} ${bar.name}`, () => this.#choose(bar), { class: "link" }), `${(bar.from - from).toFixed(2)} s`, took, fate);
 		};
 		fill(this.calls, table(["Run", "Call", "Began", "Took", "At the stop"], ...this.history.bars.slice(-LISTED).map(row)));
 	}

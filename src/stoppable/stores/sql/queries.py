@@ -1,9 +1,13 @@
-"""Looks up runs and their logs."""
+"""Sessions of a database, and the lookups that every database understands.
+
+Statements that every database understands are written once, with ``?`` for each value.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from stoppable.errors import RunNotFound
 from stoppable.records import Event, EventType, Filter, RunRecord, RunSummary, Selector, Summaries
@@ -11,7 +15,75 @@ from stoppable.stores import rules
 from stoppable.stores.base import READ_BYTES, Intent, Tail
 from stoppable.stores.sql import rows
 from stoppable.stores.sql.rows import Row
-from stoppable.stores.sql.session import SqlSession
+
+
+class SqlSession(ABC):
+    """A connection that reads."""
+
+    __slots__ = ()
+
+    record_columns: ClassVar[str]
+    """What ``rows.record`` needs of a row of runs."""
+    summary_columns: ClassVar[str]
+    """The same for a list, without reading anything that may be large; the receipt has no entries."""
+    has_labels: ClassVar[str]
+    """The condition that a run has all labels of a JSON object."""
+    labelled: ClassVar[str] = ""
+    """The FROM clause for the runs that have the first label of a JSON object, with their number as ``run``, if there
+    is an index of labels that is in the order of the runs."""
+    place: ClassVar[str]
+    """The column of events that orders them over all runs."""
+
+    @abstractmethod
+    def all(self, sql: str, values: Any = ()) -> list[Row]:
+        """Return every row."""
+
+    @abstractmethod
+    def one(self, sql: str, values: Any = ()) -> Row | None:
+        """Return the only row, or None."""
+
+    @abstractmethod
+    def some(self, sql: str, values: Any, order: str, size: int) -> tuple[list[Row], bool]:
+        """Return rows, ordered by a column, until the last column ``data`` has ``size`` characters; at least one.
+
+        Also returns whether these are all the rows.
+        """
+
+    @abstractmethod
+    def records(self, run_ids: Sequence[str]) -> list[Row]:
+        """Return the ``record_columns`` of runs, ordered by their numbers."""
+
+    @abstractmethod
+    def logs(self, *, of_tree: bool) -> str:
+        """Return the FROM clause that joins events and their runs, for all runs or for the few of a tree."""
+
+    def number(self, run_id: str) -> int:
+        """Return the number of a run, or raise RunNotFound."""
+        row = self.one("SELECT number FROM runs WHERE id = ?", (run_id,))
+        if row is None:
+            raise RunNotFound(run_id)
+        return int(row[0])
+
+
+class SqlTransaction(SqlSession):
+    """A connection that writes."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def now(self) -> float:
+        """Return the time of the store's clock."""
+
+    @abstractmethod
+    def run(self, sql: str, values: Any = ()) -> None:
+        """Make a change."""
+
+    def lock(self, kind: str, name: str, *, shared: bool = False) -> None:
+        """Wait for other transactions that lock the same name. Does nothing where only one transaction can write."""
+
+    def in_order(self) -> None:
+        """Make numbers visible in their order, from here to the commit. Does nothing where only one can write."""
+
 
 _SUBTREE = """
 WITH RECURSIVE tree (node) AS (
@@ -49,28 +121,34 @@ def get(session: SqlSession, run_id: str) -> RunRecord:
 def query(session: SqlSession, wanted: Filter, cursor: str | None, limit: int) -> Summaries:
     """Return the runs that match, newest first."""
     limit = rules.page_size(limit)
-    columns = (("owner", wanted.owner), ("name", wanted.name), ("parent_id", wanted.parent_id))
+    columns = (("owner", wanted.owner), ("name", wanted.agent), ("parent_id", wanted.parent_id))
     terms, values = _conditions(session, columns, wanted)
-    terms.append("number < ?")
+    source, number = "runs", "number"
+    if (
+        session.labelled and wanted.labels and wanted.owner is wanted.key is wanted.parent_id is None
+    ):  # else their index
+        source, number = session.labelled, "run"
+        values.insert(0, rows.encode(wanted.labels))
+    terms.append(f"{number} < ?")
     values.append(int(min(rules.cursor_number(cursor), 2**63 - 1)))
     if wanted.status:
         terms.append(f"status IN ({_marks(wanted.status)})")
         values += [status.value for status in wanted.status]
     if wanted.roots:
         terms.append("parent_id IS NULL")
-    found = session.all(
-        f"SELECT {session.summary_columns} FROM runs WHERE {' AND '.join(terms)} ORDER BY number DESC LIMIT ?",  # noqa: S608
+    page = session.all(
+        f"SELECT {session.summary_columns} FROM {source} WHERE {' AND '.join(terms)} ORDER BY {number} DESC LIMIT ?",  # noqa: S608
         (*values, limit + 1),
     )
-    more = str(found[limit - 1][-1]) if len(found) > limit else None
-    return Summaries(runs=tuple(RunSummary.of(rows.record(row)) for row in found[:limit]), cursor=more)
+    more = str(page[limit - 1][-1]) if len(page) > limit else None
+    return Summaries(runs=tuple(RunSummary.of(rows.record(row)) for row in page[:limit]), cursor=more)
 
 
-def stopped_by(session: SqlSession, target: str | Selector, owner: str | None) -> tuple[str, list[Any]]:
+def select_stopped(session: SqlSession, target: str | Selector, owner: str | None) -> tuple[str, list[Any]]:
     """Return the statement for the numbers of the runs that a stop names, and its values."""
     if isinstance(target, str):
         return _ONE, [target, owner, owner]
-    columns = (("owner", target.owner), ("name", target.name), ("owner", owner))
+    columns = (("owner", target.owner), ("name", target.agent), ("owner", owner))
     terms, values = _conditions(session, columns, target)
     return _TOPMOST.format(" AND ".join(("ended_at IS NULL", *terms))), values
 
@@ -78,12 +156,12 @@ def stopped_by(session: SqlSession, target: str | Selector, owner: str | None) -
 def _conditions(
     session: SqlSession, columns: Iterable[tuple[str, str | None]], wanted: Filter | Selector
 ) -> tuple[list[str], list[Any]]:
-    found: list[tuple[str, str]] = [(f"{column} = ?", value) for column, value in columns if value is not None]
+    conditions: list[tuple[str, str]] = [(f"{column} = ?", value) for column, value in columns if value is not None]
     if wanted.key is not None:
-        found.append(("key = ?", rows.encode(wanted.key)))
+        conditions.append(("key = ?", rows.encode(wanted.key)))
     if wanted.labels:
-        found.append((session.has_labels, rows.encode(wanted.labels)))
-    return [term for term, _ in found], [value for _, value in found]
+        conditions.append((session.has_labels, rows.encode(wanted.labels)))
+    return [term for term, _ in conditions], [value for _, value in conditions]
 
 
 def _marks(values: Collection[object]) -> str:
@@ -93,8 +171,8 @@ def _marks(values: Collection[object]) -> str:
 def tree(session: SqlSession, run_id: str) -> Sequence[RunSummary]:
     """Return a run and all its descendants; a parent has a lower number than its children."""
     # CROSS JOIN, because SQLite keeps its order: otherwise it reads all runs, which are in the order of their numbers.
-    found = f"SELECT {session.summary_columns} FROM tree CROSS JOIN runs WHERE number = node ORDER BY number"  # noqa: S608
-    sql = _SUBTREE + found
+    summaries = f"SELECT {session.summary_columns} FROM tree CROSS JOIN runs WHERE number = node ORDER BY number"  # noqa: S608
+    sql = _SUBTREE + summaries
     return [RunSummary.of(rows.record(row)) for row in session.all(sql, (session.number(run_id),))]
 
 
@@ -105,23 +183,23 @@ def counts(session: SqlSession) -> Mapping[str, int]:
 
 def intents(session: SqlSession, worker: str) -> Sequence[Intent]:
     """Return the pending stops of a worker."""
-    found = session.all(
+    stops = session.all(
         "SELECT id, mode, grace, reason FROM runs"
         " WHERE worker = ? AND ended_at IS NULL AND mode > acknowledged ORDER BY number",
         (worker,),
     )
-    return [Intent(run_id=run_id, stop=rows.stop_of(*stop)) for run_id, *stop in found]
+    return rows.intents(stops)
 
 
 def read(session: SqlSession, run_id: str, after: int, limit: int) -> Sequence[Event]:
     """Return a part of a run's log."""
-    found, _ = session.some(
+    lines, _ = session.some(
         "SELECT seq, at, type, data FROM events WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?",
         (session.number(run_id), max(after, 0), max(limit, 0)),
         "seq",
         READ_BYTES,
     )
-    return [rows.event(run_id, row) for row in found]
+    return [rows.event(run_id, row) for row in lines]
 
 
 def tail(session: SqlSession, after: int, limit: int, types: Collection[EventType], below: str | None) -> Tail:
@@ -136,28 +214,30 @@ def tail(session: SqlSession, after: int, limit: int, types: Collection[EventTyp
     if below is not None:
         terms.append(f"run IN ({_SUBTREE} SELECT node FROM tree)")  # noqa: S608 - our own names
         values.append(session.number(below))
-    found, is_all = session.some(
+    lines, is_all = session.some(
         f"SELECT {place} AS place, id, seq, at, type, data FROM {session.logs(of_tree=below is not None)}"  # noqa: S608
         f" WHERE {' AND '.join(terms)} ORDER BY {place} LIMIT ?",
         (*values, limit + 1),
         "place",
         READ_BYTES,
     )
-    events = tuple((place, rows.event(run_id, tuple(row))) for place, run_id, *row in found[:limit])
-    if is_all and len(found) <= limit:
+    events = tuple((place, rows.event(run_id, tuple(row))) for place, run_id, *row in lines[:limit])
+    if is_all and len(lines) <= limit:
         return Tail(place=last, events=events)
     return Tail(place=events[-1][0] if events else after, events=events, has_more=True)
 
 
-def open_boundaries(live: Iterable[Row], counted: Iterable[Row]) -> Mapping[str, tuple[str, ...] | None]:
+def open_boundaries(live: Iterable[Row], open_counts: Iterable[Row]) -> Mapping[str, tuple[str, ...] | None]:
     """Return the open boundaries of live runs.
 
     ``live`` has the id of each run, and whether its log is truncated; ``counted`` an id, the kind and name of a
     boundary, and how often it is open.
     """
-    found: dict[str, tuple[str, ...] | None] = {run_id: None if is_truncated else () for run_id, is_truncated in live}
-    for run_id, kind, name, count in counted:
-        before = found.get(run_id)
+    boundaries: dict[str, tuple[str, ...] | None] = {
+        run_id: None if is_truncated else () for run_id, is_truncated in live
+    }
+    for run_id, kind, name, count in open_counts:
+        before = boundaries.get(run_id)
         if before is not None:
-            found[run_id] = (*before, *[rules.boundary_label(kind, name)] * int(count))
-    return found
+            boundaries[run_id] = (*before, *[rules.boundary_label(kind, name)] * int(count))
+    return boundaries

@@ -10,10 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from stoppable import _json
-from stoppable._core.policy import Limits, Policy
-from stoppable._core.reason import Reason
-from stoppable._core.state import Mode, Status
 from stoppable._core.stop import Receipt
+from stoppable._core.values import Limits, Mode, Policy, Reason, Status
 from stoppable.errors import InvalidArgument
 from stoppable.records import (
     ERROR_LENGTH,
@@ -27,6 +25,7 @@ from stoppable.records import (
     StopIntent,
 )
 from stoppable.stores import rules
+from stoppable.stores.base import Intent
 
 Row = tuple[Any, ...]
 
@@ -69,7 +68,7 @@ def record_columns(last_event: str) -> str:
 
 
 def summary_columns(receipt: str) -> str:
-    """Return the same for a list, without anything that may be large; ``receipt`` is the one without nodes."""
+    """Return the same for a list, without anything that may be large; ``receipt`` is the one without entries."""
     return f"{_BEGINNING} outcome, {receipt}, key, NULL, NULL, 0, number"
 
 
@@ -88,18 +87,18 @@ def record(row: Row) -> RunRecord:
     """Return the record of a row with the ``record_columns``."""
     (
         id_, name, parent_id, root_id, owner, labels, status, worker, epoch, spec, created_at, started_at, ended_at,
-        ended_late, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, given, facts,
+        ended_late, mode, grace, reason, stop_requested_at, acknowledged, outcome, receipt, key, input_, facts,
         last_event, _,
     ) = row  # fmt: skip
     isolation, on_disconnect, limits, policy, version = _spec_of(spec)
-    given, omitted = (None, {}) if given is None else decode(given)
-    made = object.__new__(RunRecord)
+    input_, omitted = (None, {}) if input_ is None else decode(input_)
+    run_record = object.__new__(RunRecord)
     for set_, value in zip(
         SETTERS.values(),
         (
             id_, name, parent_id, root_id, owner, dict(_labels_of(labels)), None if key is None else decode(key),
             _STATUSES[status], worker, epoch, isolation, on_disconnect, limits, policy,
-            given, omitted, {} if facts is None else decode(facts), created_at, started_at, ended_at, ended_late,
+            input_, omitted, {} if facts is None else decode(facts), created_at, started_at, ended_at, ended_late,
             None if mode < 0 else stop_of(mode, grace, reason),
             stop_requested_at,
             None if acknowledged < 0 else MODES[acknowledged],
@@ -109,8 +108,8 @@ def record(row: Row) -> RunRecord:
         ),
         strict=True,
     ):  # fmt: skip
-        set_(made, value)
-    return made
+        set_(run_record, value)
+    return run_record
 
 
 # Most runs of a program share a few values of these, and a bulk stop has one for all its runs.
@@ -124,8 +123,8 @@ def _spec_of(text: str) -> tuple[str, str, Limits | None, Policy, int]:
 
 @lru_cache(1024)
 def _labels_of(text: str) -> Mapping[str, str]:
-    found: Mapping[str, str] = decode(text)
-    return found
+    labels: Mapping[str, str] = decode(text)
+    return labels
 
 
 @lru_cache(1024)
@@ -134,17 +133,27 @@ def stop_of(mode: int, grace: float | None, reason: str) -> StopIntent:
     return StopIntent(mode=MODES[mode], reason=_json.load(Reason, decode(reason)), grace=grace)
 
 
-def holds(found: Iterable[Row]) -> list[Hold]:
+def intent_row(run_id: str, stop: StopIntent) -> Row:
+    """Return a pending stop as it is sent to its worker."""
+    return run_id, stop.mode.rank, stop.grace, encode(stop.reason)
+
+
+def intents(stops: Iterable[Row]) -> list[Intent]:
+    """Return the pending stops of rows with the id of a run and the columns of its stop."""
+    return [Intent(run_id=run_id, stop=stop_of(*stop)) for run_id, *stop in stops]
+
+
+def holds(texts: Iterable[Row]) -> list[Hold]:
     """Return the holds of rows with that one column."""
-    return [_json.load(Hold, decode(text)) for (text,) in found]
+    return [_json.load(Hold, decode(text)) for (text,) in texts]
 
 
-def waiting_stop(found: Iterable[Row], now: float) -> StopIntent | None:
+def waiting_stop(stops: Iterable[Row], now: float) -> StopIntent | None:
     """Combine the stops that waited for a run, from rows with the time until when each waits, and the stop."""
     first: StopIntent | None = None
-    for expires, text in found:
+    for expires, text in stops:
         if expires > now:
-            first = rules.raised(first, _json.load(StopIntent, decode(text)))
+            first = rules.escalate(first, _json.load(StopIntent, decode(text)))
     return first
 
 
@@ -153,19 +162,19 @@ def _spec(isolation: str, on_disconnect: str, policy: Policy, version: int) -> s
     return encode((isolation, on_disconnect, None, policy, version))
 
 
-def values(record: RunRecord, request: str, parent: int | None, given: str | None) -> Row:
-    """Return the values of COLUMNS; ``given`` is the input as JSON."""
+def values(record: RunRecord, request: str, parent: int | None, input_: str | None) -> Row:
+    """Return the values of COLUMNS; ``input_`` is the input as JSON."""
     if record.limits is None:
         spec = _spec(record.isolation, record.on_disconnect, record.policy, record.version)
     else:
         spec = encode((record.isolation, record.on_disconnect, record.limits, record.policy, record.version))
-    status, epoch, *rest = changing(record)
+    status, epoch, *rest = changing_values(record)
     return (
         record.id, request, parent, record.parent_id, record.root_id, record.name, record.owner,
         encode(record.labels) if record.labels else "{}",
         spec, record.created_at, record.worker, status, epoch, *rest,
         None if record.key is None else encode(record.key),
-        None if long_input(given) else given,
+        None if long_input(input_) else input_,
     )  # fmt: skip
 
 
@@ -174,12 +183,12 @@ def input_of(record: RunRecord) -> str | None:
     return None if record.input is None and not record.omitted else encode((record.input, record.omitted))
 
 
-def long_input(given: str | None) -> bool:
+def long_input(input_: str | None) -> bool:
     """Return whether an input is too long for the row of its run."""
-    return given is not None and len(given) > _SHORT
+    return input_ is not None and len(input_) > _SHORT
 
 
-def changing(record: RunRecord) -> Row:
+def changing_values(record: RunRecord) -> Row:
     """Return the values of the columns that change, for a run that has not ended."""
     return _changing(record, None)
 
@@ -200,7 +209,7 @@ def _changing(record: RunRecord, outcome: str | None) -> Row:
     )
 
 
-def ending(record: RunRecord, outcome: OutcomeRecord) -> tuple[Row, str | None]:
+def ending_values(record: RunRecord, outcome: OutcomeRecord) -> tuple[Row, str | None]:
     """Return the same for a run that has ended, and its outcome if that is too long for the row."""
     text = encode(outcome)
     if len(text) <= _SHORT:
@@ -239,3 +248,7 @@ class Lines:
         both = Lines(())
         both.rows = self.rows + more.rows
         return both
+
+
+Append = tuple[str, int, Lines]
+"""The arguments of an append."""

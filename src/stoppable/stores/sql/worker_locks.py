@@ -3,6 +3,8 @@
 The descriptor is inheritable on purpose: a child that has it keeps the lock, so a free lock proves that the worker and
 its children are dead. ``flock`` belongs to the open file, not to the process, so testing a lock opens the file again
 and never releases the lock of another.
+
+Files and directories are created for one user only: results, partials and reasons are stored in plain text.
 """
 
 from __future__ import annotations
@@ -11,15 +13,59 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 from stoppable.errors import StoreError
-from stoppable.stores.sql.permissions import check_directory, make_directory
+
+
+def make_file(path: Path) -> None:
+    """Create a file that only its user may read; an existing one keeps its permissions.
+
+    SQLite gives the files beside it the same permissions.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return  # it exists, or opening it will say what is wrong
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory that only its user may enter, or refuse one of another user.
+
+    Another user could have put a link there, so that files are created or removed elsewhere.
+    """
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        check_directory(path)
+
+
+def check_directory(path: Path) -> bool:
+    """Return whether the directory exists; refuse one of another user."""
+    try:
+        state = path.lstat()
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(state.st_mode):
+        raise StoreError(f"{path} is a link or a file: remove it, so that stoppable can make a directory")
+    if state.st_uid not in {os.geteuid(), path.parent.stat().st_uid, _beside(path)}:
+        raise StoreError(f"{path} belongs to user {state.st_uid}: remove it, or run as the user of the store")
+    return True
+
+
+def _beside(path: Path) -> int:
+    """Return the id of the user who owns the file of the store."""
+    try:
+        return path.with_name(path.name.removesuffix("-workers")).stat().st_uid
+    except OSError:
+        return os.geteuid()
+
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-_held: dict[Path, int] = {}  # of this process: they outlive a closed store, for the next one over the same file
+_descriptors: dict[Path, int] = {}  # of this process: they outlive a closed store, for the next one over the same file
 _TRIES = 20  # every ten milliseconds: a test holds a lock for a few microseconds
 
 
@@ -39,12 +85,14 @@ class WorkerLocks:
     @property
     def descriptors(self) -> tuple[int, ...]:
         """The descriptors that child processes must inherit (``pass_fds``)."""
-        return tuple(_held[path] for worker in list(self._workers) if (path := self._path(worker)) in _held)
+        return tuple(
+            _descriptors[path] for worker in list(self._workers) if (path := self._path(worker)) in _descriptors
+        )
 
     def take(self, worker: str) -> bool:
         """Lock the file of a worker of this process; False if it is locked already."""
         path = self._path(worker)
-        is_new = path not in _held
+        is_new = path not in _descriptors
         if is_new:
             try:
                 make_directory(self._directory)
@@ -54,7 +102,7 @@ class WorkerLocks:
             except OSError as error:
                 raise StoreError(f"{path}: cannot create the file of the worker: {error}") from error
             os.set_inheritable(descriptor, True)  # noqa: FBT003 - it takes no name
-            _held[path] = descriptor
+            _descriptors[path] = descriptor
         if worker not in self._workers:
             self._workers.append(worker)
         return is_new
@@ -80,14 +128,14 @@ class WorkerLocks:
         """Release the lock of a worker that was closed."""
         if worker in self._workers:
             self._workers.remove(worker)
-        descriptor = _held.pop(self._path(worker), None)
+        descriptor = _descriptors.pop(self._path(worker), None)
         if descriptor is not None:
             self._unlink(file_name(worker))
             os.close(descriptor)
 
     def is_free(self, worker: str) -> bool:
         """Return whether a worker is proven dead, and its children too; a file that is missing proves nothing."""
-        return self._path(worker) not in _held and self._if_free(file_name(worker), unlink=False)
+        return self._path(worker) not in _descriptors and self._if_free(file_name(worker), unlink=False)
 
     def names(self) -> list[str]:
         """Return the names of the lock files."""

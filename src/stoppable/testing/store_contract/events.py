@@ -1,29 +1,29 @@
-"""Tests of logs: dense, fenced, bounded, and resumed without a gap."""
+"""Tests of the logs of runs: each in order and without a gap, all of them as one, and what is in flight."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 
-from stoppable._core.state import Mode, Status
+from stoppable._core.values import Mode, Status
 from stoppable.errors import Fenced, InvalidArgument, RunNotFound
 from stoppable.records import Draft, Event, EventType, OutcomeRecord
-from stoppable.stores.future import StoreFuture
+from stoppable.stores.base import ANY, StoreFuture
 from stoppable.stores.rules import FACTS_KEPT
 from stoppable.testing.store_contract.harness import (
     ANSWERS_WITHIN,
     StoreHarness,
     answer,
+    assert_refused,
     is_dense,
-    listed,
+    list_of,
     progress,
-    refused,
     status,
     types_of,
 )
 
 
-class Events(StoreHarness):
+class LogContract(StoreHarness):
     """``append``, ``read`` and ``watch``."""
 
     def test_events_get_dense_numbers_from_one_and_the_last_comes_back(self) -> None:
@@ -97,10 +97,10 @@ class Events(StoreHarness):
         """I7."""
         record = self.start("a", running=False)
         self.append(record, *(progress(step=step) for step in range(25)))
-        seen: list[int] = []
-        while page := answer(self.store.read("a", len(seen), 7)):
-            seen += [event.data["step"] for event in page]
-        assert seen == list(range(25))
+        steps: list[int] = []
+        while page := answer(self.store.read("a", len(steps), 7)):
+            steps += [event.data["step"] for event in page]
+        assert steps == list(range(25))
 
     def test_large_events_are_all_read_a_few_at_a_time(self) -> None:
         record = self.start("a", running=False)
@@ -112,12 +112,12 @@ class Events(StoreHarness):
     def test_there_is_nothing_after_the_last_event(self) -> None:
         record = self.start("a")
         last = self.append(record, progress())
-        assert listed(self.store.read("a", last)) == []
-        assert listed(self.store.read("a", last + 100)) == []
+        assert list_of(self.store.read("a", last)) == []
+        assert list_of(self.store.read("a", last + 100)) == []
 
     def test_the_log_of_an_unknown_run_is_not_found(self) -> None:
-        refused(RunNotFound, self.store.read, "a")
-        refused(RunNotFound, self.store.append, "a", 1, [progress()])
+        assert_refused(RunNotFound, self.store.read, "a")
+        assert_refused(RunNotFound, self.store.append, "a", 1, [progress()])
 
     # The fence
 
@@ -127,12 +127,12 @@ class Events(StoreHarness):
         over = self.finish(record)
         log = self.log("a")
         for epoch in (record.epoch, over.epoch, 0):
-            refused(Fenced, self.store.append, "a", epoch, [progress()])
+            assert_refused(Fenced, self.store.append, "a", epoch, [progress()])
         assert self.log("a") == log
 
     def test_an_epoch_that_is_not_the_runs_adds_nothing(self) -> None:
         record = self.start("a")
-        refused(Fenced, self.store.append, "a", record.epoch + 1, [progress()])
+        assert_refused(Fenced, self.store.append, "a", record.epoch + 1, [progress()])
         assert len(self.log("a")) == 1
 
     # Statuses
@@ -162,15 +162,19 @@ class Events(StoreHarness):
         record = self.start("a")
         for end in (Status.COMPLETED, Status.FAILED, Status.STOPPED, Status.LOST):
             self.append(record, status(end))
-        kept = self.get("a")
-        assert (kept.status, kept.epoch, kept.outcome) == (Status.RUNNING, record.epoch, None)
+        stored_record = self.get("a")
+        assert (stored_record.status, stored_record.epoch, stored_record.outcome) == (
+            Status.RUNNING,
+            record.epoch,
+            None,
+        )
 
     def test_a_status_that_is_none_is_refused_with_all_that_came_with_it(self) -> None:
         record = self.start("a")
         log = self.log("a")
         for bad in (status("bogus"), Draft(type=EventType.STATUS)):
-            refused(InvalidArgument, self.store.append, "a", record.epoch, [progress(), bad])
-            refused(InvalidArgument, self.store.append, "a", record.epoch, [status(Status.STOPPING), bad])
+            assert_refused(InvalidArgument, self.store.append, "a", record.epoch, [progress(), bad])
+            assert_refused(InvalidArgument, self.store.append, "a", record.epoch, [status(Status.STOPPING), bad])
         assert (self.get("a"), self.log("a")) == (record, log)
 
     # A full log
@@ -192,8 +196,8 @@ class Events(StoreHarness):
 
     def test_whoever_watches_a_run_is_woken_by_its_events_its_stop_and_its_end(self) -> None:
         record = self.start("a")
-        woken = threading.Event()
-        subscription = self.store.watch("a", woken.set)
+        wakeup = threading.Event()
+        subscription = self.store.watch("a", wakeup.set)
         changes = (
             lambda: self.append(record, progress()),
             lambda: self.stop("a"),
@@ -201,24 +205,24 @@ class Events(StoreHarness):
             lambda: self.finish(record, Status.STOPPED),
         )
         for change in changes:
-            woken.clear()
+            wakeup.clear()
             change()
-            assert woken.wait(ANSWERS_WITHIN)
+            assert wakeup.wait(ANSWERS_WITHIN)
         subscription.close()
 
     def test_whoever_watches_a_run_is_woken_when_it_is_reaped(self) -> None:
         self.start("a")
-        woken = threading.Event()
-        subscription = self.store.watch("a", woken.set)
+        wakeup = threading.Event()
+        subscription = self.store.watch("a", wakeup.set)
         self.advance(1000)
         self.reap()
-        assert woken.wait(ANSWERS_WITHIN)
+        assert wakeup.wait(ANSWERS_WITHIN)
         subscription.close()
 
     def test_what_changed_can_be_read_when_the_watcher_is_woken(self) -> None:
         record = self.start("a")
         read: list[int] = []
-        woken = threading.Event()
+        wakeup = threading.Event()
 
         def look() -> None:
             self.store.read("a", 1).then(note)
@@ -226,46 +230,46 @@ class Events(StoreHarness):
         def note(future: StoreFuture[Sequence[Event]]) -> None:
             read.append(len(future.result()))
             if read[-1] > 0:  # a store may also call a new watcher at once
-                woken.set()
+                wakeup.set()
 
         subscription = self.store.watch("a", look)
         self.append(record, progress())
-        assert woken.wait(ANSWERS_WITHIN)
+        assert wakeup.wait(ANSWERS_WITHIN)
         assert read[-1] == 1
         subscription.close()
 
     def test_a_closed_subscription_is_called_no_more(self) -> None:
         record = self.start("a")
         calls: list[int] = []
-        woken = threading.Event()
-        closed = self.store.watch("a", lambda: calls.append(1))
-        closed.close()
-        closed.close()
+        wakeup = threading.Event()
+        subscription = self.store.watch("a", lambda: calls.append(1))
+        subscription.close()
+        subscription.close()
         for step in range(10):
-            woken.clear()
-            witness = self.store.watch("a", woken.set)
+            wakeup.clear()
+            witness = self.store.watch("a", wakeup.set)
             self.append(record, progress(step=step))
-            assert woken.wait(ANSWERS_WITHIN)
+            assert wakeup.wait(ANSWERS_WITHIN)
             witness.close()
         assert len(calls) <= 1  # one may have been on its way
 
     def test_a_watcher_that_fails_harms_nobody(self) -> None:
         """For example because it wakes an event loop that is closed."""
         record = self.start("a")
-        woken, told = threading.Event(), threading.Event()
+        wakeup, hint = threading.Event(), threading.Event()
 
-        def fail() -> None:
+        def fail(*_: object) -> None:
             raise RuntimeError("Event loop is closed")
 
         subscriptions = [
             self.store.watch("a", fail),
-            self.store.watch("a", woken.set),
+            self.store.watch("a", wakeup.set),
             self.store.hints("w", fail),
-            self.store.hints("w", told.set),
+            self.store.hints("w", lambda _: hint.set()),
         ]
         self.stop("a")
-        assert woken.wait(ANSWERS_WITHIN)
-        assert told.wait(ANSWERS_WITHIN)
+        assert wakeup.wait(ANSWERS_WITHIN)
+        assert hint.wait(ANSWERS_WITHIN)
         assert self.append(record, progress()) == 3
         for subscription in subscriptions:
             subscription.close()
@@ -274,3 +278,121 @@ class Events(StoreHarness):
 def facts(**metadata: object) -> Draft:
     """Return an event that adds metadata."""
     return Draft(type=EventType.ANNOTATED, data={"metadata": metadata})
+
+
+class TailContract(StoreHarness):
+    """Tests of ``tail``, ``in_flight`` and ``watch`` of any run."""
+
+    def tail(self, after: int = 0, **how: object) -> list[Event]:
+        """Return events after a place."""
+        return [event for _, event in answer(self.store.tail(after, **how)).events]  # type: ignore[arg-type]
+
+    def test_events_of_all_runs_are_told_in_the_order_in_which_they_came(self) -> None:
+        one, other = self.start("a", running=False), self.start("b", running=False)
+        for step in range(3):
+            self.append(one, progress(step=step))
+            self.append(other, progress(step=step))
+        tail = answer(self.store.tail())
+        assert [(event.run_id, event.data["step"]) for _, event in tail.events] == [
+            (run, step) for step in range(3) for run in ("a", "b")
+        ]
+        places = [place for place, _ in tail.events]
+        assert places == sorted(set(places))
+        assert tail.place == places[-1]
+        assert not tail.has_more
+        assert [event for _, event in tail.events if event.run_id == "a"] == list(self.log("a"))
+
+    def test_whoever_asks_after_the_last_place_misses_nothing_and_gets_nothing_twice(self) -> None:
+        record = self.start("a", running=False)
+        self.append(record, *(progress(step=step) for step in range(7)))
+        steps: list[int] = []
+        place, has_more = 0, True
+        while has_more:
+            tail = answer(self.store.tail(place, 3))
+            steps += [event.data["step"] for _, event in tail.events]
+            place, has_more = tail.place, tail.has_more
+        assert steps == list(range(7))
+        assert self.tail(place) == []
+        self.append(record, progress(step=7))
+        assert [event.data["step"] for event in self.tail(place)] == [7]
+
+    def test_a_limit_of_none_tells_the_place_and_a_place_beyond_the_end_is_the_end(self) -> None:
+        assert answer(self.store.tail(99)).place == 0
+        self.append(self.start("a", running=False), progress())
+        end = answer(self.store.tail()).place
+        assert end > 0
+        assert answer(self.store.tail(end + 10**6)).place == end
+        assert answer(self.store.tail(end, 0)).place == end
+
+    def test_only_events_of_some_types_are_told_if_asked_for(self) -> None:
+        record = self.start("a")
+        self.append(record, progress(), progress())
+        self.finish(record)
+        tail = answer(self.store.tail(types=[EventType.STATUS, EventType.DONE]))
+        assert [event.type for _, event in tail.events] == [EventType.STATUS, EventType.STATUS, EventType.DONE]
+        assert self.tail(tail.place) == []
+        step = answer(self.store.tail(0, 1, types=[EventType.PROGRESS]))
+        assert step.has_more
+        assert len(self.tail(step.place, types=[EventType.PROGRESS])) == 1
+
+    def test_a_tree_is_told_with_all_its_descendants_and_nobody_else(self) -> None:
+        runs = [self.start("a"), self.start("other"), self.start("b", parent_id="a"), self.start("c", parent_id="b")]
+        for record in runs:
+            self.append(record, progress(of=record.id))
+        run_ids = [event.data["of"] for event in self.tail(below="a", types=[EventType.PROGRESS])]
+        assert run_ids == ["a", "b", "c"]
+        assert {event.run_id for event in self.tail(below="b")} == {"b", "c"}
+        assert_refused(RunNotFound, self.store.tail, below="nobody")
+
+    def test_what_is_purged_is_told_no_more_and_its_places_are_not_given_again(self) -> None:
+        self.append(self.start("live"), progress())
+        self.finish(self.start("old"))
+        end = answer(self.store.tail()).place
+        self.advance(10)
+        answer(self.store.purge(self.store.now()))
+        assert {event.run_id for event in self.tail()} == {"live"}
+        self.append(self.get("live"), progress(step="after"))
+        assert [event.data for event in self.tail(end)] == [{"step": "after"}]
+
+    def test_what_was_entered_and_not_left_is_in_flight_while_the_run_is_live(self) -> None:
+        record, silent = self.start("a"), self.start("b")
+        self.append(record, entered("llm", "ask"), entered("tool"), entered("llm", "ask"), left("tool"))
+        run_ids = ["a", "b", "nobody"]
+        assert answer(self.store.in_flight(run_ids)) == {"a": ("llm:ask", "llm:ask"), "b": ()}
+        self.append(record, left("llm", "ask"))
+        assert answer(self.store.in_flight(["a"])) == {"a": ("llm:ask",)}
+        self.finish(record)
+        self.finish(silent)
+        assert answer(self.store.in_flight(run_ids)) == {}
+
+    def test_a_log_that_is_truncated_does_not_say_what_is_in_flight(self) -> None:
+        record = self.start("a", running=False)
+        self.append(record, entered("llm"), *(progress() for _ in range(self.events_kept + 1)))
+        assert answer(self.store.in_flight(["a"])) == {"a": None}
+
+    def test_whoever_watches_any_run_is_woken_by_each(self) -> None:
+        wakeup = threading.Event()
+        self.worker()
+        subscription = self.store.watch(ANY, wakeup.set)
+        changes = (
+            lambda: self.register("a"),
+            lambda: self.append(self.get("a"), progress()),
+            lambda: self.stop("a"),
+            lambda: self.acknowledge(self.get("a"), Mode.GRACEFUL),
+            lambda: self.finish(self.get("a"), Status.STOPPED),
+        )
+        for change in changes:
+            wakeup.clear()
+            change()
+            assert wakeup.wait(ANSWERS_WITHIN)
+        subscription.close()
+
+
+def entered(kind: str, name: str | None = None) -> Draft:
+    """Return the event of a boundary that was entered."""
+    return Draft(type=EventType.ENTERED, data={"kind": kind, "name": name})
+
+
+def left(kind: str, name: str | None = None) -> Draft:
+    """Return the event of a boundary that was left."""
+    return Draft(type=EventType.LEFT, data={"kind": kind, "name": name, "fate": "finished"})

@@ -6,12 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stoppable._core.reason import Reason
-from stoppable._core.state import Mode, Rung, Status
 from stoppable._core.stop import Answer, Receipt
-from stoppable.records import Draft, Event, EventType, OutcomeRecord, RunRecord, Selector, StopIntent, StopResult
-from stoppable.stores.base import EVENTS_KEPT, Intent, Registered, Store, WorkerInfo
-from stoppable.stores.future import StoreFuture
+from stoppable._core.values import Mode, Reason, Rung, Status
+from stoppable.records import (
+    Draft,
+    Event,
+    EventType,
+    OutcomeRecord,
+    RunRecord,
+    Selector,
+    StopIntent,
+    StopRequest,
+    StopResult,
+)
+from stoppable.stores.base import EVENTS_KEPT, Intent, Registration, Store, StoreFuture, WorkerInfo
 
 E = TypeVar("E", bound=BaseException)
 
@@ -66,9 +74,9 @@ class StoreHarness(ABC):
     @property
     def store(self) -> Store:
         """The store under test."""
-        return self._stores[0] if self._stores else self.opened(self.make_store(self.clock))
+        return self._stores[0] if self._stores else self.open_store(self.make_store(self.clock))
 
-    def opened(self, store: Store) -> Store:
+    def open_store(self, store: Store) -> Store:
         """Open a store that is closed after the test."""
         store.open()
         self._stores.append(store)
@@ -81,7 +89,7 @@ class StoreHarness(ABC):
         answer(self.store.open_worker(WorkerInfo(id=worker, host="contract"), ttl))
         return worker
 
-    def register(self, run_id: str, *, request: str = "r", worker: str = "w", **fields: Any) -> Registered:
+    def register(self, run_id: str, *, request: str = "r", worker: str = "w", **fields: Any) -> Registration:
         """Register a run of a worker that is open."""
         record = RunRecord(id=run_id, worker=worker, **{"name": "agent", **fields})
         return answer(self.store.register(record, request))
@@ -104,10 +112,10 @@ class StoreHarness(ABC):
 
     def log(self, run_id: str) -> Sequence[Event]:
         """Return all events of a run."""
-        found: list[Event] = []
-        while page := answer(self.store.read(run_id, len(found))):
-            found += page
-        return found
+        events: list[Event] = []
+        while page := answer(self.store.read(run_id, len(events))):
+            events += page
+        return events
 
     # Stops and ends
 
@@ -115,14 +123,14 @@ class StoreHarness(ABC):
         self, target: str | Selector, mode: Mode = Mode.GRACEFUL, message: str = "enough", **how: Any
     ) -> StopResult:
         """Request a stop."""
-        return answer(self.store.request_stop(target, intent(mode, message), **how))
+        return answer(self.store.request_stop(StopRequest(target=target, intent=intent(mode, message), **how)))
 
     def intents(self, worker: str = "w") -> dict[str, StopIntent]:
         """Return the pending stops that a heartbeat returns."""
-        found: Sequence[Intent] = answer(self.store.heartbeat(worker, TTL))
-        seen: Sequence[Intent] = answer(self.store.intents(worker))
-        assert list(seen) == list(found), "a hint tells what a heartbeat does"
-        return {each.run_id: each.stop for each in found}
+        pending_stops: Sequence[Intent] = answer(self.store.heartbeat(worker, TTL))
+        hinted_stops: Sequence[Intent] = answer(self.store.intents(worker))
+        assert list(hinted_stops) == list(pending_stops), "a hint tells what a heartbeat does"
+        return {each.run_id: each.stop for each in pending_stops}
 
     def acknowledge(self, record: RunRecord, mode: Mode = Mode.GRACEFUL) -> None:
         """Acknowledge a stop."""
@@ -145,12 +153,12 @@ def answer(future: StoreFuture[T]) -> T:
     return future.result(ANSWERS_WITHIN)
 
 
-def listed(future: StoreFuture[Sequence[T]]) -> list[T]:
+def list_of(future: StoreFuture[Sequence[T]]) -> list[T]:
     """Return the result of a call as a list."""
     return list(future.result(ANSWERS_WITHIN))
 
 
-def refused(error: type[E], call: Callable[..., StoreFuture[Any]], *args: Any, **kwargs: Any) -> E:
+def assert_refused(error: type[E], call: Callable[..., StoreFuture[Any]], *args: Any, **kwargs: Any) -> E:
     """Make a call that must raise an error, and return the error."""
     try:
         result = answer(call(*args, **kwargs))

@@ -6,27 +6,26 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from stoppable._core.state import Mode, Rung, Status
+from stoppable._core.values import Mode, Rung, Status
 from stoppable.errors import Fenced
 from stoppable.records import Draft, EventType, Filter, OutcomeRecord
-from stoppable.stores.base import Intent, WorkerInfo
-from stoppable.stores.future import StoreFuture
+from stoppable.stores.base import Intent, StoreFuture, WorkerInfo
 from stoppable.testing.store_contract.harness import (
     ANSWERS_WITHIN,
     StoreHarness,
     answer,
+    assert_refused,
     intent,
     is_dense,
     progress,
     receipt,
-    refused,
     types_of,
 )
 
 OMITTED: dict[str, str | None] = {"delta": None, "omitted": "too large"}
 
 
-class Workers(StoreHarness):
+class WorkerContract(StoreHarness):
     """``open_worker``, ``heartbeat``, ``close_worker``, ``hints`` and ``reap``."""
 
     # Heartbeats
@@ -73,10 +72,10 @@ class Workers(StoreHarness):
         assert self.intents() == {}
 
     def test_a_worker_without_a_lease_is_fenced(self) -> None:
-        refused(Fenced, self.store.heartbeat, "nobody", 10)
+        assert_refused(Fenced, self.store.heartbeat, "nobody", 10)
         self.worker()
         answer(self.store.close_worker("w"))
-        refused(Fenced, self.store.heartbeat, "w", 10)
+        assert_refused(Fenced, self.store.heartbeat, "w", 10)
 
     # Leases
 
@@ -115,11 +114,11 @@ class Workers(StoreHarness):
         """Otherwise its old runs and late writes would count again."""
         self.start("a")
         answer(self.store.close_worker("w"))
-        refused(Fenced, self.store.open_worker, WorkerInfo(id="w"), 10)
+        assert_refused(Fenced, self.store.open_worker, WorkerInfo(id="w"), 10)
         self.worker("silent", ttl=10)
         self.advance(11)
         self.reap()
-        refused(Fenced, self.store.open_worker, WorkerInfo(id="silent"), 10)
+        assert_refused(Fenced, self.store.open_worker, WorkerInfo(id="silent"), 10)
 
     # Reaping
 
@@ -200,8 +199,8 @@ class Workers(StoreHarness):
         for number in range(5):
             self.start(f"run {number}")
         self.advance(1000)
-        reaped = [len(self.reap(limit=2)) for _ in range(4)]
-        assert reaped == [2, 2, 1, 0]
+        counts = [len(self.reap(limit=2)) for _ in range(4)]
+        assert counts == [2, 2, 1, 0]
 
     def test_what_a_limited_reaping_left_is_lost_only_if_that_is_asked_for(self) -> None:
         self.start("a")
@@ -209,7 +208,7 @@ class Workers(StoreHarness):
         self.advance(1000)
         assert len(self.reap(limit=1)) == 1
         assert self.reap(expired=False) == {}
-        refused(Fenced, self.store.heartbeat, "w", 10)
+        assert_refused(Fenced, self.store.heartbeat, "w", 10)
         assert len(self.reap()) == 1
 
     def test_a_reaped_worker_is_fenced_and_so_is_all_that_it_writes(self) -> None:
@@ -219,9 +218,9 @@ class Workers(StoreHarness):
         self.reap()
         lost = self.get("a")
         assert lost.epoch > record.epoch
-        refused(Fenced, self.store.heartbeat, "w", 10)
-        refused(Fenced, self.store.append, "a", record.epoch, [progress()])
-        refused(Fenced, self.store.acknowledge, "a", record.epoch, Mode.KILL, receipt(record))
+        assert_refused(Fenced, self.store.heartbeat, "w", 10)
+        assert_refused(Fenced, self.store.append, "a", record.epoch, [progress()])
+        assert_refused(Fenced, self.store.acknowledge, "a", record.epoch, Mode.KILL, receipt(record))
         late = answer(self.store.finish("a", record.epoch, OutcomeRecord(status=Status.COMPLETED), None))
         assert (late.status, late.outcome) == (Status.LOST, lost.outcome)
         answer(self.store.close_worker("w"))
@@ -262,8 +261,8 @@ class Workers(StoreHarness):
         cut = self.start("cut")
         self.append(cut, *(Draft(type=EventType.PARTIAL, data=one) for one in ({"delta": "a"}, OMITTED)))
         self.advance(1000)
-        reaped = self.reap()
-        assert set(reaped) == {*logs, "cut"}
+        statuses = self.reap()
+        assert set(statuses) == {*logs, "cut"}
         for run_id, (_, partial) in logs.items():
             outcome = self.get(run_id).outcome
             assert outcome is not None
@@ -295,7 +294,10 @@ class Workers(StoreHarness):
         self.start("a", worker="one")
         self.start("child", worker="other", parent_id="a")
         one, other = threading.Event(), threading.Event()
-        subscriptions = [self.store.hints("one", one.set), self.store.hints("other", other.set)]
+        subscriptions = [
+            self.store.hints("one", lambda _: one.set()),
+            self.store.hints("other", lambda _: other.set()),
+        ]
         self.stop("a")
         assert one.wait(ANSWERS_WITHIN)
         assert other.wait(ANSWERS_WITHIN)
@@ -307,18 +309,18 @@ class Workers(StoreHarness):
 
     def test_a_worker_that_is_woken_finds_the_stop(self) -> None:
         self.start("a")
-        found: list[str] = []
-        woken = threading.Event()
+        run_ids: list[str] = []
+        wakeup = threading.Event()
 
-        def look() -> None:
+        def look(_: Sequence[Intent] | None) -> None:
             self.store.heartbeat("w", 10).then(note)
 
         def note(future: StoreFuture[Sequence[Intent]]) -> None:
-            found.extend(each.run_id for each in future.result())
-            woken.set()
+            run_ids.extend(each.run_id for each in future.result())
+            wakeup.set()
 
         subscription = self.store.hints("w", look)
         self.stop("a")
-        assert woken.wait(ANSWERS_WITHIN)
-        assert found[:1] == ["a"]
+        assert wakeup.wait(ANSWERS_WITHIN)
+        assert run_ids[:1] == ["a"]
         subscription.close()

@@ -4,9 +4,9 @@ from langgraph.func import entrypoint
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
+from stoppable.adapters._upstream import wrap
 from stoppable.adapters.langgraph import instrument, stoppable_graph
-from stoppable.adapters.langgraph.settings import ATTRIBUTE, DEFAULT
-from stoppable.adapters.langgraph.wrapping import wrap
+from stoppable.adapters.langgraph.turns import ATTRIBUTE, DEFAULT
 
 
 def _stoppable(make):

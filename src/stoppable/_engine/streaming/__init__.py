@@ -1,1 +1,0 @@
-"""Streams that stop between chunks, and the wait for a chunk, which INTERRUPT ends."""

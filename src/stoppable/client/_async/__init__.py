@@ -1,0 +1,1 @@
+"""The client for async code, and the source of the blocking one: ``make twins`` makes ``_sync`` from it."""

@@ -1,0 +1,1 @@
+"""The client for blocking code: made from ``_async`` by ``make twins``, apart from ``primitives``."""

@@ -1,0 +1,3 @@
+import { begin } from "./app.js";
+
+begin(document.querySelector("main")!);
