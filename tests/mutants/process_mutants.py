@@ -33,6 +33,14 @@ PROCESS_MUTANTS = (
         caught_by=(_SEARCH + "test_a_search_in_which_the_pids_start_again_is_no_proof",),
     ),
     Mutant(
+        name="a process that is never where it was seen last is not chased",
+        breaks="G6",
+        file="_engine/processes/table.py",
+        snippet="            yield from self._chase()\n",
+        replacement="            pass\n",
+        caught_by=(_SEARCH + "test_a_chain_that_goes_on_after_each_listing_is_chased_by_a_kill[gone]",),
+    ),
+    Mutant(
         name="a process in an exec belongs to nobody",
         breaks="G8",
         file="_engine/processes/table.py",

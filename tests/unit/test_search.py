@@ -75,6 +75,30 @@ def test_a_chain_that_goes_on_after_each_listing_is_not_proven_dead(members, cha
     wait_until(lambda: members.pids() == [] and members.is_gone)
 
 
+@pytest.mark.parametrize("reap", [True, False], ids=["gone", "zombies"])
+def test_a_chain_that_goes_on_after_each_listing_is_chased_by_a_kill(members, chain, monkeypatch, reap):
+    """No search finds it; the newest pid alone leads to it."""
+    last_pid = table.last_pid
+
+    def last_pid_of_the_chain():
+        chain.go_on(reap=reap)
+        return last_pid()
+
+    with monkeypatch.context() as patched:
+        after_each_listing(patched, lambda: chain.go_on(reap=reap))
+        patched.setattr(table, "last_pid", last_pid_of_the_chain)
+        assert members.pids() == []
+        assert next(members.each_for_kill()) == chain.links[-1].pid
+        assert not members.is_gone
+
+
+def test_processes_that_were_there_before_are_killed_without_a_chase(members, chain, monkeypatch):
+    """One that hangs in the kernel, for example, would be chased for ever."""
+    monkeypatch.setattr(members.__class__, "_chase", None)  # calling it fails
+    assert members.pids() == [chain.links[-1].pid]
+    assert list(members.each_for_kill()) == [chain.links[-1].pid]
+
+
 def test_strangers_that_end_after_each_listing_are_in_nobodys_way(members, monkeypatch):
     many = "for n in 1 2 3 4 5 6 7 8 9 10; do sleep 60 & echo $!; done; wait"
     with subprocess.Popen(["sh", "-c", many], stdout=subprocess.PIPE) as parent:

@@ -283,7 +283,7 @@ class ReapedProcess:
                 self._leash.send(b"k", socket.MSG_DONTWAIT)
                 self.reaper.send_signal(signal.SIGCONT)  # somebody may have suspended it
         elif not self._read_report():
-            for pid in self.members.each():
+            for pid in self.members.each_for_kill():
                 self.members.signal(pid, signal.SIGKILL)
 
     def wait(self, seconds: float) -> int:

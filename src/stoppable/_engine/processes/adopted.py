@@ -72,7 +72,7 @@ class Family(table.Members):
         # TERM to the oldest first: a parent must not see the death of its child before it gets the signal itself. KILL
         # at once to each that is found: it may be about to fork its successor and end.
         pids, signalled = [], []
-        for pid in members if signum is signal.SIGTERM else self.each():
+        for pid in members if signum is signal.SIGTERM else self.each_for_kill():
             pids.append(pid)
             if self.signal(pid, signum):
                 signalled.append(pid)

@@ -207,7 +207,8 @@ class GroupThread:
         if signum is signal.SIGTERM:
             self._signal_group(signal.SIGCONT)  # a suspended process would not handle TERM
         # Search after the signal: this also finds processes that left the group before it.
-        for pid in self._members.each():
+        each = self._members.each_for_kill if signum is signal.SIGKILL else self._members.each
+        for pid in each():
             if not self._is_in_group(pid):
                 self._members.signal(pid, signum)
         self._note_search()

@@ -159,6 +159,7 @@ GROUPS = "STOPPABLE_GROUPS"
 # kept, so that the processes of a stoppable program inside a run are found even after that program was killed.
 
 _LOOKS = 10
+_CHASE_LOOKS = 1000  # about ten milliseconds
 _PIDS = 1 << 22  # there are never more
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -396,6 +397,30 @@ class Members:
                 yield pid
             if self.is_gone or not is_empty:
                 return
+
+    def each_for_kill(self) -> Iterator[int]:
+        """Yield each live process, and chase those that are never where they were seen last."""
+        known, is_moving = set(self._known), True
+        for pid in self.each():
+            is_moving = is_moving and pid not in known
+            yield pid
+        if is_moving and not self.is_gone:
+            yield from self._chase()
+
+    def _chase(self) -> Iterator[int]:
+        """Yield each member that begins in the next moments, as soon as it is there.
+
+        A process that forks and ends, over and over, lives shorter than a search takes where a machine has thousands
+        of processes, its own zombies among them. Each new pid is therefore looked at by itself.
+        """
+        newest = last_pid()
+        for _ in range(_CHASE_LOOKS):
+            before, newest = newest, last_pid()
+            for pid in range(newest, before, -1):
+                with contextlib.suppress(OSError):  # it is gone
+                    stat = look_at(pid)
+                    if self._is_member(pid, stat, is_child_of_stranger=False) and self._note(pid, stat):
+                        yield pid
 
     def _search(self, strangers: dict[int, Stat]) -> Iterator[int]:
         """Look at all processes except those that an earlier round has ruled out, and add those that this one does."""
