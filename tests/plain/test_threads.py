@@ -509,10 +509,12 @@ async def test_a_loop_that_runs_for_ever_on_a_thread_outlives_the_run_that_start
     async def agent():
         for _ in range(2):
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "served"), loop()))
+        served.append(1)
         await asyncio.sleep(60)
 
+    served = []
     first, second = await stoppable.spawn(agent), await stoppable.spawn(agent)
-    await until(lambda: loops and loops[0].is_running())
+    await until(lambda: len(served) == 2)
     await first.stop("immediate")
     assert (await first.outcome()).status == "stopped"
     (name,) = first.run.receipt.library_threads
