@@ -341,7 +341,7 @@ FROZEN = """
             await asyncio.sleep(60)
         finally:
             os.kill(os.getpid(), signal.SIGSTOP)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1)  # for what wrongly ends it after the suspension
             print("saved", flush=True)
 
     async def main():
