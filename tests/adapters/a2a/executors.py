@@ -33,9 +33,12 @@ class Scripted(AgentExecutor):
     async def execute(self, context, queue):
         updater = await begin(context, queue)
         self.tasks.append(context.task_id)
-        self.working.set()
+        self.note_working()
         await self.work(context, updater)
         await updater.complete()
+
+    def note_working(self):
+        self.working.set()
 
     async def work(self, context, updater):
         await self.go.wait()
@@ -81,9 +84,13 @@ class InThread(Scripted):
         self.go = threading.Event()
 
     async def work(self, context, updater):
-        await asyncio.to_thread(self.block)
+        await asyncio.to_thread(self.block, asyncio.get_running_loop())
 
-    def block(self):
+    def note_working(self):
+        """Not yet: a stop before the thread begins would skip it."""
+
+    def block(self, loop):
+        loop.call_soon_threadsafe(self.working.set)
         self.go.wait(60)
         self.effects += 1
 

@@ -79,8 +79,8 @@ async def test_an_executor_that_swallows_its_cancel_and_says_nothing_leaves_the_
 
 async def test_a_thread_works_on_behind_a_task_that_is_canceled():
     class ThreadAndSays(InThread, SaysCanceled):
-        def block(self):
-            super().block()
+        def block(self, loop):
+            super().block(loop)
             worked.set()
 
     inner, worked = ThreadAndSays(), threading.Event()
