@@ -205,6 +205,8 @@ def test_new_runs_wait_in_order_and_one_that_is_cancelled_there_never_begins():
         assert [client.runs.get(thread, run)["status"] for run in waiting] == ["pending"] * 3
         client.runs.cancel(thread, waiting[1], wait=True)
         assert client.runs.get(thread, waiting[1])["status"] == "interrupted"
+        # Its new status is stored a little later.
+        wait_until(lambda: client.runs.get(thread, first)["status"] != "pending")
         assert client.runs.get(thread, first)["status"] == "running", "only that one was meant"
         GATES.release.set()
         values = client.runs.join(thread, waiting[2])
@@ -303,6 +305,7 @@ def test_many_are_cancelled_by_their_ids_or_by_their_status():
     with connected() as (_, client):
         begun = [begin(client, "waits", said("go")) for _ in range(3)]
         wait_until(lambda: len(GATES.calls) == 3)
+        wait_until(lambda: [client.runs.get(*one)["status"] for one in begun] == ["running"] * 3)  # as the store has it
         thread, pending = begin(client, "echo", said("later"), begun[0][0])
         cancel_many(client, status="pending")
         assert ended(client, thread, pending)["status"] == "interrupted"
