@@ -139,6 +139,12 @@ LANGGRAPH_API0 = Environment(directory=".venv-langgraph-api0", needs=("dev",), p
 VERCEL_AI = Environment(directory=".venv-vercel-ai", needs=("dev",))
 OPENAI_API = Environment(directory=".venv-openai-api", needs=("dev", "openai-api-test"), upgrade=("openai",))
 OPENAI_API1 = Environment(directory=".venv-openai-api1", needs=("dev",), packages=("openai==1.99.*",))
+PROTOCOLS = Environment(  # the official clients of all of them
+    directory=".venv-protocols",
+    needs=("dev", "a2a", "acp", "agui-test", "langgraph-api-test", "mcp", "mcp-test", "openai-api-test"),
+    upgrade=("a2a-sdk", "ag-ui-protocol", "agent-client-protocol", "fastmcp", "langgraph-sdk", "mcp", "openai"),
+    options=("--compile-bytecode",),
+)
 PYDANTIC_AI = Environment(
     directory=".venv-pydantic-ai",
     needs=("dev", "pydantic-ai-test"),
@@ -575,6 +581,14 @@ SUITES = (
         older=0.7,
         paths=("docs/how-to/openai-api.md", "src/stoppable/server/surfaces/", "tests/surfaces/openai_api/"),
         needs=("openai-api-test",),
+    ),
+    Suite(
+        name="test-six-clients",
+        about="start one agent and stop it from six clients, as docs/how-to/six-clients.md says",
+        steps=(_tests(PROTOCOLS, "tests/surfaces/six_clients", parallel=False),),
+        minutes=0.7,
+        paths=("docs/how-to/six-clients.md", "src/stoppable/server/surfaces/", "tests/surfaces/six_clients/"),
+        needs=("a2a", "langgraph-api-test", "mcp", "openai-api-test"),
     ),
     Suite(
         name="test-pydantic-ai",
