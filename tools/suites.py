@@ -862,6 +862,16 @@ SUITES = (
         steps=(Step(environment=TRANSFORMERS, command=("bench/local_models.py",)),),
     ),
     Suite(
+        name="bench-protocols",
+        about="cancel an agent by the client of each protocol, on a plain server of its SDK and on `stoppable serve`; "
+        "writes bench/results/protocols.md; needs npm for AG-UI and Vercel's AI SDK",
+        steps=(
+            Step(environment=LANGGRAPH_SERVER, command=("-c", "")),
+            Step(environment=PROTOCOLS, command=("bench/protocols.py",)),
+        ),
+        npm={NODE: ("@ag-ui/client", "ai")},
+    ),
+    Suite(
         name="bench-ui",
         about="measure the web UI in a headless Chromium; writes bench/results/ui.md",
         steps=(Step(environment=SERVICES, command=("bench/ui.py",)),),
