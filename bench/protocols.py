@@ -377,14 +377,14 @@ def reading(pairs: Iterable[Pair]) -> Iterator[str]:
     for where, stops in (("On the plain servers", before), ("On stoppable", after)):
         found = [stop for stop in stops if isinstance(stop, Stop)]
         wrong = [stop for stop in found if stop.goes_on]
-        claimed = sum(stop.seconds is not None for stop in wrong)
         reported = [stop.seconds for stop in found if stop.seconds is not None]
-        kept = sum(bool(stop.kept) for stop in found)
-        slowest = f"; the slowest report takes {max(reported):.1f} s" if reported else ""
+        kept = [stop.kept for stop in found if stop.kept is not None]
+        claimed = sum(stop.seconds is not None for stop in wrong)
         yield (
-            f"- {where} something goes on after {len(wrong)} of {len(found)} cancels, after {claimed} of them although"
-            f" an end is reported. An end is reported after {len(reported)}{slowest}. What the agent had said is kept"
-            f" after {kept}, and the next turn works after {sum(stop.goes_well for stop in found)}."
+            f"- {where} something goes on after {len(wrong)} of {len(found)} cancels"
+            f"{f', and {claimed} of those were reported as ended' if wrong else ''}. An end is reported after"
+            f" {len(reported)}, at the latest after {max(reported, default=0):.1f} s. What the agent had said is kept"
+            f" after {sum(kept)} of {len(kept)}, and the next turn works after {sum(stop.goes_well for stop in found)}."
         )
 
 
@@ -400,11 +400,11 @@ def langgraph_versions() -> str:
     return subprocess.run([_LANGGRAPH, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def page(pairs: dict[str, Pair]) -> str:
+def page(pairs: dict[str, Pair], machine: Iterable[tuple[str, str]]) -> str:
     python = ", ".join(f"{name} {metadata.version(name)}" for name in _PACKAGES)
     header = row("client's cancel", "server", "the client is told", "end after", "marks", "left", "kept", "next turn")
     lines = ["# The cancel of each protocol, on the plain SDK and on stoppable", "", METHOD, ""]
-    lines += [f"- {name}: {value}" for name, value in facts([]) if name != "Packages"]
+    lines += [f"- {name}: {value}" for name, value in machine if name != "Packages"]
     lines += [f"- Packages: {python}, {langgraph_versions()}, {', '.join(npm_versions())}", ""]
     lines += [*(f"- {column}" for column in COLUMNS), "", header, "|---" * 8 + "|"]
     lines += [line for name, pair in pairs.items() for line in rows(PROTOCOLS[name], pair)]
@@ -419,12 +419,13 @@ def main() -> None:
     logging.disable(logging.INFO)
     os.chdir(ROOT)  # modules of this folder are started by name
     pairs: dict[str, Pair] = {}
+    machine = facts([])
     with ours() as (_, url):
         for name in chosen or PROTOCOLS:
             pairs[name] = asyncio.run(stops_of(PROTOCOLS[name], url))
             print(*rows(PROTOCOLS[name], pairs[name]), sep="\n", flush=True)
     if not chosen:
-        write(RESULTS, page(pairs))
+        write(RESULTS, page(pairs, machine))
 
 
 if __name__ == "__main__":
