@@ -67,14 +67,19 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving_process(*arguments, **environment):
-    """Yield a server that serves the demo and the agents in served_agents.py, and its address; it may end by itself."""
-    command = [sys.executable, "-m", "stoppable", "serve", "served_agents", "--demo", "--port", "0", *arguments]
+def serving(*arguments, folder=HERE, **environment):
+    """Yield a `stoppable serve` on a free port, and its address; it may end by itself."""
+    command = [sys.executable, "-m", "stoppable", "serve", *arguments, "--port", "0"]
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith(("STOPPABLE", "OPENAI", "COVERAGE"))
     }
     process = subprocess.Popen(
-        command, cwd=HERE, env={**variables, **environment}, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        env={**variables, **environment},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     server = Server(process)
     try:
@@ -83,6 +88,11 @@ def serving_process(*arguments, **environment):
         process.kill()
         process.wait(5)
         server.close()
+
+
+def serving_process(*arguments, **environment):
+    """Serve the demo and the agents in served_agents.py."""
+    return serving("served_agents", "--demo", *arguments, **environment)
 
 
 @contextlib.contextmanager

@@ -139,6 +139,12 @@ LANGGRAPH_API0 = Environment(directory=".venv-langgraph-api0", needs=("dev",), p
 VERCEL_AI = Environment(directory=".venv-vercel-ai", needs=("dev",))
 OPENAI_API = Environment(directory=".venv-openai-api", needs=("dev", "openai-api-test"), upgrade=("openai",))
 OPENAI_API1 = Environment(directory=".venv-openai-api1", needs=("dev",), packages=("openai==1.99.*",))
+PROTOCOLS = Environment(  # the official clients of all of them
+    directory=".venv-protocols",
+    needs=("dev", "a2a", "acp", "agui-test", "langgraph-api-test", "mcp", "mcp-test", "openai-api-test"),
+    upgrade=("a2a-sdk", "ag-ui-protocol", "agent-client-protocol", "fastmcp", "langgraph-sdk", "mcp", "openai"),
+    options=("--compile-bytecode",),
+)
 PYDANTIC_AI = Environment(
     directory=".venv-pydantic-ai",
     needs=("dev", "pydantic-ai-test"),
@@ -577,6 +583,14 @@ SUITES = (
         needs=("openai-api-test",),
     ),
     Suite(
+        name="test-six-clients",
+        about="start one agent and stop it from six clients, as docs/how-to/six-clients.md says",
+        steps=(_tests(PROTOCOLS, "tests/surfaces/six_clients", parallel=False),),
+        minutes=0.7,
+        paths=("docs/how-to/six-clients.md", "src/stoppable/server/surfaces/", "tests/surfaces/six_clients/"),
+        needs=("a2a", "langgraph-api-test", "mcp", "openai-api-test"),
+    ),
+    Suite(
         name="test-pydantic-ai",
         about="stop agents of Pydantic AI, with the oldest supported version and the newest",
         steps=(
@@ -846,6 +860,16 @@ SUITES = (
         name="bench-local-models",
         about="measure what a guarded local model costs per token; writes bench/results/local-models.md",
         steps=(Step(environment=TRANSFORMERS, command=("bench/local_models.py",)),),
+    ),
+    Suite(
+        name="bench-protocols",
+        about="cancel an agent by the client of each protocol, on a plain server of its SDK and on `stoppable serve`; "
+        "writes bench/results/protocols.md; needs npm for AG-UI and Vercel's AI SDK",
+        steps=(
+            Step(environment=LANGGRAPH_SERVER, command=("-c", "")),
+            Step(environment=PROTOCOLS, command=("bench/protocols.py",)),
+        ),
+        npm={NODE: ("@ag-ui/client", "ai")},
     ),
     Suite(
         name="bench-ui",

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "mcp-server.md",
     "openai.md",
     "openai-api.md",
+    "six-clients.md",
     "openhands.md",
     "openhands_stop.py",
     "postgres.md",

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
-import httpx
 import pytest
 
 from ...waiting import wait_until
+from .dev_server import DEADLINE, dev_server
 
 pytest.importorskip("langgraph_api", reason="langgraph-cli[inmem] has an environment of its own: make test-langgraph")
-
-ROOT = Path(__file__).parents[3]
-DEADLINE = 120
 
 GRAPH = """
 import asyncio
@@ -37,42 +28,6 @@ async def book() -> str:
 
 graph = stoppable_graph(cases.agent_graph(Scripted(calls("book")), [book]))
 """
-
-
-@contextlib.contextmanager
-def dev_server(folder):
-    """Serve a folder as `langgraph dev` does, and return the address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("langgraph")), "dev", "--no-browser", "--no-reload"]
-    offline = {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1", "PYTHONPATH": str(ROOT)}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
-            cwd=folder,
-            env={**os.environ, **offline},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE) as http:
-            wait_until(lambda: process.poll() is not None or _is_up(http), DEADLINE)
-            assert process.poll() is None, (folder / "log").read_text()
-            yield http
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        finally:
-            process.kill()
-            process.wait(5)
-
-
-def _is_up(http):
-    with contextlib.suppress(httpx.TransportError):
-        return http.get("/ok", timeout=5).status_code == 200
 
 
 def post(http, path, **body):

@@ -1,0 +1,1 @@
+"""The official clients of the protocols that `stoppable serve` speaks, and plain servers of their SDKs."""
