@@ -11,6 +11,7 @@ import pytest
 from stoppable.client import Client
 
 from ...served import serving
+from ...waiting import wait_until
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/six-clients.md"
 ADDRESS = "http://127.0.0.1:8420"
@@ -47,8 +48,8 @@ def test_each_client_of_the_page_starts_the_agent_and_stops_it(tmp_path):
                 promised = re.findall(r"print\(.*\)  # (.*)", code)
                 assert promised
                 assert said.splitlines() == promised
-            runs = client.list().runs
-            assert [run.status for run in runs] == ["stopped"] * min(number, 6)
+            wait_until(lambda: all(run.status == "stopped" for run in client.list().runs))
+            assert len(client.list().runs) == min(number, 6)
 
 
 def test_six_clients_are_on_the_page():
