@@ -848,6 +848,27 @@ SUITES = (
         steps=(Step(environment=TRANSFORMERS, command=("bench/local_models.py",)),),
     ),
     Suite(
+        name="bench-adapters",
+        about="measure what the adapters of frameworks add to model calls, tool calls and streamed tokens; writes "
+        "bench/results/adapters.md",
+        steps=(
+            *(
+                Step(environment=environment, command=("-c", ""))
+                for environment in (
+                    PYDANTIC_AI,
+                    AGENT_FRAMEWORK,
+                    SMOLAGENTS,
+                    STRANDS,
+                    AUTOGEN,
+                    LLAMA_INDEX,
+                    CREWAI,
+                    OPENAI_AGENTS,
+                )
+            ),
+            Step(environment=OPENAI_AGENTS, command=("bench/adapters.py",)),
+        ),
+    ),
+    Suite(
         name="bench-ui",
         about="measure the web UI in a headless Chromium; writes bench/results/ui.md",
         steps=(Step(environment=SERVICES, command=("bench/ui.py",)),),

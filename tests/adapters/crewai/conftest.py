@@ -43,7 +43,7 @@ def installed():
 
 @pytest.fixture(autouse=True)
 def closed_clients(monkeypatch):
-    """Close the clients of the models: CrewAI leaves that to the collector, and any later test would get its warning."""
+    """Close the clients of models: CrewAI leaves that to the collector, and any later test would get its warning."""
     clients, init = [], httpx.Client.__init__
 
     def note(self, *args, **kwargs):
