@@ -17,6 +17,7 @@ from tests.waiting import until
 import stoppable
 from stoppable import Fate, Status
 from stoppable.adapters.turn import MAY_HAVE_TAKEN_EFFECT, NO_EFFECT
+from stoppable.agent_check.observations import outside_effects
 from stoppable.testing import ModelServer, Pause, Reply, ToolCall
 
 from .world import DEADLINE, DONE, PATIENT, Booking, asking, booker, crew_of, model, said_in, stop
@@ -208,6 +209,23 @@ async def test_outside_a_run_nothing_changes():
         agent = booker(model(server), Booking())
         assert (await asyncio.to_thread(crew_of(agent).kickoff)).raw == "Done."
         assert (await asyncio.to_thread(agent.kickoff, "Hello?")).raw == "Done."
+
+
+async def test_the_record_that_crews_keep_of_their_tasks_is_no_effect_of_a_stopped_run():
+    is_watched = threading.Event()
+
+    def body():
+        assert is_watched.wait(DEADLINE)
+        stoppable.current_run().stop()
+        crew = crew_of(booker(Writing()))
+        crew._task_output_handler.reset()
+
+    async with asyncio.timeout(DEADLINE):
+        handle = await stoppable.spawn(body, policy=PATIENT)
+        with outside_effects(handle.run) as effects:
+            is_watched.set()
+            await handle.outcome()
+    assert effects.after == {}
 
 
 # Streams

@@ -27,7 +27,7 @@ _FUNCTIONS = {
     "crewai.events.event_bus:CrewAIEventsBus._ensure_executor_initialized": ("self",),
     "crewai.flow.runtime:Flow.kickoff": ("self", "inputs"),
     "crewai.flow.runtime:Flow._execute_method": ("self", "method_name", "method"),
-    "crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage._initialize_db": ("self",),
+    "crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage.__init__": ("self", "db_path"),
     "crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage.add": ("self", "task"),
     "crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage.delete_all": ("self",),
     "crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage.update": ("self", "task_index"),
@@ -93,7 +93,7 @@ EXECUTOR: Any = find("crewai.agent.core:AgentExecutor")
 FLOW: Any = find("crewai.flow.runtime:Flow")
 STORAGE: Any = find("crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage")
 """The record of the last kickoff, in a file: what its tasks have returned."""
-STORAGE_METHODS = ("_initialize_db", "add", "delete_all", "update")
+STORAGE_METHODS = ("__init__", "add", "delete_all", "update")
 
 
 def executor_module() -> Any:
