@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import importlib
 import inspect
+import itertools
 import json
 import os
 import random
@@ -67,6 +68,8 @@ class Framework:
     """The class of those with the adapter, if that is not installed once per process."""
     is_blocking: bool = False
     """Whether its tools are plain functions; others have coroutines."""
+    has_cities: bool = False
+    """Whether its tools have a parameter, because the framework refuses to repeat a call."""
     final: tuple[ToolCall, ...] = ()
     """The tool that a model calls to end a turn."""
 
@@ -129,6 +132,7 @@ FRAMEWORKS = (
         plain="bench.frameworks_unmodified.with_crewai:CrewAI",
         package="crewai",
         is_blocking=True,
+        has_cities=True,
     ),
 )
 
@@ -150,11 +154,15 @@ WHERE_IT_GOES = {
 class Tool:
     """The world of a session whose tool does nothing."""
 
-    def __init__(self, path: Path, *, is_blocking: bool) -> None:
+    def __init__(self, path: Path, framework: Framework) -> None:
         self.path = path
-        self._is_blocking = is_blocking
+        self._framework = framework
 
     def tools(self) -> list[Callable[..., Any]]:
+        def look_up_city(city: str) -> str:
+            """Look up a price."""
+            return f"9.30 to {city}"
+
         def look_up() -> str:
             """Look up a price."""
             return "9.30"
@@ -163,8 +171,11 @@ class Tool:
             """Look up a price."""
             return "9.30"
 
-        look_up_async.__name__ = "look_up"
-        return [look_up if self._is_blocking else look_up_async]
+        chosen = (
+            look_up_city if self._framework.has_cities else look_up if self._framework.is_blocking else look_up_async
+        )
+        chosen.__name__ = "look_up"
+        return [chosen]
 
 
 # What is asked, in a process without the adapter or with it
@@ -180,11 +191,21 @@ class Scene:
     turns: int = 1
     is_streamed: bool = False
 
-    def script(self, final: tuple[ToolCall, ...]) -> list[Reply]:
+    def script(self, framework: Framework) -> list[Reply]:
         """Return the answers of the model."""
-        called = [ToolCall(name="look_up", id=f"call-{number}") for number in range(self.calls)]
-        said = Reply(["word "] * self.tokens, tool_calls=final)
-        return [*[Reply(tool_calls=called)] * self.steps, said] * self.turns
+        numbers = itertools.count()
+        replies = []
+        for _ in range(self.turns):
+            for _ in range(self.steps):
+                calls = [_call(next(numbers), framework) for _ in range(self.calls)]
+                replies.append(Reply(tool_calls=calls))
+            replies.append(Reply(["word "] * self.tokens, tool_calls=framework.final))
+        return replies
+
+
+def _call(number: int, framework: Framework) -> ToolCall:
+    arguments = {"city": f"City {number}"} if framework.has_cities else {}
+    return ToolCall(name="look_up", arguments=json.dumps(arguments), id=f"call-{number}")
 
 
 ONE = Scene(calls=1, steps=1)
@@ -212,7 +233,7 @@ class Worker:
     async def ask(self, scene: Scene) -> int:
         """Return the nanoseconds of CPU time of the turns of a scene."""
         with tempfile.TemporaryDirectory() as folder:
-            world = Tool(Path(folder) / "effects", is_blocking=self._framework.is_blocking)
+            world = Tool(Path(folder) / "effects", self._framework)
             chat = self._class(self._url, world, delegates=False)
             await chat.open()
             start = time.process_time_ns()
@@ -278,7 +299,7 @@ class Contender:
         """Return the nanoseconds of CPU time that a scene takes."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        before, script = len(self._server.requests), scene.script(self._framework.final)
+        before, script = len(self._server.requests), scene.script(self._framework)
         self._server.script(*script)
         words = {"calls": scene.calls, "steps": scene.steps, "tokens": scene.tokens, "turns": scene.turns}
         self._process.stdin.write(json.dumps(words | {"is_streamed": scene.is_streamed}) + "\n")

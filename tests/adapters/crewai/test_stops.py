@@ -213,7 +213,7 @@ async def test_outside_a_run_nothing_changes():
 
 async def test_the_record_that_crews_keep_of_their_tasks_is_no_effect_of_a_stopped_run():
     is_watched = threading.Event()
-    crew_of(booker(Writing()))  # the first one imports what makes a folder, too
+    crew_of(booker(Writing()))  # what is imported with the first one is no part of this
 
     def body():
         assert is_watched.wait(DEADLINE)

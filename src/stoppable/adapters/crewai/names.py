@@ -50,6 +50,7 @@ _FUNCTIONS = {
     "crewai.utilities.streaming:create_chunk_generator": ("state", "run_func", "output_holder"),
     "crewai.utilities.streaming:create_frame_generator": ("state", "run_func", "output_holder"),
     "crewai.utilities.tool_utils:execute_tool_and_check_finality": ("agent_action",),
+    "crewai_core.user_data:_user_data_file": (),
 }
 """What is wrapped or called, with the first parameters that the adapter relies on."""
 

@@ -24,6 +24,7 @@ from crewai.tools.structured_tool import CrewStructuredTool
 from crewai.types.streaming import StreamingOutputBase, StreamSessionBase
 from crewai.utilities import file_store, rpm_controller, streaming
 from crewai.utilities.rpm_controller import RPMController
+from crewai_core import user_data
 
 import stoppable
 from stoppable import sync
@@ -63,6 +64,7 @@ def install() -> None:
     wrap(file_store, "_run_sync", _outside)
     for name in names.STORAGE_METHODS:
         wrap(names.STORAGE, name, _outside)
+    names.replace_everywhere(user_data, "_user_data_file", _outside)  # each crew asks for it, which makes its folder
     for owner, name in ((CrewAIEventsBus, "_ensure_executor_initialized"), (RPMController, "_reset_request_count")):
         wrap(owner, name, _start_for_all)
     _replace_waits()
