@@ -6,6 +6,7 @@ import threading
 import warnings
 from pathlib import Path
 
+import httpx
 import pytest
 
 os.environ |= {
@@ -38,6 +39,21 @@ def pytest_collection_modifyitems(items):
 def installed():
     """Install the adapter, as a program does once."""
     install()
+
+
+@pytest.fixture(autouse=True)
+def closed_clients(monkeypatch):
+    """Close the clients of models: CrewAI leaves that to the collector, and any later test would get its warning."""
+    clients, init = [], httpx.Client.__init__
+
+    def note(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        clients.append(self)
+
+    monkeypatch.setattr(httpx.Client, "__init__", note)
+    yield
+    for client in clients:
+        client.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,7 +23,7 @@ from stoppable.adapters.turn import NO_EFFECT
 from stoppable.server import create_app
 from stoppable.testing import ModelServer, Pause, Reply
 
-from .world import DONE, Booking, asking, booker, crew_of, model
+from .world import DEADLINE, DONE, PATIENT, Booking, asking, booker, crew_of, model
 
 
 @contextlib.asynccontextmanager
@@ -36,13 +36,14 @@ async def served(agent):
 
 
 async def begin(http, **given):
-    answer = await http.post("/runs", json={"agent": "chat", "input": given, "key": "ann"})
+    patient = {"grace": DEADLINE, "cancel": DEADLINE}
+    answer = await http.post("/runs", json={"agent": "chat", "input": given, "key": "ann", "policy": patient})
     assert answer.status_code == 201, answer.text
     return answer.json()["id"]
 
 
 async def ended(http, supervisor, run_id):
-    await until(lambda: all(run.id != run_id for run in supervisor.runs))
+    await until(lambda: all(run.id != run_id for run in supervisor.runs), DEADLINE)
     record = (await http.get(f"/runs/{run_id}")).json()
     return record["status"], record["outcome"]
 
@@ -68,10 +69,10 @@ async def test_two_runs_of_a_crew_do_not_meet():
     with ModelServer(asking("Rome"), asking("Oslo"), default=DONE) as server:
         agent = as_agent(crew_of(booker(model(server), booking), description="A trip to {city}."))
         async with stoppable.Supervisor() as supervisor:
-            first = await supervisor.start(agent, city="Rome")
-            await until(lambda: booking.begun == ["Rome"])
-            second = await supervisor.start(agent, city="Oslo")
-            await until(lambda: len(booking.begun) == 2)
+            first = await supervisor.start(agent, city="Rome", policy=PATIENT)
+            await until(lambda: booking.begun == ["Rome"], DEADLINE)
+            second = await supervisor.start(agent, city="Oslo", policy=PATIENT)
+            await until(lambda: len(booking.begun) == 2, DEADLINE)
             await first.stop()
             booking.release()
             assert (await first.outcome()).status is stoppable.Status.STOPPED
@@ -99,8 +100,9 @@ async def test_a_served_agent_has_a_partial_is_stopped_by_its_key_and_talks_on()
             assert [each["name"] for each in agent["parameters"]] == ["message", "session_id"]
             run_id = await begin(http, message="Count.", session_id="1")
             pause.release(2)
-            await until(lambda: any(run.id == run_id and "two" in str(run.partial) for run in supervisor.runs))
-            await supervisor.stop(key="ann", mode="immediate", wait=30)
+            said = lambda: [str(run.partial) for run in supervisor.runs if run.id == run_id]  # noqa: E731
+            await until(lambda: any("two" in text for text in said()), DEADLINE)
+            await supervisor.stop(key="ann", mode="immediate", wait=DEADLINE)
             status, outcome = await ended(http, supervisor, run_id)
             assert (status, outcome["partial"]) == ("stopped", "one two")
             status, outcome = await ended(http, supervisor, await begin(http, message="Go on.", session_id="1"))
@@ -116,8 +118,8 @@ async def test_the_calls_of_a_stopped_turn_are_answered_in_the_next_one():
     with ModelServer(asking("Rome"), default=DONE) as server:
         agent = as_agent(booker(model(server), booking))
         async with stoppable.Supervisor() as supervisor:
-            handle = await supervisor.start(agent, "A trip.", session_id="1")
-            await until(lambda: booking.begun)
+            handle = await supervisor.start(agent, "A trip.", session_id="1", policy=PATIENT)
+            await until(lambda: booking.begun, DEADLINE)
             await handle.stop()
             booking.release()
             assert (await handle.outcome()).status is stoppable.Status.STOPPED
@@ -132,8 +134,8 @@ async def test_a_call_that_never_began_is_answered_in_the_next_turn():
     with ModelServer(asking("Rome", pause=pause), default=DONE) as server:
         agent = as_agent(booker(model(server), Booking()))
         async with stoppable.Supervisor() as supervisor:
-            handle = await supervisor.start(agent, "A trip.", session_id="1")
-            await until(lambda: server.requests)
+            handle = await supervisor.start(agent, "A trip.", session_id="1", policy=PATIENT)
+            await until(lambda: server.requests, DEADLINE)
             await handle.stop()
             pause.end()
             await handle.outcome()
@@ -147,7 +149,7 @@ async def test_the_same_session_id_of_two_owners_is_two_conversations():
         agent = as_agent(booker(model(server)))
         async with stoppable.Supervisor() as supervisor:
             for owner in ("ann", "bob", "ann"):
-                handle = await supervisor.start(agent, f"I am {owner}.", session_id="1", owner=owner)
+                handle = await supervisor.start(agent, f"I am {owner}.", session_id="1", owner=owner, policy=PATIENT)
                 assert await handle.result() == "Done."
             assert await (await supervisor.start(agent, "I am eve.")).result() == "Done."
         said = [" ".join(texts_of(request.messages, "user")) for request in server.requests]
@@ -159,10 +161,10 @@ async def test_a_message_waits_for_the_turn_before_it_and_can_be_stopped_meanwhi
     with ModelServer(asking("Rome"), default=DONE) as server:
         agent = as_agent(booker(model(server), booking))
         async with stoppable.Supervisor() as supervisor:
-            first = await supervisor.start(agent, "A trip.", session_id="1")
-            await until(lambda: booking.begun)
-            second = await supervisor.start(agent, "And?", session_id="1")
-            third = await supervisor.start(agent, "Well?", session_id="1")
+            first = await supervisor.start(agent, "A trip.", session_id="1", policy=PATIENT)
+            await until(lambda: booking.begun, DEADLINE)
+            second = await supervisor.start(agent, "And?", session_id="1", policy=PATIENT)
+            third = await supervisor.start(agent, "Well?", session_id="1", policy=PATIENT)
             await second.stop()
             assert (await second.outcome()).status is stoppable.Status.STOPPED
             assert len(server.requests) == 1
@@ -205,19 +207,22 @@ crew = Crew(agents=[agent], tasks=[Task(description="A trip to {city}.", expecte
 """
 
 
+@pytest.mark.timeout(5 * DEADLINE + 30)  # the import takes long on a busy machine
 @pytest.mark.parametrize("target", ["app:crew", "app:agent"])
-def test_stoppable_run_takes_it(tmp_path, target):
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_the_commands_take_it(tmp_path, command, target):
     with ModelServer(default=DONE) as server:
         (tmp_path / "app.py").write_text(APP.replace("URL", server.url))
         done = subprocess.run(
-            [Path(sys.executable).with_name("stoppable"), "run", target, "Rome"],
+            [Path(sys.executable).with_name("stoppable"), command, target, "Rome"],
             cwd=tmp_path,
             env=os.environ | {"PYTHONWARNINGS": "ignore"},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=5 * DEADLINE,
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Done." in done.stdout
+    if command == "run":
+        assert "Done." in done.stdout
     assert "Rome" in str(server.requests[0].messages)

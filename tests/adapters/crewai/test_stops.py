@@ -6,6 +6,9 @@ import threading
 
 import pytest
 from crewai import BaseLLM, Task
+from crewai.events.event_bus import CrewAIEventsBus
+from crewai.events.event_listener import event_listener
+from crewai.events.types.llm_events import LLMCallCompletedEvent
 from crewai.flow.flow import Flow, listen, start
 from crewai.tools import tool
 from crewai.utilities.rpm_controller import RPMController
@@ -14,9 +17,10 @@ from tests.waiting import until
 import stoppable
 from stoppable import Fate, Status
 from stoppable.adapters.turn import MAY_HAVE_TAKEN_EFFECT, NO_EFFECT
+from stoppable.agent_check.observations import outside_effects
 from stoppable.testing import ModelServer, Pause, Reply, ToolCall
 
-from .world import DEADLINE, DONE, Booking, asking, booker, crew_of, model, said_in, stop
+from .world import DEADLINE, DONE, PATIENT, Booking, asking, booker, crew_of, model, said_in, stop
 
 # Tools
 
@@ -92,7 +96,7 @@ async def test_the_text_of_a_coworker_is_no_answer():
     with ModelServer(*script) as server:
         llm = model(server, stream=True)
         boss = booker(llm, role="boss", allow_delegation=True)
-        handle = await stoppable.spawn(crew_of(boss, booker(llm)).kickoff)
+        handle = await stoppable.spawn(crew_of(boss, booker(llm)).kickoff, policy=PATIENT)
         assert (await handle.result()).raw == "four five"
     assert handle.run.partial == "one\n\nfour five"
 
@@ -207,6 +211,24 @@ async def test_outside_a_run_nothing_changes():
         assert (await asyncio.to_thread(agent.kickoff, "Hello?")).raw == "Done."
 
 
+async def test_the_record_that_crews_keep_of_their_tasks_is_no_effect_of_a_stopped_run():
+    is_watched = threading.Event()
+    crew_of(booker(Writing()))  # what is imported with the first one is no part of this
+
+    def body():
+        assert is_watched.wait(DEADLINE)
+        stoppable.current_run().stop()
+        crew = crew_of(booker(Writing()))
+        crew._task_output_handler.reset()
+
+    async with asyncio.timeout(DEADLINE):
+        handle = await stoppable.spawn(body, policy=PATIENT)
+        with outside_effects(handle.run) as effects:
+            is_watched.set()
+            await handle.outcome()
+    assert effects.after == {}
+
+
 # Streams
 
 
@@ -223,7 +245,7 @@ async def test_the_reader_of_a_stream_learns_of_the_stop(mode):
 
         pause.release(2)
         await stop(body, lambda: "two" in "".join(read), mode, pause.release)
-        await server.wait_for_closed_async()
+        await server.wait_for_closed_async(within=DEADLINE)
     assert over == []
     assert crew.stream is True
 
@@ -247,8 +269,54 @@ async def test_the_reader_of_the_frames_of_a_flow_learns_of_the_stop(mode):
 
         pause.release(2)
         await stop(body, lambda: "two" in "".join(read), mode, pause.release)
-        await server.wait_for_closed_async()
+        await server.wait_for_closed_async(within=DEADLINE)
     assert over == []
+
+
+async def test_nothing_shows_text_that_arrives_while_the_wait_for_it_is_cut(monkeypatch):
+    formatter, arrived, is_cut = event_listener.formatter, threading.Event(), threading.Event()
+    show = formatter.handle_llm_stream_chunk
+
+    def show_late(*args, **kwargs):
+        arrived.set()
+        assert is_cut.wait(DEADLINE)
+        show(*args, **kwargs)
+
+    monkeypatch.setattr(formatter, "handle_llm_stream_chunk", show_late)
+    pause = Pause()
+    with ModelServer(Reply("one two", pause=pause)) as server:
+        agent = booker(model(server))
+        crew = crew_of(agent, stream=True, verbose=True)
+
+        async def body():
+            async for _ in await crew.akickoff():
+                pass
+
+        async with asyncio.timeout(DEADLINE):
+            handle = await stoppable.spawn(body, policy=PATIENT)
+            pause.release()
+            await until(arrived.is_set, DEADLINE)
+            await handle.stop("immediate")
+            await until(lambda: agent.last_messages, DEADLINE)  # the thread of the model works on
+            is_cut.set()
+            assert (await handle.outcome()).status is Status.STOPPED
+    assert formatter._streaming_live is None  # it would have a thread
+
+
+async def test_a_stop_that_comes_while_listeners_are_told_of_an_answer_does_not_lose_it(monkeypatch):
+    prepare = CrewAIEventsBus._prepare_event
+
+    def stop_and_prepare(self, source, event):
+        if isinstance(event, LLMCallCompletedEvent):
+            stoppable.current_run().stop()
+        prepare(self, source, event)
+
+    monkeypatch.setattr(CrewAIEventsBus, "_prepare_event", stop_and_prepare)
+    with ModelServer(Reply("Take the 9:30.")) as server:
+        agent = booker(model(server))
+        async with asyncio.timeout(DEADLINE):
+            await (await stoppable.spawn(crew_of(agent).kickoff, policy=PATIENT)).outcome()
+    assert agent.last_messages[-1] == {"role": "assistant", "content": "Take the 9:30."}
 
 
 async def test_a_reader_that_leaves_without_a_stop_gets_no_error():
@@ -311,11 +379,11 @@ async def test_no_method_of_a_flow_begins_after_a_stop(mode, is_async):
 async def test_a_method_that_ends_first_does_not_cut_the_other_during_the_grace():
     flow = Trip("book", "look_up")
     async with asyncio.timeout(DEADLINE):
-        handle = await stoppable.spawn(flow.kickoff)
-        await until(lambda: len(flow._begun) == 2)
+        handle = await stoppable.spawn(flow.kickoff, policy=PATIENT)
+        await until(lambda: len(flow._begun) == 2, DEADLINE)
         await handle.stop()
         flow._release.set()
-        await until(lambda: "look_up" in flow._ended)
+        await until(lambda: "look_up" in flow._ended, DEADLINE)
         flow._pause.end()
         assert (await handle.outcome()).status is Status.STOPPED
     assert sorted(flow._ended) == ["book", "look_up"]

@@ -13,7 +13,9 @@ from tests.waiting import until
 import stoppable
 from stoppable.testing import Reply, ToolCall
 
-DEADLINE = 60
+DEADLINE = 100  # only a test that hangs takes so long
+# A stop never gets harder because a machine is slow.
+PATIENT = stoppable.Policy(grace=DEADLINE, interrupt=DEADLINE, cancel=DEADLINE, blind_grace=DEADLINE)
 DONE = Reply("Done.")
 
 
@@ -74,7 +76,7 @@ def crew_of(*agents, description="A trip, please.", tasks=(), **options):
 async def stop(body, condition, mode="graceful", release=lambda: None):
     """Stop a run when something is so, and return it after its end, with the first receipt."""
     async with asyncio.timeout(DEADLINE):
-        handle = await stoppable.spawn(body)
+        handle = await stoppable.spawn(body, policy=PATIENT)
         await until(lambda: condition() or handle.run.outcome, DEADLINE)
         assert handle.run.outcome is None, handle.run.outcome
         receipt = await handle.stop(mode)

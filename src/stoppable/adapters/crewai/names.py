@@ -5,6 +5,7 @@ Everything private is here, so that one function can say what a version lacks (`
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,10 @@ _FUNCTIONS = {
     "crewai.events.event_bus:CrewAIEventsBus._ensure_executor_initialized": ("self",),
     "crewai.flow.runtime:Flow.kickoff": ("self", "inputs"),
     "crewai.flow.runtime:Flow._execute_method": ("self", "method_name", "method"),
+    "crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage.__init__": ("self", "db_path"),
+    "crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage.add": ("self", "task"),
+    "crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage.delete_all": ("self",),
+    "crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage.update": ("self", "task_index"),
     "crewai.llms.base_llm:BaseLLM._emit_stream_chunk_event": ("self", "chunk"),
     "crewai.llms.base_llm:BaseLLM.call": ("self", "messages"),
     "crewai.llms.base_llm:BaseLLM.acall": ("self", "messages"),
@@ -45,6 +50,7 @@ _FUNCTIONS = {
     "crewai.utilities.streaming:create_chunk_generator": ("state", "run_func", "output_holder"),
     "crewai.utilities.streaming:create_frame_generator": ("state", "run_func", "output_holder"),
     "crewai.utilities.tool_utils:execute_tool_and_check_finality": ("agent_action",),
+    "crewai_core.user_data:_user_data_file": (),
 }
 """What is wrapped or called, with the first parameters that the adapter relies on."""
 
@@ -86,6 +92,9 @@ def _source(path: str) -> str:
 EXECUTOR: Any = find("crewai.agent.core:AgentExecutor")
 """What executes one task of an agent, or one kickoff of it: a flow, whose methods ask the model and call tools."""
 FLOW: Any = find("crewai.flow.runtime:Flow")
+STORAGE: Any = find("crewai.memory.storage.kickoff_task_outputs_storage:KickoffTaskOutputsSQLiteStorage")
+"""The record of the last kickoff, in a file: what its tasks have returned."""
+STORAGE_METHODS = ("__init__", "add", "delete_all", "update")
 
 
 def executor_module() -> Any:
@@ -100,7 +109,8 @@ def set_last_messages(agent: Any, messages: list[dict[str, Any]]) -> None:
 
 def end_display() -> None:
     """End the text of an answer that CrewAI shows as it comes, with a thread; only the end of the answer would."""
-    event_listener.formatter.handle_llm_stream_completed()
+    with contextlib.suppress(AttributeError):  # another thread ends it at the same time
+        event_listener.formatter.handle_llm_stream_completed()
 
 
 def open_calls(executor: Any) -> list[tuple[str, str, Any]]:

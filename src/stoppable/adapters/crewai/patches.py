@@ -24,6 +24,7 @@ from crewai.tools.structured_tool import CrewStructuredTool
 from crewai.types.streaming import StreamingOutputBase, StreamSessionBase
 from crewai.utilities import file_store, rpm_controller, streaming
 from crewai.utilities.rpm_controller import RPMController
+from crewai_core import user_data
 
 import stoppable
 from stoppable import sync
@@ -59,8 +60,11 @@ def install() -> None:
         wrap(base, "__init__", _init_stream)
     for name in ("create_chunk_generator", "create_frame_generator"):
         names.replace_everywhere(streaming, name, _create_generator)
-    wrap(CrewAIEventsBus, "emit", _outside)
+    wrap(CrewAIEventsBus, "emit", _emit)
     wrap(file_store, "_run_sync", _outside)
+    for name in names.STORAGE_METHODS:
+        wrap(names.STORAGE, name, _outside)
+    names.replace_everywhere(user_data, "_user_data_file", _outside)  # each crew asks for it, which makes its folder
     for owner, name in ((CrewAIEventsBus, "_ensure_executor_initialized"), (RPMController, "_reset_request_count")):
         wrap(owner, name, _start_for_all)
     _replace_waits()
@@ -120,9 +124,16 @@ def _ask(real: Callable[..., Any]) -> Callable[..., Any]:
 def _note_chunk(real: Callable[..., Any]) -> Callable[..., Any]:
     def emit(self: Any, chunk: Any, *args: Any, tool_call: Any = None, **kwargs: Any) -> Any:
         turn = current.get()
-        if turn is not None and tool_call is None and isinstance(chunk, str) and chunk:
+        if turn is None:
+            return real(self, chunk, *args, tool_call=tool_call, **kwargs)
+        if turn.is_over:  # the task that waited for this thread was cut
+            return None
+        if tool_call is None and isinstance(chunk, str) and chunk:
             turn.hear(chunk)
-        return real(self, chunk, *args, tool_call=tool_call, **kwargs)
+        result = real(self, chunk, *args, tool_call=tool_call, **kwargs)
+        if turn.is_over:  # since the piece was heard: nothing else would end what shows it now
+            names.end_display()
+        return result
 
     return emit
 
@@ -338,8 +349,21 @@ async def _read_async(items: AsyncGenerator[Any, Any]) -> AsyncIterator[Any]:
 # Threads of CrewAI, and waits
 
 
+def _emit(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Let no stop end the code that emits an event: an answer is complete when listeners are told of it."""
+    call = _outside(real)
+
+    def emit(self: Any, source: Any, event: Any) -> Any:
+        try:
+            return call(self, source, event)
+        except stoppable.AgentStopped:  # which came since it was asked for: these listeners are not told
+            return None
+
+    return emit
+
+
 def _outside(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Execute what follows a stop outside the run, where CrewAI needs a thread: listeners of events, and clean-up."""
+    """Execute what follows a stop outside the run, if it is CrewAI's own: listeners of events, records, clean-up."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         run = stoppable.current_run()

@@ -39,6 +39,11 @@ class AgentTurn(Turn):
         self._ending = threading.Lock()
         self._is_speaking = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether a stop has ended it; a thread of it may go on."""
+        return self._is_over
+
     # What happens in it
 
     def hear(self, text: str) -> None:
