@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,32 +185,16 @@ def run_tests(place, mutant):
     )
 
 
-@pytest.fixture(scope="module")
-def runs(request, tmp_path_factory):
-    """The tests of each mutant, two at a time."""
-    chosen = [
-        item.callspec.params["mutant"]
-        for item in request.session.items
-        if "mutant" in getattr(item, "fixturenames", ())
-    ]
-    with ThreadPoolExecutor(2) as pool:
-        yield {
-            mutant and mutant.name: pool.submit(run_tests, tmp_path_factory.mktemp("copy"), mutant)
-            for mutant in dict.fromkeys([None, *chosen])
-        }
-        pool.shutdown(cancel_futures=True)
-
-
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
 @pytest.mark.timeout(3 * SECONDS)
-def test_the_mutant_is_caught(runs, mutant):
+def test_the_mutant_is_caught(mutant, tmp_path):
     assert (SOURCE / mutant.file).read_text().count(mutant.snippet) == 1, "bring the snippet up to date"
-    done = runs[mutant.name].result()
+    done = run_tests(tmp_path, mutant)
     assert done.returncode == 1, f"nobody saw that {mutant.name}:\n{done.stdout}{done.stderr}"
     assert "\nFAILED " in done.stdout, done.stdout
 
 
 @pytest.mark.timeout(3 * SECONDS)
-def test_without_a_mutant_the_same_tests_pass(runs):
-    done = runs[None].result()
+def test_without_a_mutant_the_same_tests_pass(tmp_path):
+    done = run_tests(tmp_path, None)
     assert done.returncode == 0, done.stdout + done.stderr

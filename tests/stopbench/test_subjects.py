@@ -30,41 +30,29 @@ BUSY = {"seconds"}
 """The only score that a busy machine may spoil."""
 
 
-def scores_of(name):
+def scores_of(name, scenario):
     spec = Spec(
         python=sys.executable,
         file=str(SUBJECTS / f"{name}.py"),
         variant="plain",
         sub_agent="task",
-        trials=tuple((scenario, "1") for scenario in TRIED),
+        trials=((scenario, "1"),),
     )
-    found = {}
-    for seen in start(spec):
-        assert seen.failure == ""
-        found[seen.scenario] = judge(seen)
-    return found
-
-
-@pytest.fixture(scope="module")
-def perfect():
-    return scores_of("perfect")
-
-
-@pytest.fixture(scope="module")
-def liar():
-    return scores_of("liar")
+    [seen] = start(spec)
+    assert seen.failure == ""
+    return judge(seen)
 
 
 @pytest.mark.parametrize("scenario", TRIED)
-def test_the_perfect_subject_has_no_mistake(perfect, scenario):
-    wrong = {name: score.words for name, score in perfect[scenario].items() if score.is_wrong and name not in BUSY}
-    assert wrong == {}
-    assert perfect[scenario].keys() >= SCORES.keys() - {"processes left", "kept"}
+def test_the_perfect_subject_has_no_mistake(scenario):
+    scores = scores_of("perfect", scenario)
+    assert {name: score.words for name, score in scores.items() if score.is_wrong and name not in BUSY} == {}
+    assert scores.keys() >= SCORES.keys() - {"processes left", "kept"}
 
 
 @pytest.mark.parametrize("scenario", TRIED)
-def test_the_liar_is_caught_in_each_lie(liar, scenario):
-    wrong = [name for name, score in liar[scenario].items() if score.is_wrong and name not in BUSY]
+def test_the_liar_is_caught_in_each_lie(scenario):
+    wrong = [name for name, score in scores_of("liar", scenario).items() if score.is_wrong and name not in BUSY]
     assert [name for name in wrong if name not in LATER.get(scenario, [])] == LIES[scenario]
 
 
