@@ -76,6 +76,11 @@ def test_commands_that_are_left_count():
     assert wrong(replace(seen, left=[])) == []
 
 
+def test_a_command_that_has_an_effect_after_the_report_was_left_also_if_nobody_saw_it():
+    late = [replace(event(11.1, tool="command-leaf"), pid=pid) for pid in (1, 2, 2)]
+    assert value(stopped("subprocess tree", conversation("run_command"), events=late), "processes left") == 2
+
+
 def test_tokens_count_when_the_model_has_had_time_to_notice():
     [request] = stopped().requests
     assert wrong(stopped(requests=[replace(request, tokens=[11.2])])) == []

@@ -46,7 +46,12 @@ MUTANTS = (
         snippet='is_wrong=count > 0, words=_plural(count, "process"',
         replacement='is_wrong=count > 2, words=_plural(count, "process"',
     ),
-    Mutant(name="no process is ever left", snippet="count = len(seen.left)", replacement="count = 0"),
+    Mutant(name="no process is ever left", snippet="count = max(len(seen.left), ", replacement="count = max(0, "),
+    Mutant(
+        name="only processes that were seen are left",
+        snippet='len({event.pid for event in late if event.tool.startswith("command")})',
+        replacement="0",
+    ),
     Mutant(
         name="the model gets no time to notice",
         snippet="late = seen.reported + CLOSING_SECONDS",

@@ -40,7 +40,15 @@ def test_a_cell_of_the_table_names_every_score_that_is_wrong_and_what_flips(foun
     assert plain.split("|")[column].strip() == "**E↔ N**"
     assert ours.split("|")[column].strip() == "ok"
     assert "not measured: it <never> began" in text
+    assert "own cancel\n\nNowhere.\n" in text
+    assert "- ann, plain, sync tool: effects after\n" in text
     assert "(ann 1.0)" in text
+
+
+def test_what_is_wrong_with_stoppable_only_is_listed(found):
+    cell = found.cell("ann", "stoppable", "sync tool")
+    cell.trials.append({"seconds": Score(value=9.0, is_wrong=True, words="took 9.0 s")})
+    assert list(found.worse()) == ["ann, stoppable, sync tool: took 9.0 s"]
 
 
 def test_the_page_is_one_file_and_escapes_what_subjects_say(found):

@@ -65,7 +65,8 @@ def make(subject: Description, folder: Path, stoppable: str | None, *, as_instal
     if not is_there:
         _uv("venv", "-q", "--python", sys.executable, str(directory))
     if not (is_there and as_installed):
-        ours = [subject.stoppable] if stoppable is None else ["-e", stoppable]
+        extras = "".join(subject.stoppable.partition("[")[1:])
+        ours = [subject.stoppable] if stoppable is None else ["-e", stoppable + extras]
         _uv("pip", "install", "-q", "--upgrade", *subject.packages, *ours, environment=directory)
     return str(python)
 

@@ -37,7 +37,7 @@ SCORES = {
     "effects after": "effects of tools after the caller was told that the turn has ended",
     "processes left": "commands of tools that were still running then",
     "tokens after": "tokens that the model produced after that, and model calls that began",
-    "begun": "tools and model calls that began after Stop was pressed",
+    "begun": "tools and model calls that began after the agent's process had got the stop",
     "state": "what the caller was told: whether it is true",
     "next turn": "whether a strict provider takes the conversation when the user writes again",
     "seconds": "from the press to the end",
@@ -69,7 +69,9 @@ def effects_after(seen: Observation, scenario: Scenario) -> Score | None:
 def processes_left(seen: Observation, scenario: Scenario) -> Score | None:
     if "run_command" not in scenario.tools:
         return None
-    count = len(seen.left)
+    # On a busy machine they may end before the harness can look: who has an effect after the report was alive then.
+    late = [event for event in seen.events if seen.reported is not None and event.at > seen.reported]
+    count = max(len(seen.left), len({event.pid for event in late if event.tool.startswith("command")}))
     return Score(value=count, is_wrong=count > 0, words=_plural(count, "process", "processes") + " left")
 
 

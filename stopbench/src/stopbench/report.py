@@ -28,6 +28,11 @@ def markdown(results: Results) -> str:
     lines += [_row("", *SCENARIOS), _rule(len(SCENARIOS) + 1)]
     for subject, variant, cells in results.rows():
         lines.append(_row(f"{subject}, {variant}", *(_in_short(cells.get(name)) for name in SCENARIOS)))
+    for title, found in (
+        ("Where stoppable is worse than the framework's own cancel", results.worse()),
+        ("What flips from trial to trial", results.flipping()),
+    ):
+        lines += ["", f"## {title}", "", *([f"- {each}" for each in found] or ["Nowhere."])]
     lines += ["", "## Scenarios", "", *(f"- **{name}**: {each.about}" for name, each in SCENARIOS.items())]
     lines += ["", "## Scores", "", *(f"- **{name}**: {about}" for name, about in SCORES.items())]
     for subject, about in results.subjects.items():

@@ -92,6 +92,27 @@ class Results:
                 if cells:
                     yield subject, variant, cells
 
+    def worse(self) -> Iterator[str]:
+        """Yield what is wrong with stoppable and right with the framework's own cancel."""
+        for subject, variant, cells in self.rows():
+            for name, cell in cells.items():
+                plain = self.cells.get((subject, "plain", name))
+                new = [
+                    each for each in cell.wrong() if plain is not None and plain.trials and each not in plain.wrong()
+                ]
+                if new:
+                    words = ", ".join(score.words for each in new if (score := cell.worst(each)) is not None)
+                    yield f"{subject}, {variant}, {name}: {words}"
+
+    def flipping(self) -> Iterator[str]:
+        """Yield what is wrong in some trials of a cell and right in others."""
+        for subject, variant, cells in self.rows():
+            yield from (
+                f"{subject}, {variant}, {name}: {', '.join(flips)}"
+                for name, cell in cells.items()
+                if (flips := cell.flips())
+            )
+
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {"facts": self.facts, "subjects": self.subjects, "cells": [asdict(each) for each in self.cells.values()]}

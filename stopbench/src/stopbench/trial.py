@@ -305,6 +305,7 @@ def start(spec: Spec) -> Iterator[Observation]:
 
 def main() -> None:
     """Do what the docstring of the module says."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind then either
     value = json.loads(sys.argv[1])
     spec = Spec(**{**value, "trials": tuple(map(tuple, value["trials"]))})
     for seen in observe(spec):

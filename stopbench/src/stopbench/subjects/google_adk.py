@@ -11,7 +11,7 @@ from stopbench.subject import INSTRUCTIONS, MODEL, Subject
 
 
 class GoogleADK(Subject):
-    PACKAGES = ("google-adk", "litellm")
+    PACKAGES = ("google-adk", "litellm", "mcp")  # LiteLLM imports mcp, and does not ask for it
     STOPPABLE = "stoppable[adk]"
     SUB_AGENT = "request"
 
