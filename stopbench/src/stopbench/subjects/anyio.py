@@ -1,4 +1,4 @@
-"""A hand-written loop on anyio and the openai client: each turn is a cancel scope, tools run in a task group."""
+"""A hand-written loop on anyio: a turn is a cancel scope, tools are in a task group; no line in it knows stoppable."""
 
 import inspect
 
