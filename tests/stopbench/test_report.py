@@ -29,6 +29,7 @@ def found():
     cell.trials, cell.times = [{"effects after": wrong, "next turn": refused}, {"effects after": right}], times
     cell = found.cell("ann", "stoppable", "sync tool")
     cell.trials, cell.times = [{"effects after": right}], times
+    cell.gaps = [0.01, 0.02, 0.4]
     found.cell("ann", "plain", "stream").failures.append("it <never> began")
     return found
 
@@ -43,6 +44,7 @@ def test_a_cell_of_the_table_names_every_score_that_is_wrong_and_what_flips(foun
     assert "own cancel\n\nNowhere.\n" in text
     assert "- ann, plain, sync tool: effects after\n" in text
     assert "(ann 1.0)" in text
+    assert "busy: 0.02 s in most trials, 0.40 s in one" in text
 
 
 def test_what_is_wrong_with_stoppable_only_is_listed(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import statistics
 from collections.abc import Iterator
 
 from stopbench.judge import SCORES, Score
@@ -16,14 +17,14 @@ INTRO = (
     "Each agent is stopped in each scenario by the framework's own cancel, as its documentation says (plain), and with"
     " stoppable, gracefully and immediately. It runs in a process of its own against a scripted model server; effects,"
     " processes and tokens are counted from outside. What is wrong is bold. A cell names everything that was wrong in"
-    f" any trial; {FLIPS} marks what was wrong in some trials only."
+    f" any trial; {FLIPS} marks what was wrong in some trials only; – was not measured, or has no meaning."
 )
 
 
 def markdown(results: Results) -> str:
     """Return the page."""
     lines = ["# StopBench", "", "Written by `stopbench report`. " + INTRO, ""]
-    lines += [f"- {name}: {value}" for name, value in results.facts.items()]
+    lines += [f"- {name}: {value}" for name, value in _facts(results).items()]
     lines += ["", "## All cells", "", ", ".join(f"{letter} {name}" for name, letter in LETTERS.items()) + ".", ""]
     lines += [_row("", *SCENARIOS), _rule(len(SCENARIOS) + 1)]
     for subject, variant, cells in results.rows():
@@ -45,7 +46,7 @@ def markdown(results: Results) -> str:
 def page(results: Results) -> str:
     """Return the page as HTML, with a time line for each cell."""
     parts = [f"<p>{html.escape(INTRO)}</p>", "<ul>"]
-    parts += [f"<li>{html.escape(f'{name}: {value}')}</li>" for name, value in results.facts.items()]
+    parts += [f"<li>{html.escape(f'{name}: {value}')}</li>" for name, value in _facts(results).items()]
     legend = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
     parts += ["</ul>", f"<p>{html.escape(legend)}</p>", "<table><tr><th></th>"]
     parts += [f"<th title='{html.escape(each.about)}'>{name}</th>" for name, each in SCENARIOS.items()]
@@ -89,6 +90,15 @@ th, td {{ border: 1px solid #ccc; padding: .25rem .5rem; text-align: left; verti
 {body}
 </html>
 """
+
+
+def _facts(results: Results) -> dict[str, str]:
+    """Return what is known of the machine, and how busy it was with other things."""
+    gaps = [gap for cell in results.cells.values() for gap in cell.gaps]
+    if not gaps:
+        return results.facts
+    pauses = f"{statistics.median(gaps):.2f} s in most trials, {max(gaps):.2f} s in one; the times are upper bounds"
+    return results.facts | {"Longest pause of the harness because the machine was busy": pauses}
 
 
 def _in_short(cell: Cell | None) -> str:
