@@ -25,7 +25,8 @@ class Liar(Perfect):
         return "stopped" if pressed.done() else self.work_in_secret.result()
 
     def cancel(self, turn):
-        self.pressed.set()
+        if not turn.done():  # a second press is not meant for the next turn
+            self.pressed.set()
 
 
 class Leak(list):
