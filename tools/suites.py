@@ -241,6 +241,7 @@ LOWEST = Environment(
 )
 BENCH = Environment(directory=".venv-bench", needs=("bench", "server", "peers"))
 FLEET_PEERS = Environment(directory=".venv-fleet-peers", needs=("dev", "fleet", "fleet-peers"))
+STOPBENCH = Environment(directory=".venv-stopbench", needs=("dev",), packages=("-e", "./stopbench"))
 LANGGRAPH_UPSTREAM = Environment(
     directory=".venv-langgraph-upstream",
     needs=("langgraph-test",),
@@ -721,6 +722,13 @@ SUITES = (
         needs=("crewai", "crewai-test"),
     ),
     Suite(
+        name="test-stopbench",
+        about="see that the judge of the benchmark is right: subjects that lie and that are perfect, and mutants of it",
+        steps=(_tests(STOPBENCH, "tests/stopbench"),),
+        minutes=1,
+        paths=("docs/stopbench.md", "stopbench/", "tests/stopbench/"),
+    ),
+    Suite(
         name="test-fleet",
         about="keep runs in a real Postgres, which the tests start, and share them between replicas",
         steps=(_tests(SERVICES, "tests/fleet"),),
@@ -844,6 +852,27 @@ SUITES = (
             Step(environment=ADK1, command=("bench/adk.py",)),
             Step(environment=A2A, command=("bench/a2a_cancels.py",)),
             Step(environment=LANGGRAPH, command=("bench/langgraph_stops.py",)),
+        ),
+    ),
+    Suite(
+        name="stopbench",
+        about="stop agents of twelve frameworks, plain and with stoppable, in every scenario; "
+        "writes bench/results/stopbench.md",
+        steps=(
+            Step(
+                environment=STOPBENCH,
+                command=(
+                    *("-m", "stopbench", "run", "--repeat", "2", "--stoppable", "."),
+                    *("--environments", ".venv-stopbench-subjects", "--output", ".venv-stopbench/results.json"),
+                ),
+            ),
+            Step(
+                environment=STOPBENCH,
+                command=(
+                    *("-m", "stopbench", "report", ".venv-stopbench/results.json"),
+                    *("--markdown", "bench/results/stopbench.md", "--html", ".venv-stopbench/stopbench.html"),
+                ),
+            ),
         ),
     ),
     Suite(
