@@ -15,6 +15,7 @@ RUN = (ROOT / ".ci/run").read_text()
 # too long for a landing, a part of another target, or about tests that are known to fail
 BY_HAND = {
     "test-crewai",
+    "test-stopbench",
     "test-transformers",
     "test-a2a-conformance",
     "test-flaky",
